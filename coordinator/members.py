@@ -1,0 +1,110 @@
+"""Who is in the job: shards, replicas and clients, each alive as long as it beats. No clock, no socket.
+
+Every life of every member gets an incarnation number of its own, never used twice, by which a shard tells a replica
+from its ghost. Numbers of the dead are given out again: a restarted replica carries on where its forerunner was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dbelief.errors import Refused
+
+
+@dataclass
+class Member:
+    """One life of one member.
+
+    Attributes
+    ----------
+    kind
+        "shard", "replica" or "client".
+    last_beat_s
+        On the coordinator's clock.
+    state
+        What people see: "waiting", "training", "evaluating", "left", "died".
+    """
+
+    kind: str
+    number: int
+    incarnation: int
+    name: str
+    token: int
+    address: str = ""
+    last_beat_s: float = 0.0
+    state: str = "waiting"
+
+    @property
+    def alive(self) -> bool:
+        """Neither gone nor dead."""
+        return self.state not in ("left", "died")
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return f"{self.kind} {self.number} ({self.name})"
+
+
+@dataclass
+class Members:
+    """All lives of all members, by kind and number the latest one.
+
+    Attributes
+    ----------
+    beat_s
+        A member silent for so long is dead.
+    shards
+        How many shards the job plans; one more is refused.
+    """
+
+    beat_s: float
+    shards: int
+    incarnations: int = 0
+    _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
+
+    def join(self, kind: str, token: int, name: str, address: str, now_s: float) -> Member:
+        """Take a member in; a repeated call with the same token gets the same answer.
+
+        Raises
+        ------
+        Refused
+            Where all planned shards are there.
+        """
+        for member in self._latest.values():
+            if member.token == token and member.kind == kind and member.alive:
+                return member
+        number = self._free_number(kind)
+        if kind == "shard" and number >= self.shards:
+            raise Refused(f"the job has its {self.shards} shards; set `shards` in the job file for more")
+        self.incarnations += 1
+        member = Member(kind, number, self.incarnations, name, token, address, now_s)
+        self._latest[kind, number] = member
+        return member
+
+    def _free_number(self, kind: str) -> int:
+        # Replicas and clients both push, so they share one row of numbers.
+        kinds = ("shard",) if kind == "shard" else ("replica", "client")
+        taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
+        return next(n for n in range(len(taken) + 1) if n not in taken)
+
+    def find(self, kind: str, number: int, incarnation: int) -> Member | None:
+        """This very life, where it is alive."""
+        member = self._latest.get((kind, number))
+        return member if member is not None and member.incarnation == incarnation and member.alive else None
+
+    def pusher(self, number: int, incarnation: int) -> Member | None:
+        """The living replica or client of this number and life."""
+        return self.find("replica", number, incarnation) or self.find("client", number, incarnation)
+
+    def silent(self, now_s: float) -> list[Member]:
+        """Those who have not beaten for too long."""
+        return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
+
+    def alive(self, *kinds: str) -> list[Member]:
+        """The living of these kinds, by number."""
+        found = [m for m in self._latest.values() if m.kind in kinds and m.alive]
+        return sorted(found, key=lambda m: (m.kind, m.number))
+
+    def all(self) -> list[Member]:
+        """The latest life of everyone, by kind and number."""
+        return [member for _, member in sorted(self._latest.items())]

@@ -1,0 +1,79 @@
+"""What a job file means in samples: totals, lease sizes, intervals."""
+
+from __future__ import annotations
+
+import math
+
+from dbelief.job import Job
+from dbelief.work import Cadence
+
+from .progress import Progress
+from .states import Shape
+
+_UNBOUNDED = 2**62
+"""Samples of a job that only time or its result ends."""
+
+
+def total_samples(job: Job, shape: Shape) -> int:
+    """Samples after which the job is trained."""
+    limits = job.limits
+    totals = [_UNBOUNDED]
+    if limits.samples is not None:
+        totals.append(limits.samples)
+    if limits.epochs is not None and shape.train:
+        totals.append(round(limits.epochs * shape.train))
+    return min(totals)
+
+
+def bounded(total: int) -> int | None:
+    """The total, where there is one."""
+    return None if total == _UNBOUNDED else total
+
+
+def cadence(job: Job) -> Cadence:
+    """When a replica of this job fetches and pushes."""
+    strategy = job.strategy
+    return Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+
+
+def lease_size(job: Job, shape: Shape) -> int:
+    """Samples in a full lease: whole cycles of fetches and pushes.
+
+    By default an eighth of a replica's share of an epoch, so that fast replicas get more and little is lost with a
+    dead one; between 4 and 64 mini-batches, so that asking costs little.
+    """
+    strategy = job.strategy
+    cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
+    share = shape.train // (8 * max(1, job.replicas))
+    wanted = strategy.lease or min(64 * strategy.batch, max(4 * strategy.batch, share))
+    return max(1, round(wanted / cycle)) * cycle
+
+
+def progress(job: Job, shape: Shape, total: int) -> Progress:
+    """The running figures, with the job's thresholds."""
+    every = None
+    if shape.validation:
+        every = job.evaluate.every or max(1, shape.train // 2)
+    limits = job.limits
+    warm_samples, warm_loss = _warm_start(job, shape, total)
+    return Progress(
+        warm_samples=warm_samples,
+        warm_loss=warm_loss,
+        evaluate_every=every,
+        keep_best=bool(shape.validation) and job.keeps_best,
+        divergence_factor=job.divergence.factor,
+        divergence_s=job.divergence.seconds,
+        target_accuracy=limits.validation_accuracy,
+        target_loss=limits.validation_loss,
+        patience=limits.patience,
+    )
+
+
+def _warm_start(job: Job, shape: Shape, total: int) -> tuple[int | None, float | None]:
+    """Samples and loss that end the warm start; neither where everyone starts at once."""
+    warm = job.strategy.warm_start
+    if warm is None or job.replicas <= 1 or job.strategy.staleness is not None:
+        return None, None
+    if warm.samples is None and warm.loss is None:
+        return round(warm.share * (bounded(total) or shape.train)), None
+    return warm.samples, warm.loss

@@ -1,0 +1,211 @@
+"""How training goes: loss, staleness, evaluations, and the reasons to release, to stop or to give up. No clock."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from .states import Told
+
+
+@dataclass
+class Best:
+    """The best evaluation so far and the named vector that holds its parameters."""
+
+    vector: str
+    loss: float
+    accuracy: float | None
+    samples: int
+
+
+@dataclass
+class Evaluated:
+    """One evaluation's outcome."""
+
+    loss: float
+    accuracy: float | None
+    samples: int
+
+
+@dataclass
+class Figures:
+    """What one replica's number has done, over all its lives."""
+
+    samples: int = 0
+    pushes: int = 0
+    staleness_sum: float = 0.0
+
+
+@dataclass
+class Progress:
+    """Running figures of one job.
+
+    Attributes
+    ----------
+    warm_samples, warm_loss
+        The first replica trains alone until so many samples, or until the loss is that low; None: no such condition.
+    evaluate_every
+        Samples between evaluations on validation data; None: never.
+    keep_best
+        Whether the parameters of the best evaluation are kept on the shards.
+    divergence_factor, divergence_s
+        A loss above `factor` times its start for so long is divergence.
+    """
+
+    warm_samples: int | None = None
+    warm_loss: float | None = None
+    evaluate_every: int | None = None
+    keep_best: bool = False
+    divergence_factor: float = 10.0
+    divergence_s: float = 10.0
+    target_accuracy: float | None = None
+    target_loss: float | None = None
+    patience: int | None = None
+
+    samples: int = 0
+    steps: int = 0
+    pushes: int = 0
+    staleness_sum: float = 0.0
+    loss: float = math.nan
+    first_loss: float = math.nan
+    warm: bool = True
+    best: Best | None = None
+    last: Evaluated | None = None
+    test: Evaluated | None = None
+    without_gain: int = 0
+    next_evaluation: int = 0
+    replicas: dict[int, Figures] = field(default_factory=dict)
+    _high_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.warm = self.warm_samples is not None or self.warm_loss is not None
+        self.next_evaluation = self.evaluate_every or 0
+
+    @property
+    def staleness_mean(self) -> float:
+        """Versions, over all pushes so far; NaN before the first."""
+        return self.staleness_sum / self.pushes if self.pushes else math.nan
+
+    def samples_of(self, replica: int) -> int:
+        """Samples that one replica's number has trained."""
+        return self.replicas[replica].samples if replica in self.replicas else 0
+
+    def staleness_of(self, replica: int) -> float:
+        """Mean staleness of one replica's pushes, in versions; NaN before its first."""
+        own = self.replicas.get(replica)
+        return own.staleness_sum / own.pushes if own is not None and own.pushes else math.nan
+
+    def warm_room(self, leased: int) -> int | None:
+        """Samples that may still be leased before the release; None where that is no question."""
+        return None if not self.warm or self.warm_samples is None else max(0, self.warm_samples - leased)
+
+    def trained(self, replica: int, new: Told, now_s: float) -> str | None:
+        """Take newly acknowledged work in; a reason to give up, where there is one."""
+        self.samples += new.samples
+        self.steps += new.steps
+        self.pushes += new.pushes
+        self.staleness_sum += new.staleness_sum
+        own = self.replicas.setdefault(replica, Figures())
+        own.samples += new.samples
+        own.pushes += new.pushes
+        own.staleness_sum += new.staleness_sum
+        if not new.steps:  # known from a ledger only, so without a loss
+            return None
+        return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
+
+    def _new_loss(self, loss: float, samples: int, now_s: float) -> str | None:
+        if not math.isfinite(loss):
+            return f"diverged: the training loss is {loss} after {self.samples} samples; try a lower rate"
+        if math.isnan(self.loss):
+            self.loss = self.first_loss = loss
+        # An average over about the last 2,000 samples: enough to see through mini-batch noise.
+        self.loss += (loss - self.loss) * min(1.0, samples / 2_000)
+        limit = self.divergence_factor * self.first_loss
+        if self.loss <= limit:
+            self._high_since_s = None
+        elif self._high_since_s is None:
+            self._high_since_s = now_s
+        elif now_s - self._high_since_s >= self.divergence_s:
+            return (
+                f"diverged: the training loss {self.loss:.4g} has been above {self.divergence_factor:g} times its start "
+                f"({self.first_loss:.4g}) for {now_s - self._high_since_s:.0f} s; try a lower rate"
+            )
+        return None
+
+    def release_due(self) -> bool:
+        """Whether the warm start has just ended; says so once."""
+        if not self.warm:
+            return False
+        by_samples = self.warm_samples is not None and self.samples >= self.warm_samples
+        by_loss = self.warm_loss is not None and self.loss <= self.warm_loss
+        if by_samples or by_loss:
+            self.warm = False
+        return by_samples or by_loss
+
+    def evaluation_due(self) -> bool:
+        """Whether validation data should be looked at now; says so once per interval."""
+        if self.evaluate_every is None or self.samples < self.next_evaluation:
+            return False
+        while self.next_evaluation <= self.samples:
+            self.next_evaluation += self.evaluate_every
+        return True
+
+    def evaluated(self, loss: float, accuracy: float | None, samples: int) -> tuple[str, str | None]:
+        """Take an evaluation on validation data in.
+
+        Returns
+        -------
+        tuple
+            The name to keep its parameters under ("" for none), and a reason to stop, where there is one.
+        """
+        self.last = Evaluated(loss, accuracy, samples)
+        better = self._beats_best(loss, accuracy)
+        self.without_gain = 0 if better else self.without_gain + 1
+        # Two names in turn: until the new one is complete, the old one stays whole.
+        keep_as = ""
+        if better and self.keep_best:
+            keep_as = "best.1" if self.best is not None and self.best.vector == "best.0" else "best.0"
+        if better and not self.keep_best:
+            self.best = Best("", loss, accuracy, samples)
+        return keep_as, self._reason_to_stop(loss, accuracy)
+
+    def kept(self, vector: str, loss: float, accuracy: float | None, samples: int) -> None:
+        """The parameters of an evaluation lie whole on the shards under this name."""
+        if self._beats_best(loss, accuracy):
+            self.best = Best(vector, loss, accuracy, samples)
+
+    def _beats_best(self, loss: float, accuracy: float | None) -> bool:
+        if self.best is None:
+            return True
+        if accuracy is None or self.best.accuracy is None:
+            return loss < self.best.loss
+        return (accuracy, -loss) > (self.best.accuracy, -self.best.loss)
+
+    def _reason_to_stop(self, loss: float, accuracy: float | None) -> str | None:
+        if self.target_accuracy is not None and accuracy is not None and accuracy >= self.target_accuracy:
+            return f"validation accuracy {accuracy:.4f} reached its target {self.target_accuracy:g}"
+        if self.target_loss is not None and loss <= self.target_loss:
+            return f"validation loss {loss:.4g} reached its target {self.target_loss:g}"
+        if self.patience is not None and self.without_gain >= self.patience:
+            return f"no better validation result for {self.without_gain} evaluations"
+        return None
+
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What a snapshot set holds of it."""
+        names = ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation")
+        state: dict[str, Any] = {name: getattr(self, name) for name in names}
+        state["replicas"] = {str(number): vars(own) for number, own in self.replicas.items()}
+        state["losses"] = [None if math.isnan(x) else x for x in (self.loss, self.first_loss)]
+        state["best"] = vars(self.best) if self.best is not None else None
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a set's state."""
+        for name in ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation"):
+            setattr(self, name, state[name])
+        self.replicas = {int(number): Figures(**own) for number, own in state["replicas"].items()}
+        self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])
+        self.best = Best(**state["best"]) if state["best"] else None

@@ -1,0 +1,180 @@
+"""The gRPC face of the coordinator: messages in, events to the machine, messages out."""
+
+from __future__ import annotations
+
+import math
+
+import grpc
+
+from dbelief.errors import Refused
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.channel import answers
+from dbelief.rpc.convert import layout_from_wire, placement_to_wire
+from dbelief.work import Lease
+
+from .runner import Runner
+from .states import Evaluate, State, Told, Wait, Work
+
+_KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
+_ROLES = {kind: role for role, kind in _KINDS.items()}
+_STATES = {
+    State.EMPTY: wire.STATE_EMPTY,
+    State.INITIALISING: wire.STATE_INITIALISING,
+    State.READY: wire.STATE_READY,
+    State.CLOSING: wire.STATE_CLOSING,
+    State.DONE: wire.STATE_DONE,
+    State.FAILED: wire.STATE_FAILED,
+}
+
+
+class CoordinatorService(stubs.CoordinatorServicer):
+    """Serves one job. Every handler holds the runner's lock for one step of the machine, and never waits."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    @answers
+    def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
+        """See protos/coordination.proto."""
+        kind = _KINDS.get(request.role)
+        if kind is None:
+            raise Refused("a member joins as shard, replica or client")
+        layout = layout_from_wire(request.layout) if request.layout else None
+        with self._runner.step() as (machine, now_s):
+            if request.job != machine.job.name:
+                raise Refused(f"this coordinator runs job {machine.job.name!r}, not {request.job!r}")
+            member = machine.join(
+                kind,
+                request.token,
+                request.name,
+                request.address,
+                now_s,
+                layout,
+                request.source_digest,
+                request.highest_epoch,
+            )
+            return wire.JoinReply(
+                id=member.number,
+                incarnation=member.incarnation,
+                leader_epoch=self._runner.leader_epoch,
+                beat_s=machine.job.deadlines.beat_s,
+            )
+
+    @answers
+    def Beat(self, request: wire.BeatRequest, context: grpc.ServicerContext) -> wire.BeatReply:
+        """See protos/coordination.proto."""
+        kind = _KINDS[request.role]
+        with self._runner.step() as (machine, now_s):
+            member = machine.beat(kind, request.id, request.incarnation, now_s)
+            if request.leaving:
+                machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
+            reply = wire.BeatReply(state=_STATES[machine.state], reason=machine.reason, member=member)
+            if kind != "shard":
+                reply.initialise = machine.initialises(request.id, request.incarnation)
+            if machine.placement is not None and machine.placement.epoch > request.placement_epoch:
+                reply.placement.CopyFrom(placement_to_wire(machine.placement))
+            return reply
+
+    @answers
+    def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
+        """See protos/coordination.proto."""
+        with self._runner.step() as (machine, now_s):
+            return _work(machine.lease(request.replica, request.incarnation, request.next_sequence, now_s))
+
+    @answers
+    def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
+        """See protos/coordination.proto."""
+        reply = wire.ReportReply()
+        who = request.replica, request.incarnation
+        with self._runner.step() as (machine, now_s):
+            if request.HasField("progress"):
+                p = request.progress
+                told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum)
+                machine.trained(*who, told, now_s)
+            if request.initialised:
+                machine.initialised(request.incarnation, now_s)
+            if request.HasField("evaluation"):
+                e = request.evaluation
+                accuracy = e.accuracy if e.HasField("accuracy") else None
+                reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
+            if request.kept:
+                machine.kept(request.kept, now_s)
+            if request.trouble:
+                machine.fail(f"replica {request.replica}: {request.trouble}")
+        return reply
+
+    @answers
+    def Status(self, request: wire.StatusRequest, context: grpc.ServicerContext) -> wire.StatusReply:
+        """See protos/coordination.proto."""
+        runner = self._runner
+        with runner.step() as (machine, now_s):
+            p = machine.progress
+            last, test = p.last, p.test
+            reply = wire.StatusReply(
+                job=machine.job.name,
+                state=_STATES[machine.state],
+                reason=machine.reason,
+                samples=p.samples,
+                total_samples=machine.total or 0,
+                epoch=machine.epoch,
+                loss=p.loss,
+                validation_loss=last.loss if last else math.nan,
+                validation_accuracy=_number(last.accuracy if last else None),
+                test_loss=test.loss if test else math.nan,
+                test_accuracy=_number(test.accuracy if test else None),
+                samples_per_s=runner.speed.per_second(),
+                staleness_mean=p.staleness_mean,
+                elapsed_s=runner.elapsed_s(),
+                shards=len(machine.members.alive("shard")),
+                run_folder=str(runner.folder),
+                waiting_for=machine.waiting_for() if not machine.over else "",
+            )
+            for member in machine.members.all():
+                reply.members.add(
+                    role=_ROLES[member.kind],
+                    id=member.number,
+                    name=member.name,
+                    state=member.state,
+                    samples=p.samples_of(member.number) if member.kind != "shard" else 0,
+                    staleness_mean=p.staleness_of(member.number) if member.kind != "shard" else math.nan,
+                    silent_s=max(0.0, now_s - member.last_beat_s),
+                )
+            if request.job:
+                reply.job_yaml = machine.job.to_yaml()
+                reply.job_folder = str(machine.job.folder)
+            return reply
+
+    @answers
+    def Stop(self, request: wire.StopRequest, context: grpc.ServicerContext) -> wire.StopReply:
+        """See protos/coordination.proto."""
+        with self._runner.step() as (machine, now_s):
+            machine.stop(request.reason or "stopped", now_s)
+            return wire.StopReply(state=_STATES[machine.state])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _work(work: Work) -> wire.LeaseReply:
+    if isinstance(work, Lease):
+        return wire.LeaseReply(
+            training=wire.TrainingLease(
+                lease=work.id,
+                epoch=work.epoch,
+                start=work.start,
+                stop=work.stop,
+                first_sequence=work.first_sequence,
+                samples_before=work.samples_before,
+                clock=work.clock,
+                member_epoch=work.member_epoch,
+            )
+        )
+    if isinstance(work, Evaluate):
+        return wire.LeaseReply(
+            evaluation=wire.EvaluationLease(lease=work.id, set=work.set, vector=work.vector, samples=work.samples)
+        )
+    if isinstance(work, Wait):
+        return wire.LeaseReply(wait_s=work.seconds)
+    return wire.LeaseReply(stop=work.reason or "the job is over")

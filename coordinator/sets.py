@@ -1,0 +1,47 @@
+"""set.json: what makes a snapshot set complete, and all that a coordinator needs to go on from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dbelief.errors import Mistake, SnapshotError
+
+FORMAT = 1
+
+
+def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> None:
+    """Complete a set, durably, once every shard's manifest is there."""
+    temporary = folder / "set.writing"
+    with open(temporary, "w") as file:
+        json.dump({"format": FORMAT, "set": set_id, "job": job, **state}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / "set.json")
+
+
+def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
+    """Id and state of the newest complete set of a run.
+
+    Raises
+    ------
+    Mistake
+        Where there is none.
+    SnapshotError
+        Where it cannot be read, or belongs to another job or a newer format.
+    """
+    complete = sorted(snapshots.glob("*/set.json"))
+    if not complete:
+        raise Mistake(f"{snapshots}: no complete snapshot set to resume from")
+    path = complete[-1]
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        if state["format"] > FORMAT:
+            raise SnapshotError(f"{path}: format {state['format']} is newer than {FORMAT}, which this version reads")
+        if state["job"] != job:
+            raise SnapshotError(f"{path}: belongs to job {state['job']!r}, not {job!r}")
+    except (OSError, ValueError, KeyError) as error:
+        raise SnapshotError(f"{path}: cannot be read: {error!r}") from error
+    return path.parent.name, state

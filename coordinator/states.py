@@ -1,0 +1,88 @@
+"""Where a job stands, and what it gives a replica to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from dbelief.work import Lease
+
+
+class State(Enum):
+    """Where a job stands."""
+
+    EMPTY = "empty"
+    INITIALISING = "initialising"
+    READY = "ready"
+    CLOSING = "closing"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Closing(IntEnum):
+    """How far the end of a job has come; each step waits for the one before."""
+
+    DRAIN = 0  # leases in
+    VALIDATE = 1
+    TEST = 2
+    SNAPSHOT = 3
+    EXPORT = 4
+    DONE = 5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many samples each data set holds; zeros where the job has no data."""
+
+    train: int
+    validation: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """An evaluation lease."""
+
+    id: int
+    set: str
+    vector: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """No work now; ask again after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """No work any more."""
+
+    reason: str
+
+
+Work = Lease | Evaluate | Wait | Stop
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a replica tells of its work, as totals since its lease began (a client's: since it joined).
+
+    Attributes
+    ----------
+    lease
+        0 for a client without leases.
+    loss_sum
+        Mean loss of each mini-batch times its samples, summed.
+    staleness_sum
+        Mean staleness of each push over its segments, in versions, summed.
+    """
+
+    lease: int
+    pushes: int = 0
+    samples: int = 0
+    steps: int = 0
+    loss_sum: float = 0.0
+    staleness_sum: float = 0.0

@@ -1,0 +1,35 @@
+"""How a run ended, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .job import JobMachine
+
+
+def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
+    """The fields of summary.json."""
+    progress, job = machine.progress, machine.job
+    shown = progress.best if machine.best_at_end.startswith("best") else progress.last
+    return {
+        "job": job.name,
+        "seed": job.seed,
+        "state": machine.state.value,
+        "reason": machine.reason,
+        "test_accuracy": progress.test.accuracy if progress.test else None,
+        "test_loss": progress.test.loss if progress.test else None,
+        "validation_accuracy": shown.accuracy if shown else None,
+        "validation_loss": shown.loss if shown else None,
+        "samples": progress.samples,
+        "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
+        "epochs": machine.epoch,
+        "steps": progress.steps,
+        "pushes": progress.pushes,
+        "pushes_trained_twice": machine.pushes_twice,
+        "staleness_mean": progress.staleness_mean,
+        "wall_s": wall_s,
+        "replicas": job.replicas,
+        "shards": job.shards,
+        "members_lost": machine.members_lost,
+        "parameters": machine.layout.size if machine.layout else 0,
+    }

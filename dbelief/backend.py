@@ -1,0 +1,113 @@
+"""Where arrays live: NumPy on the host, or CuPy on a CUDA device.
+
+Formulas are written once on `xp` and take the module as an argument. This file is the only door to CuPy, and
+opens it only when asked, so that `import dbelief` needs neither CuPy nor a driver.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dbelief.errors import JobError
+
+Device = Literal["auto", "cpu", "cuda"]
+
+# One cache line, and one AVX-512 register.
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An array module, and the way to and from it.
+
+    Attributes
+    ----------
+    name : "numpy" or "cupy"
+    xp : module
+        `numpy` or `cupy`.
+    """
+
+    name: Literal["numpy", "cupy"]
+    xp: Any
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """Give `array` as a NumPy array: itself if it is one, else a copy (waits for the device)."""
+        if isinstance(array, np.ndarray):
+            return array
+        host: np.ndarray = self.xp.asnumpy(array)
+        return host
+
+    def to_device(self, array: Any) -> Any:
+        """Give `array` as an array of `xp`: itself if it is one, else a copy."""
+        return self.xp.asarray(array)
+
+
+def choose(device: Device) -> Backend:
+    """Choose the backend for a job's `device`.
+
+    Parameters
+    ----------
+    device : "auto", "cpu" or "cuda"
+        "auto" is CUDA where CuPy imports and sees a device, else the CPU.
+
+    Raises
+    ------
+    JobError
+        `device` is "cuda" and there is none; the message says what is missing.
+    ValueError
+        `device` is none of the three.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {device!r}, must be auto, cpu or cuda")
+    if device == "cpu":
+        return Backend("numpy", np)
+    found = _cuda()
+    if isinstance(found, Backend):
+        return found
+    if device == "cuda":
+        raise JobError(f"device: cuda is asked for, but {found}")
+    return Backend("numpy", np)
+
+
+def _cuda() -> Backend | str:
+    """Give the CuPy backend, or in words why there is none."""
+    # A broken CUDA installation raises anything from ImportError and OSError to CuPy's own errors.
+    try:
+        import cupy
+    except Exception as error:
+        return f"CuPy does not import ({_first_line(error)})"
+    try:
+        devices = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        return f"CuPy finds no CUDA driver ({_first_line(error)})"
+    if devices < 1:
+        return "CuPy sees no CUDA device"
+    return Backend("cupy", cupy)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def aligned(n: int, dtype: Any) -> np.ndarray:
+    """Allocate a zeroed one-dimensional host array that starts at a multiple of 64 bytes.
+
+    Parameters
+    ----------
+    n : int
+        Number of elements, 0 or more.
+    dtype : dtype-like
+        What `numpy.dtype` understands.
+
+    Returns
+    -------
+    array of shape (n,), C-contiguous and writable
+    """
+    if n < 0:
+        raise ValueError(f"n is {n}, must be 0 or more")
+    kind = np.dtype(dtype)
+    raw = np.zeros(n * kind.itemsize + ALIGNMENT_BYTES, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + n * kind.itemsize].view(kind)

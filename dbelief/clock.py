@@ -1,0 +1,112 @@
+"""Time as an argument: what waits or measures is given a clock, so a test can hold time in its hand."""
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the parts of dbelief know of time."""
+
+    def now(self) -> float:
+        """Monotonic seconds since an arbitrary start; for durations and deadlines."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC; for people to read, never for durations."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Block until `event` is set or `timeout_s` seconds have passed; tells whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> float:
+        """Monotonic seconds since an arbitrary start."""
+        return time.monotonic()
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+        return time.time()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Block until `event` is set or `timeout_s` seconds have passed (infinity is allowed)."""
+        return event.wait(min(timeout_s, threading.TIMEOUT_MAX))
+
+
+class ManualClock:
+    """A clock that moves only when told to; safe to share between threads.
+
+    Parameters
+    ----------
+    start_s
+        What `now()` tells at first.
+    wall_start_s
+        What `wall()` tells at first, seconds since 1970-01-01 UTC.
+    autojump
+        A `wait` then moves time on by itself instead of blocking: a single-threaded test of a loop that
+        waits needs no second thread to advance the clock.
+    """
+
+    # An Event tells nobody when it is set, so a blocked wait looks at it this often, in real time.
+    _LOOK_S = 0.001
+
+    def __init__(
+        self, start_s: float = 0.0, wall_start_s: float = 1_700_000_000.0, autojump: bool = False
+    ) -> None:
+        self._start_s = start_s
+        self._wall_start_s = wall_start_s
+        self._autojump = autojump
+        self._now_s = start_s
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    def now(self) -> float:
+        """Seconds, as last advanced to."""
+        with self._changed:
+            return self._now_s
+
+    def wall(self) -> float:
+        """Seconds since 1970-01-01 UTC, moving with `now()`."""
+        return self._wall_start_s + self.now() - self._start_s
+
+    def advance(self, seconds: float) -> None:
+        """Move time on and wake every `wait` whose time is over.
+
+        Raises
+        ------
+        ValueError
+            `seconds` is negative: this clock is monotonic too.
+        """
+        if seconds < 0:
+            raise ValueError(f"a clock cannot be advanced by {seconds} s")
+        with self._changed:
+            self._now_s += seconds
+            self._changed.notify_all()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Block until `event` is set or time has been advanced by `timeout_s`; tells whether it is set."""
+        with self._changed:
+            until_s = self._now_s + timeout_s
+            if self._autojump and not event.is_set():
+                self._now_s = max(self._now_s, until_s)
+            self._waiting += 1
+            self._changed.notify_all()
+            try:
+                while not event.is_set() and self._now_s < until_s:
+                    self._changed.wait(self._LOOK_S)
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+            return event.is_set()
+
+    def until_waiting(self, count: int, timeout_s: float = 5.0) -> bool:
+        """Block until `count` threads are inside `wait`, so that a test advances time at the right moment.
+
+        `timeout_s` is real time; False when it ran out.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._waiting >= count, timeout_s)

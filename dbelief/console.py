@@ -1,0 +1,51 @@
+"""How a command speaks and ends: one line for an error, exit codes, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from dbelief.errors import DbeliefError
+
+
+def announce(line: str) -> None:
+    """Say one line on standard error, where logs go."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def exits_cleanly() -> Iterator[None]:
+    """End a command with one line and the right exit code where one of our errors ends it.
+
+    Exit code 2 for what a person can put right, 1 for a failure. `DBELIEF_DEBUG=1` shows the traceback.
+    """
+    try:
+        yield
+    except DbeliefError as error:
+        if os.environ.get("DBELIEF_DEBUG"):
+            raise
+        announce(f"Error: {error}")
+        raise SystemExit(error.exit_code) from None
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+
+
+def on_signals() -> threading.Event:
+    """Turn SIGINT and SIGTERM into an event; a second one ends the process the usual way."""
+    event = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+    return event

@@ -1,0 +1,60 @@
+"""What must hold for data from any source."""
+
+import numpy as np
+
+from dbelief.errors import DataError
+
+
+def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int:
+    """Count the classes of training labels, and check them and the labels of other sets.
+
+    Parameters
+    ----------
+    train : int64, shape (n,)
+    others : mapping of set name to int64, shape (m,)
+    where : str
+        Names the data in messages.
+
+    Returns
+    -------
+    int
+        Classes k: labels are 0 .. k - 1.
+
+    Raises
+    ------
+    DataError
+        There are no training samples, one class only, a class without a training sample, or a label out of range.
+    """
+    if not len(train):
+        raise DataError(f"{where}: there are no training samples")
+    lowest, k = int(train.min()), int(train.max()) + 1
+    if lowest < 0:
+        raise DataError(f"{where}: label {lowest} of the training set is negative; labels are 0, 1, ...")
+    # So that no array is made as long as a label is large: of more labels than samples, some must be missing.
+    present = np.bincount(train, minlength=k) if k <= len(train) else np.zeros(0)
+    missing = np.flatnonzero(present == 0) if len(present) else np.setdiff1d(np.arange(len(train) + 1), train)
+    if len(missing):
+        raise DataError(
+            f"{where}: class {missing[0]} has no sample in the training set, though labels go up to {k - 1}"
+        )
+    if k < 2:
+        raise DataError(f"{where}: all training samples have the same label, {lowest}")
+    for name, labels in others.items():
+        if len(labels) and (labels.min() < 0 or labels.max() >= k):
+            wrong = labels.min() if labels.min() < 0 else labels.max()
+            raise DataError(
+                f"{where}: label {wrong} of the {name} set is out of range, 0 to {k - 1} in training"
+            )
+    return k
+
+
+def finite(array: np.ndarray, where: str) -> None:
+    """Raise DataError where a float array holds NaN or infinity; the message names the first such row."""
+    if array.dtype.kind != "f":
+        return
+    good = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise DataError(
+            f"{where}: row {row} (from 0) holds NaN or infinity, or a number too large for float32"
+        )

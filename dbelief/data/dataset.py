@@ -1,0 +1,154 @@
+"""Samples in memory, and mini-batches gathered from them without allocating.
+
+Inputs stay in their stored type (pixels take a quarter of the memory as uint8) and are scaled while they are
+gathered: np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Costs per mini-batch
+of m samples of f features: m * f values read, written, read, written; no copy more, and nothing allocated that
+grows with m.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from dbelief.nn import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One set of samples.
+
+    Attributes
+    ----------
+    inputs : uint8 or float32, shape (n, features...), C-contiguous
+    targets : int64, shape (n,), labels from 0; or float32, shape (n, k); C-contiguous
+    scale : float
+        What inputs are multiplied by as they are gathered, without unit; 1/255 for pixels.
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.inputs.dtype not in (np.uint8, np.float32) or self.inputs.ndim < 2:
+            raise ValueError(f"inputs are {_kind(self.inputs)}, must be uint8 or float32 of 2 axes or more")
+        if (self.targets.dtype, self.targets.ndim) not in ((np.int64, 1), (np.float32, 2)):
+            raise ValueError(f"targets are {_kind(self.targets)}, must be int64 of 1 axis or float32 of 2")
+        if len(self.inputs) != len(self.targets):
+            raise ValueError(f"{len(self.inputs)} inputs, but {len(self.targets)} targets")
+        if not (self.inputs.flags.c_contiguous and self.targets.flags.c_contiguous):
+            raise ValueError(
+                "inputs and targets must be C-contiguous"
+            )  # np.take would copy them whole, each time
+
+    def __len__(self) -> int:
+        """Number of samples n."""
+        return len(self.inputs)
+
+    def gather(self, indices: np.ndarray, out: "BatchBuffer") -> Batch:
+        """Gather a mini-batch on the host.
+
+        Parameters
+        ----------
+        indices : int64, shape (m,)
+            Samples, each from 0 to n - 1; 1 to `out.size` of them.
+        out : BatchBuffer
+            Made for this split, or for one whose samples have the same types and shapes.
+
+        Returns
+        -------
+        Batch
+            inputs float32 (m, features...), targets (m,) or (m, k): views into `out`, overwritten by the next call.
+
+        Raises
+        ------
+        ValueError
+            An index is out of range, there are too many or none, or the buffer is for other samples.
+        """
+        m = len(indices)
+        if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= out.size:
+            raise ValueError(
+                f"indices are {_kind(indices)}, must be int64 of shape (m,), m from 1 to {out.size}"
+            )
+        lowest, highest = int(indices.min()), int(indices.max())
+        if lowest < 0 or highest >= len(self):
+            wrong = lowest if lowest < 0 else highest
+            raise ValueError(f"index {wrong} is out of range for {len(self)} samples")
+        out.check(self)
+        stored, inputs, targets = out.stored[:m], out.inputs[:m], out.targets[:m]
+        # mode="raise" would buffer `out`; the indices were checked above.
+        np.take(self.inputs, indices, axis=0, out=stored, mode="clip")
+        np.take(self.targets, indices, axis=0, out=targets, mode="clip")
+        if stored.dtype != np.float32 or self.scale != 1.0:
+            np.multiply(stored, np.float32(self.scale), out=inputs, dtype=np.float32)
+        return Batch(inputs, targets)
+
+
+class BatchBuffer:
+    """Room for a mini-batch of up to `size` samples of a split; for one thread at a time.
+
+    Attributes
+    ----------
+    size : int
+    stored : as the split's inputs, shape (size, features...)
+        The same memory as `inputs` where the split keeps float32.
+    inputs : float32, shape (size, features...)
+    targets : as the split's targets, (size,) or (size, k)
+    """
+
+    def __init__(self, split: Split, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"size is {size}, must be 1 or more")
+        self.size = size
+        self.inputs = np.empty((size, *split.inputs.shape[1:]), np.float32)
+        is_float = split.inputs.dtype == np.float32
+        self.stored = self.inputs if is_float else np.empty(self.inputs.shape, split.inputs.dtype)
+        self.targets = np.empty((size, *split.targets.shape[1:]), split.targets.dtype)
+
+    def check(self, split: Split) -> None:
+        """Raise ValueError unless the buffer fits samples of this split."""
+        for mine, theirs, what in (
+            (self.stored, split.inputs, "inputs"),
+            (self.targets, split.targets, "targets"),
+        ):
+            if mine.dtype != theirs.dtype or mine.shape[1:] != theirs.shape[1:]:
+                raise ValueError(f"the buffer holds {what} like {_kind(mine)}, the split has {_kind(theirs)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What a job trains on, evaluates on while training, and tests at its end.
+
+    Attributes
+    ----------
+    train, validation, test : Split or None
+        None where it was not asked for, or there is none.
+    classes : int or None
+        Number of labels; None where targets are numbers or there is no data.
+    features : tuple of int
+        Shape of one sample's inputs; () where there is no data.
+    """
+
+    train: Split | None
+    validation: Split | None
+    test: Split | None
+    classes: int | None
+    features: tuple[int, ...]
+
+    @property
+    def inputs(self) -> int:
+        """Numbers per sample."""
+        return prod(self.features)
+
+    @property
+    def outputs(self) -> int | None:
+        """What a model gives per sample: the classes, or the width of the targets; None where there is no data."""
+        widths = [
+            s.targets.shape[1] for s in (self.train, self.validation, self.test) if s and s.targets.ndim == 2
+        ]
+        return self.classes if self.classes is not None or not widths else widths[0]
+
+
+def _kind(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {array.shape}"

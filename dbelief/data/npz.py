@@ -1,0 +1,143 @@
+"""Arrays in a NumPy .npz file; values are used as stored, only wider floats become float32."""
+
+import zipfile
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from dbelief.errors import DataError
+from dbelief.job import NpzData, resolve
+
+from .check import classes, finite
+from .dataset import Dataset, Split
+from .files import cause
+from .splits import cut
+
+Pair = tuple[np.ndarray, np.ndarray]
+SETS = ("train", "validation", "test")
+
+
+def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
+    """Load inputs and targets; sets that the file does not hold are cut from the others by shares.
+
+    Raises
+    ------
+    DataError
+    """
+    path = resolve(spec.file, folder)
+    try:
+        with path.open("rb") as file:
+            arrays = read_arrays(file, str(path))
+    except OSError as error:
+        raise DataError(f"{path}: {cause(error)}") from None
+    return dataset(_sets(arrays, spec, str(path)), str(path), need)
+
+
+def read_arrays(file: BinaryIO, where: str) -> dict[str, np.ndarray]:
+    """Read all arrays of an .npz file that is open.
+
+    Raises
+    ------
+    DataError
+        The file is no such file, is torn, or holds Python objects.
+    """
+    if file.read(4) != b"PK\x03\x04":
+        raise DataError(f"{where}: not an .npz file")
+    file.seek(0)
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{where}: the .npz file is cut short or damaged ({cause(error)})") from None
+    except (ValueError, KeyError, MemoryError, NotImplementedError, OSError) as error:
+        raise DataError(f"{where}: holds an array that cannot be read ({cause(error)})") from None
+
+
+def dataset(sets: dict[str, Pair], where: str, need: Collection[str], scale: float = 1.0) -> Dataset:
+    """Check sets of inputs and targets against each other, and make a dataset of those that are needed.
+
+    Raises
+    ------
+    DataError
+    """
+    train = sets["train"]
+    for name, (inputs, targets) in sets.items():
+        for what, mine, first in (("inputs", inputs, train[0]), ("targets", targets, train[1])):
+            if (mine.dtype, mine.shape[1:]) != (first.dtype, first.shape[1:]):
+                kinds = (
+                    f"{mine.dtype} of shape {mine.shape}, in training {first.dtype} of shape {first.shape}"
+                )
+                raise DataError(f"{where}: {name} {what} are {kinds}")
+    if not len(train[0]):
+        raise DataError(f"{where}: there are no training samples")
+    k = None
+    if train[1].ndim == 1:
+        k = classes(train[1], {name: pair[1] for name, pair in sets.items() if name != "train"}, where)
+    made = {name: Split(*pair, scale) for name, pair in sets.items() if name in need and len(pair[0])}
+    return Dataset(made.get("train"), made.get("validation"), made.get("test"), k, train[0].shape[1:])
+
+
+def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str, Pair]:
+    """Find the sets in a file's arrays, and cut those that are not there."""
+    named = {f"{name}_{what}" for name in SETS for what in ("inputs", "targets")}
+    whole = {"inputs", "targets"} <= arrays.keys()
+    parted = {"train_inputs", "train_targets"} <= arrays.keys()
+    if whole == parted or (whole and named & arrays.keys()):
+        found = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(
+            f"{where}: must hold inputs and targets, or train_inputs and train_targets; it holds {found}"
+        )
+    if whole:
+        return _cut(_pair(arrays, "", where), spec.validation, spec.test, where)
+    sets = {name: _pair(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
+    validation = 0 if "validation" in sets else spec.validation
+    test = 0 if "test" in sets else spec.test
+    return {**_cut(sets["train"], validation, test, where), **{n: sets[n] for n in sets if n != "train"}}
+
+
+def _has(arrays: dict[str, np.ndarray], name: str, where: str) -> bool:
+    inputs, targets = f"{name}_inputs" in arrays, f"{name}_targets" in arrays
+    if inputs != targets:
+        there, lacking = ("inputs", "targets") if inputs else ("targets", "inputs")
+        raise DataError(f"{where}: holds {name}_{there}, but no {name}_{lacking}")
+    return inputs
+
+
+def _cut(pair: Pair, validation: float, test: float, where: str) -> dict[str, Pair]:
+    inputs, targets = pair
+    parts = cut(len(inputs), targets if targets.ndim == 1 else None, validation, test, where)
+    return {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
+
+
+def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
+    """Take inputs and targets, in the types that a split keeps."""
+    inputs, targets = arrays[f"{prefix}inputs"], arrays[f"{prefix}targets"]
+    at = f"{where}: {prefix}inputs"
+    if inputs.ndim < 2 or not all(inputs.shape[1:]):
+        raise DataError(f"{at} have shape {inputs.shape}, must be (n, features...)")
+    if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
+        raise DataError(f"{at} are {inputs.dtype}, must be uint8 or a kind of float")
+    if len(inputs) != len(targets) if targets.ndim else True:
+        raise DataError(f"{at} are {len(inputs)}, {prefix}targets have shape {targets.shape}")
+    inputs = inputs if inputs.dtype == np.uint8 else _float32(inputs, at)
+    at = f"{where}: {prefix}targets"
+    if targets.dtype.kind == "f" and targets.ndim in (1, 2) and all(targets.shape[1:]):
+        return inputs, _float32(targets.reshape(len(targets), -1), at)
+    if targets.dtype.kind not in "iu" or targets.ndim != 1:
+        kind = f"{targets.dtype} of shape {targets.shape}"
+        raise DataError(
+            f"{at} are {kind}, must be labels (integers, (n,)) or numbers (floats, (n,) or (n, k))"
+        )
+    if len(targets) and targets.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{at} hold label {targets.max()}, which is out of range")
+    return inputs, np.ascontiguousarray(targets, np.int64)
+
+
+def _float32(array: np.ndarray, where: str) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):  # what became infinite is found right after
+        made = np.ascontiguousarray(array, np.float32)
+    finite(made, where)
+    return made

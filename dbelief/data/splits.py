@@ -1,0 +1,105 @@
+"""Who is in which set, and in which order samples come: from seeds alone, so that every process agrees."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dbelief.errors import DataError
+
+
+def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
+    """Order of n samples in one epoch.
+
+    Parameters
+    ----------
+    n : int
+        Samples of the training set.
+    seed : int
+        The job's seed, 0 or more.
+    epoch : int
+        From 0.
+
+    Returns
+    -------
+    int64, shape (n,)
+        Each of 0 .. n - 1 once. The same on every machine with the same NumPy.
+    """
+    rng = np.random.Generator(np.random.PCG64([seed, epoch]))
+    return rng.permutation(n).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which samples are in which set: int64, ascending, disjoint, together all of them."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def cut(
+    n: int, labels: np.ndarray | None, validation: float, test: float, where: str, seed: int = 0
+) -> Parts:
+    """Cut samples into three sets at random; each class is spread evenly where there are classes.
+
+    Every set holds of each class its share, to within one sample; only where that would leave a class without a
+    training sample does it hold fewer.
+
+    Parameters
+    ----------
+    n : int
+        Number of samples.
+    labels : int64, shape (n,), or None
+        Classes; None where there are none.
+    validation, test : float or int
+        Share of all (float, below 1), or number of samples (int).
+    where : str
+        Names the data in messages.
+    seed : int
+
+    Raises
+    ------
+    DataError
+        Nothing would be left to train on, or some class would not.
+    """
+    sizes = [_count(test, n), _count(validation, n)]
+    groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
+    if sum(sizes) > n - len(groups):
+        left = "sample" if labels is None else "sample of each class"
+        raise DataError(
+            f"{where}: has {n} samples; {sizes[1]} for validation and {sizes[0]} for the test leave no {left} to train on"
+        )
+    rng = np.random.Generator(np.random.PCG64([seed, n]))
+    counts = [len(group) for group in groups]
+    room = [count - 1 for count in counts]
+    shares = []
+    for size in sizes:
+        shares.append(_spread(size, counts, room))
+        room = [free - taken for free, taken in zip(room, shares[-1], strict=True)]
+    parts: list[list[np.ndarray]] = [[], [], []]
+    for group, of_test, of_validation in zip(groups, *shares, strict=True):
+        mixed = rng.permutation(group)
+        for part, piece in zip(parts, np.split(mixed, [of_test, of_test + of_validation]), strict=True):
+            part.append(piece)
+    of_test, of_validation, of_train = (np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
+    return Parts(of_train, of_validation, of_test)
+
+
+def _count(part: float, n: int) -> int:
+    """Samples in a share or a number of samples."""
+    return part if isinstance(part, int) else int(part * n + 0.5)
+
+
+def _spread(size: int, counts: list[int], room: list[int]) -> list[int]:
+    """Hand `size` out in proportion to `counts` by largest remainders, to none more than it has room for.
+
+    Ties go to the first; the sum of `room` is at least `size`.
+    """
+    n = sum(counts)
+    taken = [min(free, size * count // n) for count, free in zip(counts, room, strict=True)]
+    by_remainder = sorted(range(len(counts)), key=lambda c: -(size * counts[c] % n))
+    while sum(taken) < size:
+        for c in by_remainder:
+            if sum(taken) < size and taken[c] < room[c]:
+                taken[c] += 1
+    return taken

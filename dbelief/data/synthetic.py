@@ -1,0 +1,43 @@
+"""Samples drawn from a seed: clusters to tell apart, or a noisy linear map to find."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from dbelief.job import SyntheticData
+
+from .dataset import Dataset
+from .npz import Pair, dataset
+from .splits import cut
+
+
+def load_synthetic(spec: SyntheticData, need: Collection[str]) -> Dataset:
+    """Draw all samples and split them 80 / 10 / 10 percent; float32.
+
+    classes: x = centre of its class + noise * N(0, 1), centres drawn from N(0, 1), as many samples in each class
+    as in the others, to within one. regression: y = x . w + noise * N(0, 1), with x from N(0, 1) and w from
+    N(0, 1/features), so that y has a variance of about 1 before the noise; y has shape (n, 1).
+    """
+    rng = np.random.Generator(np.random.PCG64(spec.seed))
+    inputs, targets = _classes(spec, rng) if spec.kind == "classes" else _regression(spec, rng)
+    labels = targets if targets.ndim == 1 else None
+    parts = cut(spec.samples, labels, 0.1, 0.1, "synthetic", spec.seed)
+    sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
+    return dataset(sets, "synthetic", need)
+
+
+def _classes(spec: SyntheticData, rng: np.random.Generator) -> Pair:
+    centres = rng.standard_normal((spec.classes, spec.features), np.float32)
+    labels = rng.permutation(np.arange(spec.samples) % spec.classes).astype(np.int64)
+    inputs = rng.standard_normal((spec.samples, spec.features), np.float32)
+    inputs *= np.float32(spec.noise)
+    inputs += centres[labels]
+    return inputs, labels
+
+
+def _regression(spec: SyntheticData, rng: np.random.Generator) -> Pair:
+    weight = rng.standard_normal(spec.features) / np.sqrt(spec.features)
+    inputs = rng.standard_normal((spec.samples, spec.features), np.float32)
+    # In float64: what is left of a machine's own order of summation is then rounded away, nearly always.
+    targets = inputs.astype(np.float64) @ weight + spec.noise * rng.standard_normal(spec.samples)
+    return inputs, targets.astype(np.float32)[:, None]

@@ -1,0 +1,65 @@
+"""Every failure that dbelief names, as one tree.
+
+DbeliefError
+├── Mistake              a person can put it right: exit code 2
+│   ├── JobError         a field of the job file, or the file itself
+│   ├── DataError        a data file that is missing, torn, or not what the job says
+│   └── ModelError       a model that cannot be built, or breaks its contract
+└── Failure              something broke while running: exit code 1
+    ├── Refused          a peer answered, and said no (stale epoch, fenced, wrong length, sequence gap)
+    ├── Unreachable      a peer did not answer within its deadline
+    ├── Diverged         the loss is not finite, or ran away
+    ├── NotFinite        a gradient holds NaN or infinity
+    └── SnapshotError    a snapshot that is torn, foreign, or of a newer format
+
+A wrong argument to a function is a ValueError at its door; a broken invariant is an AssertionError.
+Messages are one line and name the cause and the place.
+"""
+
+
+class DbeliefError(Exception):
+    """Base of all of dbelief's own errors; `exit_code` is what a command ends with."""
+
+    exit_code = 1
+
+
+class Mistake(DbeliefError):
+    """A person can put this right: a file, a flag, a model."""
+
+    exit_code = 2
+
+
+class JobError(Mistake):
+    """The job file, or one of its fields, is wrong."""
+
+
+class DataError(Mistake):
+    """A data file is missing, torn, or not what the job says it is."""
+
+
+class ModelError(Mistake):
+    """A model cannot be built, or breaks its contract."""
+
+
+class Failure(DbeliefError):
+    """Something broke while running."""
+
+
+class Refused(Failure):
+    """A peer answered, and said no; the message is the peer's reason."""
+
+
+class Unreachable(Failure):
+    """A peer did not answer within its deadline."""
+
+
+class Diverged(Failure):
+    """Training ran away: the loss is not finite, or far above its start."""
+
+
+class NotFinite(Failure):
+    """A gradient holds NaN or infinity; the message names the tensor."""
+
+
+class SnapshotError(Failure):
+    """A snapshot is torn, belongs to another job, or has a newer format."""

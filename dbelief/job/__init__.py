@@ -1,0 +1,57 @@
+"""The job file: what is trained, on what, how, and for how long."""
+
+from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
+from .load import build_job, load_job, parse_job
+from .model import Dense, Layer, LayersModel, Model, Pointwise, PythonModel
+from .paths import resolve
+from .sources import Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from .strategy import (
+    AdagradRule,
+    AdamRule,
+    ConstantSchedule,
+    Downpour,
+    MomentumRule,
+    PolySchedule,
+    Rule,
+    Schedule,
+    SgdRule,
+    StepSchedule,
+    WarmStart,
+)
+
+__all__ = [
+    "AdagradRule",
+    "AdamRule",
+    "ConstantSchedule",
+    "Data",
+    "Deadlines",
+    "Dense",
+    "DigitsData",
+    "Divergence",
+    "Downpour",
+    "Evaluate",
+    "IdxData",
+    "Job",
+    "Layer",
+    "LayersModel",
+    "LibsvmData",
+    "Limits",
+    "Model",
+    "MomentumRule",
+    "NoData",
+    "NpzData",
+    "Pointwise",
+    "PolySchedule",
+    "PythonModel",
+    "Rule",
+    "Schedule",
+    "SgdRule",
+    "Snapshots",
+    "StepSchedule",
+    "SyntheticData",
+    "WarmStart",
+    "build_job",
+    "load_job",
+    "parse_job",
+    "resolve",
+]

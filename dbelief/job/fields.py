@@ -1,0 +1,181 @@
+"""The job: every field of a job file that is not a section of its own file."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+
+from .document import to_yaml
+from .kinds import Count, Name, Natural, NonNegative, Positive, Section, Whole, Words, not_empty, refusal
+from .model import Model
+from .paths import resolve
+from .sources import Data, NoData, lacks_validation
+from .strategy import ConstantSchedule, Downpour, PolySchedule, Schedule
+
+
+class Limits(Section):
+    """When a job ends: at the first of these. An early stop needs validation data."""
+
+    epochs: Positive | None = Field(default=None, description="Passes over the training data")
+    samples: Count | None = Field(default=None, description="Training samples, over all replicas")
+    wall_s: Positive | None = Field(default=None, description="Seconds by the clock on the wall")
+    validation_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Stop at this share of right answers on validation data, 0 to 1"
+    )
+    validation_loss: float | None = Field(
+        default=None, description="Stop when the mean loss on validation data is this or less, per sample"
+    )
+    patience: Count | None = Field(default=None, description="Evaluations without improvement before a stop")
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.epochs is None and self.samples is None and self.wall_s is None:
+            raise refusal("", "needs at least one of epochs, samples, wall_s, or the job would never end")
+        return self
+
+    def early(self) -> list[str]:
+        """Names of the limits that need validation data and are set."""
+        return [
+            name
+            for name in ("validation_accuracy", "validation_loss", "patience")
+            if getattr(self, name) is not None
+        ]
+
+
+class Evaluate(Section):
+    """Evaluation on validation data while training."""
+
+    every: Count | None = Field(
+        default=None, description="Training samples from one evaluation to the next; null for half an epoch"
+    )
+    keep: Literal["best", "last"] = Field(
+        default="best", description="Which parameters are the result; without validation data, the last"
+    )
+
+
+class Divergence(Section):
+    """A loss above factor times its start, for so long, stops the job."""
+
+    factor: Annotated[float, Field(gt=1)] = Field(default=10.0, description="Multiple of the starting loss")
+    seconds: NonNegative = Field(default=10.0, description="How long the loss may stay above it, in seconds")
+
+
+class Snapshots(Section):
+    """Snapshots of all shards on a timer; one more is written at the end."""
+
+    every_s: Positive | None = Field(
+        default=30.0, description="Seconds from one to the next; null for none but the last"
+    )
+    keep: Annotated[Whole, Field(ge=1, le=1000)] = Field(default=2, description="Snapshot sets kept on disk")
+
+
+class Deadlines(Section):
+    """How long silence is borne."""
+
+    beat_s: Positive = Field(default=5.0, description="Seconds of silence after which a member is dead")
+    progress_s: Positive = Field(
+        default=60.0, description="Seconds without an acknowledged segment until a call is given up"
+    )
+    join_s: Positive = Field(
+        default=120.0, description="Seconds until all shards and the first replica must have joined"
+    )
+
+
+class Job(Section):
+    """A job file, checked.
+
+    `folder` is not a field: it is the folder that relative paths start from.
+    """
+
+    name: Name = Field(description="Name of the run's folder and of the job in the registry")
+    model: Model = Field(description="What is trained: layers, or an object in a Python file")
+    data: Data = Field(description="What it is trained on")
+    strategy: Downpour = Field(description="How it is trained")
+    schedule: Schedule = Field(
+        default_factory=lambda: ConstantSchedule(kind="constant"),
+        description="Learning rate by samples seen",
+    )
+    limits: Limits = Field(description="When the job ends")
+    evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
+    divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
+    grid: Annotated[
+        tuple[Annotated[Whole, Field(ge=1, le=1024)], ...], Field(strict=False), AfterValidator(not_empty)
+    ] = Field(default=(1,), description="Ranks of one model-parallel replica, per axis; only [1] for now")
+    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(
+        default=2, description="Parameter servers, a number"
+    )
+    replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(
+        default=1, description="Model replicas, a number"
+    )
+    seed: Natural = Field(default=0, description="Seed of initial values and sample order")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
+    threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
+    record: bool = Field(
+        default=False, description="Log the order in which pushes arrive, so that the run can be replayed"
+    )
+    snapshots: Snapshots = Field(default_factory=Snapshots, description="Snapshots of the shards")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="How long silence is borne")
+    output: Annotated[Path, Field(strict=False), Words("a path")] = Field(
+        default=Path("runs"), description="Folder of run folders, relative to the current directory"
+    )
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: object) -> None:
+        """Take the folder from the validation's context."""
+        if isinstance(context, dict):
+            self._folder = context["folder"]
+
+    @model_validator(mode="after")
+    def _one_rank(self) -> Self:
+        ranks = math.prod(self.grid)
+        if ranks != 1:
+            raise refusal("grid", f"must be [1]: a model over {ranks} ranks is not possible yet")
+        return self
+
+    @model_validator(mode="after")
+    def _limits_can_be_told(self) -> Self:
+        if isinstance(self.data, NoData) and self.limits.epochs is not None:
+            raise refusal(
+                "limits.epochs", "there is no epoch where data.source is none; give samples or wall_s"
+            )
+        early = self.limits.early()
+        if early and lacks_validation(self.data):
+            raise refusal(f"limits.{early[0]}", "needs validation data, and the data section gives none")
+        return self
+
+    @model_validator(mode="after")
+    def _poly_has_an_end(self) -> Self:
+        endless = self.limits.samples is None and self.limits.epochs is None
+        if isinstance(self.schedule, PolySchedule) and self.schedule.total is None and endless:
+            raise refusal("schedule.total", "must be given where limits has neither samples nor epochs")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job file: relative paths of data and model start there."""
+        return self._folder
+
+    def path(self, text: str) -> Path:
+        """Path on this machine of a path in the job file.
+
+        Raises
+        ------
+        JobError
+            It names an environment variable that is not set.
+        """
+        return resolve(text, self.folder)
+
+    def to_yaml(self) -> str:
+        """Write all fields, defaults too, as a job file that `parse_job` reads back into an equal job."""
+        return to_yaml(self.model_dump(mode="json"))
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of the job's fields as canonical JSON; the folder does not count."""
+        text = json.dumps(
+            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,143 @@
+"""From a file, a text or a mapping to a checked job, or to one message that names all that is wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dbelief.errors import JobError
+
+from . import document
+from .document import Document
+from .fields import Job
+from .problems import dotted, nearest, render
+
+_LARGEST_FILE_BYTES = 1 << 20
+
+
+def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
+    """Read and check a job file.
+
+    Parameters
+    ----------
+    path : Path
+        A YAML file in UTF-8.
+    overrides : mapping of dotted path to YAML text
+        Put in place of what the file says, such as {"strategy.rule.rate": "0.1", "grid.0": "1"}.
+
+    Raises
+    ------
+    JobError
+        The file cannot be read, or is no job: one message, a line for each problem, each with file, line, the
+        field's dotted path, what is allowed, and the nearest right name where one is misspelt.
+    """
+    found = document.read(_text(path), str(path))
+    value, replaced = found.value, []
+    for key, text in overrides.items():
+        where = f"{path}: the value given for {key}"
+        replaced.append(_steps(key, path))
+        value = _put(value, replaced[-1], document.read(text, where).value, f"{path}: {key}")
+    lines = {place: line for place, line in found.lines.items() if not _below(place, replaced)}
+    return _check(Document(value, lines), path.absolute().parent, str(path))
+
+
+def parse_job(text: str, folder: Path, where: str) -> Job:
+    """Check the text of a job file.
+
+    Parameters
+    ----------
+    text : str
+        YAML.
+    folder : Path
+        Where relative paths of the job start.
+    where : str
+        What messages call the file.
+
+    Raises
+    ------
+    JobError
+        As `load_job`.
+    """
+    return _check(document.read(text, where), folder, where)
+
+
+def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") -> Job:
+    """Check a job that is given as plain values: mappings, lists, text, numbers, true, false, None.
+
+    Raises
+    ------
+    JobError
+        As `load_job`.
+    """
+    return _check(Document(dict(fields)), folder, where)
+
+
+def _check(found: Document, folder: Path, where: str) -> Job:
+    sections = ", ".join(name for name, field in Job.model_fields.items() if field.is_required())
+    if found.value is None or found.value == {}:
+        raise JobError(f"{where}: is empty; a job is a mapping with {sections} and more")
+    if not isinstance(found.value, dict):
+        kind = "a list" if isinstance(found.value, list) else "a single value"
+        raise JobError(f"{where}: a job is a mapping with {sections} and more, not {kind}")
+
+    try:
+        return Job.model_validate(found.value, context={"folder": folder})
+    except ValidationError as error:
+        raise JobError(render(error, Job, found, where)) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise JobError(f"{path}: no such file{_similar(path)}") from None
+    except IsADirectoryError:
+        raise JobError(f"{path}: is a directory, not a job file") from None
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise JobError(f"{path}: cannot be read: {cause}") from None
+    if len(content) > _LARGEST_FILE_BYTES:
+        raise JobError(f"{path}: is larger than {_LARGEST_FILE_BYTES:,} bytes, so it is no job file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = content[error.start]
+        raise JobError(f"{path}: is not UTF-8: byte 0x{byte:02x} at offset {error.start}") from None
+
+
+def _similar(path: Path) -> str:
+    try:
+        near = nearest(path.name, [other.name for other in path.parent.iterdir()])
+    except OSError:
+        return ""
+    return f"; did you mean {path.parent / near}?" if near else ""
+
+
+def _steps(key: str, path: Path) -> document.Path:
+    steps = tuple(key.split("."))
+    if not all(steps):
+        raise JobError(f"{path}: {key!r} is not the dotted path of a field, such as strategy.rule.rate")
+    return steps
+
+
+def _put(value: object, steps: document.Path, new: object, where: str) -> object:
+    """Copy `value` with `new` at the end of `steps`; sections on the way are made where they are missing."""
+    if not steps:
+        return new
+    step, rest = str(steps[0]), steps[1:]
+    if isinstance(value, list):
+        if not step.isdecimal() or int(step) >= len(value):
+            raise JobError(f"{where}: {step!r} is not a place in a list of {len(value)}, from 0")
+        place = int(step)
+        return [*value[:place], _put(value[place], rest, new, where), *value[place + 1 :]]
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise JobError(f"{where}: {step!r} cannot be set in something that is neither a mapping nor a list")
+    return {**value, step: _put(value.get(step), rest, new, where)}
+
+
+def _below(place: document.Path, replaced: list[document.Path]) -> bool:
+    """Whether a place lies at or below one whose value an override took."""
+    return any(dotted(place[: len(top)]) == dotted(top) for top in replaced)

@@ -1,0 +1,43 @@
+"""Paths of a job file: relative to its folder, with environment variables.
+
+They stay unexpanded in the job, because a job travels to other machines and each has its own variables.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from dbelief.errors import JobError
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """Expand ${NAME} in a path of a job file and place it below the job's folder, unless it is absolute.
+
+    Parameters
+    ----------
+    text : str
+        The path as the job file has it.
+    folder : Path
+        The job's folder (`job.folder`).
+    environment : mapping, optional
+        The process's own where it is None.
+
+    Raises
+    ------
+    JobError
+        A variable is not set, or is empty.
+    """
+    values = os.environ if environment is None else environment
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        found = values.get(name, "")
+        if not found:
+            state = "empty" if name in values else "not set"
+            raise JobError(f"path {text!r} of the job file: the environment variable {name} is {state}")
+        return found
+
+    return folder / _VARIABLE.sub(value, text)

@@ -1,0 +1,143 @@
+"""The `strategy` and `schedule` sections: how gradients become parameters."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .kinds import Count, Decay, Natural, NonNegative, Positive, Section, Share, Whole, refusal
+
+
+class SgdRule(Section):
+    """w <- w - rate * g."""
+
+    name: Literal["sgd"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
+
+
+class MomentumRule(Section):
+    """Heavy-ball momentum: v <- mu v - rate * g, w <- w + v."""
+
+    name: Literal["momentum"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
+    mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
+
+
+class AdagradRule(Section):
+    """A <- A + g^2, w <- w - rate * g / (sqrt(A) + eps); no step where A = 0 (DistBelief, section 4.1)."""
+
+    name: Literal["adagrad"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units")
+    eps: NonNegative = Field(default=0.0, description="Added to the square root, in gradient units")
+    a0: NonNegative = Field(default=0.0, description="Where A starts; gradient units squared")
+
+
+class AdamRule(Section):
+    """Adam with bias correction (Kingma and Ba 2015, algorithm 1)."""
+
+    name: Literal["adam"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units")
+    beta1: Decay = Field(default=0.9, description="Decay of the mean gradient per push, without unit")
+    beta2: Decay = Field(default=0.999, description="Decay of the mean square per push, without unit")
+    eps: NonNegative = Field(default=1e-8, description="Added to the square root; gradient units")
+
+
+Rule = Annotated[SgdRule | MomentumRule | AdagradRule | AdamRule, Field(discriminator="name")]
+
+
+class WarmStart(Section):
+    """One replica trains alone until so many samples, or down to so much loss; whichever comes first."""
+
+    samples: Natural | None = Field(default=None, description="Samples that the first replica trains alone")
+    loss: float | None = Field(default=None, description="Mean loss per sample at which the others join")
+    share: Share = Field(
+        default=0.05,
+        description="Used where neither samples nor loss is given: share of all samples of the job, "
+        "or of one epoch where the limits name no number of samples",
+    )
+
+
+class Downpour(Section):
+    """Downpour SGD (DistBelief, section 4.1)."""
+
+    name: Literal["downpour"] = Field(description="Which strategy this is")
+    batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
+    rule: Rule = Field(description="How a shard applies a pushed gradient")
+    n_fetch: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        default=1, description="Mini-batches from one fetch of parameters to the next"
+    )
+    n_push: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        default=1, description="Mini-batches from one push of gradients to the next"
+    )
+    literal: bool = Field(
+        default=False,
+        description="Push in the order of the paper's algorithm 7.1, after mini-batch 0, not after n_push",
+    )
+    overlap: bool = Field(
+        default=False, description="Let a fetch run ahead of the acknowledgement of the push before it"
+    )
+    local_rate: Positive | None = Field(
+        default=None, description="Learning rate of local steps between fetches; null for the rule's own"
+    )
+    staleness: Literal[0] | None = Field(
+        default=None,
+        description="Clocks (mini-batches) by which replicas may differ: null runs free, 0 is synchronous",
+    )
+    clip_norm: Positive | None = Field(
+        default=None,
+        description="Longest gradient a replica pushes, as a Euclidean norm in gradient units; null for any",
+    )
+    warm_start: WarmStart | None = Field(
+        default_factory=WarmStart, description="One replica first; null for all at once"
+    )
+    lease: Count | None = Field(
+        default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
+    )
+
+    @model_validator(mode="after")
+    def _dial(self) -> Self:
+        if self.staleness is None:
+            return self
+        wrong = [f"n_push {self.n_push}"] * (self.n_push > 1) + [f"n_fetch {self.n_fetch}"] * (
+            self.n_fetch > 1
+        )
+        wrong += ["overlap true"] * self.overlap
+        if wrong:
+            raise refusal(
+                "staleness", f"0 needs n_push 1, n_fetch 1 and overlap false, not {', '.join(wrong)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lease_holds_a_batch(self) -> Self:
+        if self.lease is not None and self.lease < self.batch:
+            raise refusal(
+                "lease", f"must be at least one batch, {self.batch} samples, or null, not {self.lease}"
+            )
+        return self
+
+
+class ConstantSchedule(Section):
+    """The rule's rate, all the way."""
+
+    kind: Literal["constant"] = Field(description="Which schedule this is")
+
+
+class StepSchedule(Section):
+    """rate * factor^(samples // every)."""
+
+    kind: Literal["step"] = Field(description="Which schedule this is")
+    every: Count = Field(description="Samples from one step to the next")
+    factor: Positive = Field(description="What the rate is multiplied by at each step, without unit")
+
+
+class PolySchedule(Section):
+    """rate * (1 - samples / total)^power (FireCaffe: power 0.5 for GoogLeNet)."""
+
+    kind: Literal["poly"] = Field(description="Which schedule this is")
+    power: Positive = Field(description="Exponent, without unit; 1 falls in a straight line")
+    total: Count | None = Field(
+        default=None, description="Samples at which the rate reaches 0; null for those of the limits"
+    )
+
+
+Schedule = Annotated[ConstantSchedule | StepSchedule | PolySchedule, Field(discriminator="kind")]

@@ -1,0 +1,195 @@
+"""Where each tensor, or a rank's box of it, lies in the one flat vector that a model is.
+
+The vector is the ranks' parts one after another; a rank's part is its boxes one after another, each box C-contiguous.
+A model on one rank is therefore its tensors in order, and every view is a reshaped slice: no copy anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dbelief.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of one tensor, held by one rank.
+
+    Attributes
+    ----------
+    name, shape
+        The whole tensor's name and shape.
+    rank
+        The rank that holds this box.
+    start, stop
+        Per axis, the half-open range of the box within the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    rank: int
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    @property
+    def box_shape(self) -> tuple[int, ...]:
+        """Shape of the box itself."""
+        return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> int:
+        """How many numbers the box holds."""
+        return math.prod(self.box_shape)
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The box as an index into the whole tensor."""
+        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The boxes of a model in the order of the flat vector, ranks rising.
+
+    Raises
+    ------
+    ModelError
+        Where ranks are out of order, a box leaves its tensor, or a tensor's boxes do not add up to it.
+    """
+
+    boxes: tuple[Box, ...]
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            raise ModelError("the model has no parameters")
+        ranks = [box.rank for box in self.boxes]
+        if ranks != sorted(ranks):
+            raise ModelError(f"layout: ranks must not fall along the vector, got {ranks}")
+        covered: dict[str, int] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for box in self.boxes:
+            inside = all(0 <= a <= b <= n for a, b, n in zip(box.start, box.stop, box.shape, strict=True))
+            if not inside or shapes.setdefault(box.name, box.shape) != box.shape:
+                raise ModelError(f"layout: box {box.start}..{box.stop} does not fit tensor {box.name!r} {box.shape}")
+            covered[box.name] = covered.get(box.name, 0) + box.size
+        for name, size in covered.items():
+            if size != math.prod(shapes[name]):
+                raise ModelError(f"layout: the boxes of {name!r} hold {size} numbers, the tensor {math.prod(shapes[name])}")
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, np.ndarray]) -> Layout:
+        """Layout of a model on one rank: its tensors whole, in the mapping's order."""
+        return cls(
+            tuple(Box(name, a.shape, 0, (0,) * a.ndim, tuple(a.shape)) for name, a in parameters.items())
+        )
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """First number of each box in the flat vector."""
+        starts, total = [], 0
+        for box in self.boxes:
+            starts.append(total)
+            total += box.size
+        return tuple(starts)
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers the flat vector holds."""
+        return sum(box.size for box in self.boxes)
+
+    def rank_ranges(self) -> list[tuple[int, int]]:
+        """Half-open range of the flat vector that each rank holds, by rank."""
+        ranges: list[tuple[int, int]] = []
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            while len(ranges) <= box.rank:
+                ranges.append((start, start))
+            ranges[box.rank] = (ranges[box.rank][0], start + box.size)
+        return ranges
+
+    def views(self, flat: Any, rank: int = 0) -> dict[str, Any]:
+        """The boxes of one rank by tensor name, as views of `flat` (the whole vector, any array module)."""
+        return {
+            box.name: flat[start : start + box.size].reshape(box.box_shape)
+            for box, start in zip(self.boxes, self.starts, strict=True)
+            if box.rank == rank
+        }
+
+    def assemble(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+        """Whole tensors by name, copied out of the flat vector."""
+        tensors: dict[str, np.ndarray] = {}
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            tensor = tensors.setdefault(box.name, np.empty(box.shape, flat.dtype))
+            tensor[box.index] = flat[start : start + box.size].reshape(box.box_shape)
+        return tensors
+
+    def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
+        """Write whole tensors into the flat vector `out`; the inverse of `assemble`."""
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            out[start : start + box.size] = np.asarray(tensors[box.name])[box.index].reshape(-1)
+        return out
+
+    def tensor_at(self, position: int) -> str:
+        """Name of the tensor that number `position` of the flat vector belongs to."""
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            if start <= position < start + box.size:
+                return box.name
+        raise ValueError(f"position {position} is outside a vector of {self.size}")
+
+    def digest(self) -> str:
+        """Hash by which replicas agree that they mean the same vector, 64 hexadecimal digits."""
+        rows = [[b.name, b.shape, b.rank, b.start, b.stop] for b in self.boxes]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Span:
+    """A row of the segment table: a contiguous piece of the flat vector."""
+
+    index: int
+    start: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """One past the last number."""
+        return self.start + self.length
+
+
+def nominal_length(size: int, shards: int) -> int:
+    """Numbers in a full segment: small models spread too, and a large model's segment is one 1 MiB message."""
+    return min(262_144, max(1_024, size // (8 * shards)))
+
+
+def cut(ranges: Iterable[tuple[int, int]], nominal: int) -> list[Span]:
+    """Cut the ranks' ranges into segments of `nominal` numbers; none straddles two ranks' parts."""
+    spans: list[Span] = []
+    for start, stop in ranges:
+        for first in range(start, stop, nominal):
+            spans.append(Span(len(spans), first, min(nominal, stop - first)))
+    return spans
+
+
+def place(spans: Sequence[Span], shards: int) -> list[tuple[int, int]]:
+    """Give every shard a contiguous run of segments, as (first index, count); a shard may be empty.
+
+    A segment goes to the shard whose equal share of the numbers holds the segment's middle: the runs differ from
+    equal shares by less than one segment, and no segment is left out or given twice.
+    """
+    total = sum(span.length for span in spans)
+    runs = [[0, 0] for _ in range(shards)]
+    position = 0
+    for span in spans:
+        shard = min(shards - 1, (2 * position + span.length) * shards // (2 * total))
+        if runs[shard][1] == 0:
+            runs[shard][0] = span.index
+        runs[shard][1] += 1
+        position += span.length
+    return [(first, count) for first, count in runs]

@@ -1,0 +1,60 @@
+"""The in-memory twin of the gRPC client: shards of this process, called directly. For tests and experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief.placement import Placement
+from dbelief.pushes import PARAMETERS, Push, Pushed
+
+
+class ShardLike(Protocol):
+    """What the twin needs of a shard."""
+
+    def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
+        """Version and bytes of one segment."""
+
+    def push(
+        self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0
+    ) -> tuple[Any, int, int]:
+        """Outcome, staleness and loss of one segment of a push."""
+
+    def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
+        """Wait for all rounds before `clock`."""
+
+
+class LocalParameters:
+    """`Parameters` over shards in the same process; `timeout_s` bounds waits for a round."""
+
+    def __init__(self, shards: Sequence[ShardLike], placement: Placement, timeout_s: float = 10.0) -> None:
+        self.shards = shards
+        self.placement = placement
+        self.timeout_s = timeout_s
+
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+        """See `Parameters.pull`."""
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            run = self.placement.run(place)
+            shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
+            for span in run:
+                version, data = shard.pull(vector, span.index, int(versions[span.index]))
+                if data is not None:
+                    out[span.start : span.stop] = np.frombuffer(data, out.dtype)
+                versions[span.index] = version
+
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """See `Parameters.push`."""
+        staleness, applied = 0, 0
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            run = self.placement.run(place)
+            for span in run:
+                values_here = values[span.start : span.stop]
+                outcome, late, _ = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
+                staleness += late
+                applied += outcome.value != "duplicate"
+            if not push.assign:
+                shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
+        return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied)

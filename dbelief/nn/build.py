@@ -1,0 +1,173 @@
+"""From a description to a model: a list of layers, or a name in a user's Python file."""
+
+import difflib
+import hashlib
+import importlib.machinery
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dbelief.backend import Backend
+from dbelief.errors import ModelError
+
+from .layers import Dense, Layer, ReLU, Sigmoid, Tanh
+from .losses import Loss, SoftmaxCrossEntropy, SquareLoss
+from .model import Model
+from .network import Network
+
+LAYERS: Mapping[str, Callable[..., Layer]] = {"dense": Dense, "relu": ReLU, "sigmoid": Sigmoid, "tanh": Tanh}
+LOSSES: Mapping[str, Callable[[], Loss]] = {
+    SoftmaxCrossEntropy.name: SoftmaxCrossEntropy,
+    SquareLoss.name: SquareLoss,
+}
+# What a model in a user's file must have, as its author would write it.
+METHODS = {"parameters": "parameters(rng)", "loss_and_gradient": "loss_and_gradient(views, batch, out)"}
+
+
+def build_network(
+    layers: Sequence[tuple[str, Mapping[str, Any]]],
+    loss: str,
+    *,
+    features: int,
+    outputs: int,
+    backend: Backend,
+) -> Network:
+    """Build a network from plain words.
+
+    Parameters
+    ----------
+    layers : sequence of (kind, options)
+        For example [("dense", {"units": 64}), ("relu", {}), ("dense", {"units": 10})].
+    loss : str
+        "softmax_cross_entropy" or "square".
+    features : int
+        Numbers per sample.
+    outputs : int
+        Numbers the last layer must give: the classes, or the width of a target.
+    backend : Backend
+
+    Raises
+    ------
+    ModelError
+        A kind, an option, a loss or a size is wrong; the message names the layer by its place, from 1.
+    """
+    if loss not in LOSSES:
+        raise ModelError(f"loss: {_unknown(loss, LOSSES)}")
+    built = [_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
+    classes = outputs if loss == SoftmaxCrossEntropy.name else None
+    network = Network(built, LOSSES[loss](), features, classes, backend)
+    if network.outputs != outputs:
+        raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
+    return network
+
+
+def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
+    where = f"layer {place}"
+    if kind not in LAYERS:
+        raise ModelError(f"{where}: {_unknown(kind, LAYERS)}")
+    takes = ("units",) if kind == "dense" else ()
+    for option in options:
+        if option not in takes:
+            raise ModelError(f"{where} ({kind}): {_unknown(option, takes)}")
+    for option in takes:
+        value = options.get(option)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ModelError(f"{where} ({kind}): {option} is {value!r}, must be an integer of 1 or more")
+    return LAYERS[kind](**options)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """Say that a name is not known, which ones are, and the nearest."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    return f"{name!r} is not known{hint} (there is: {', '.join(names) or 'none'})"
+
+
+def load_python_model(path: Path, name: str) -> tuple[Model, str]:
+    """Load a model from a user's Python file.
+
+    The file is run once, as a module of a private name; its folder is not put on the import path, since only
+    this one file is hashed. Nothing is written beside it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        An object in it with `parameters` and `loss_and_gradient`; or a class or function that gives one when
+        called without arguments.
+
+    Returns
+    -------
+    model : Model
+    sha256 : str
+        Of the bytes that were run, in hexadecimal: two processes with the same one run the same source.
+
+    Raises
+    ------
+    ModelError
+        The file cannot be read, compiled or run, or has no such name, or the model lacks a method; the
+        message names the file, and the line where there is one.
+    """
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    sha256 = hashlib.sha256(source).hexdigest()
+    module = _run(path, source, sha256)
+    if not hasattr(module, name):
+        public = [own for own in vars(module) if not own.startswith("_")]
+        raise ModelError(f"{path}: {_unknown(name, public)}")
+    return _model(path, name, getattr(module, name)), sha256
+
+
+def _run(path: Path, source: bytes, sha256: str) -> ModuleType:
+    """Run exactly these bytes as a module (importing the path again could read others)."""
+    try:
+        code = compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        cause = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ModelError(f"{path}{line}: not Python ({cause})") from error
+    private = f"_dbelief_model_{sha256[:16]}"
+    loader = importlib.machinery.SourceFileLoader(private, str(path))
+    spec = importlib.util.spec_from_file_location(private, path, loader=loader)
+    assert spec is not None, f"a loader was given, yet no spec for {path}"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[private] = module  # dataclasses and typing look a class's module up there
+    try:
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[private]
+        raise _raised(path, "importing it", error) from error
+    return module
+
+
+def _model(path: Path, name: str, found: Any) -> Model:
+    """Make a model of what the name stands for, and check its methods."""
+    finished = not isinstance(found, type) and all(hasattr(found, method) for method in METHODS)
+    if callable(found) and not finished:
+        try:
+            found = found()
+        except (Exception, SystemExit) as error:
+            raise _raised(path, f"{name}()", error) from error
+    for method, signature in METHODS.items():
+        if not callable(getattr(found, method, None)):
+            raise ModelError(f"{path}: {name!r} ({type(found).__name__}) has no method {signature}")
+    model: Model = found
+    return model
+
+
+def _raised(path: Path, what: str, error: BaseException) -> ModelError:
+    """Name the last line of the user's file on the way to an error."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
+    ]
+    line = f", line {lines[-1]}" if lines else ""
+    cause = " ".join(str(error).split())
+    return ModelError(f"{path}{line}: {what} raised {type(error).__name__}{': ' + cause if cause else ''}")

@@ -1,0 +1,119 @@
+"""Losses: the sum over a batch forward, the gradient of the mean backward.
+
+Both halves share one buffer `slope`, shaped as the outputs: `forward` leaves in it what `backward` turns into
+dL/doutputs, where L is the MEAN loss over the m samples of the batch.
+"""
+
+from typing import ClassVar, Protocol
+
+from dbelief.errors import DataError, ModelError
+
+from .model import Array
+from .workspace import Workspace
+
+
+class Loss(Protocol):
+    """What a network asks of a loss."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a job file."""
+        ...
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Check targets against the number of outputs per sample.
+
+        Raises
+        ------
+        ModelError
+            Shape or kind of number is not what this loss takes.
+        DataError
+            A value is outside its range.
+        """
+        ...
+
+    def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
+        """Give the SUM of the samples' losses as a scalar of xp (not waited for on a device)."""
+        ...
+
+    def backward(self, work: Workspace, targets: Array, slope: Array) -> None:
+        """Turn what `forward` left in `slope` into the gradient of the mean loss, in place."""
+        ...
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Count the right answers; 0 where the loss knows none."""
+        ...
+
+
+class SoftmaxCrossEntropy:
+    """With integer targets t: loss = -log p_t, p = exp(z - max z) / sum exp(z - max z).
+
+    d mean / dz = (p - onehot(t)) / m. Subtracting the maximum keeps every exponent at or below 0.
+    """
+
+    name: ClassVar[str] = "softmax_cross_entropy"
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
+        if targets.ndim != 1 or targets.dtype.kind not in "iu":
+            raise ModelError(
+                f"loss {self.name}: got targets {targets.dtype} of shape {targets.shape}, "
+                "expected integers (m,)"
+            )
+        # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
+        highest = int(targets.view(f"u{targets.dtype.itemsize}").max())
+        if highest >= outputs:
+            raise DataError(
+                f"loss {self.name}: targets lie in {int(targets.min())}..{int(targets.max())}, "
+                f"expected 0..{outputs - 1}"
+            )
+
+    def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
+        """Leave p in `slope`."""
+        xp, m = work.xp, len(outputs)
+        rowwise = work.array("loss.rowwise", (m,), outputs.dtype)
+        xp.max(outputs, axis=1, out=rowwise)
+        xp.subtract(outputs, rowwise[:, None], out=slope)
+        chosen = slope[work.rows(m), targets]
+        xp.exp(slope, out=slope)
+        xp.sum(slope, axis=1, out=rowwise)
+        xp.divide(slope, rowwise[:, None], out=slope)
+        xp.log(rowwise, out=rowwise)
+        xp.subtract(rowwise, chosen, out=rowwise)
+        return xp.sum(rowwise, dtype=xp.float64)
+
+    def backward(self, work: Workspace, targets: Array, slope: Array) -> None:
+        """Write (p - onehot(t)) / m."""
+        slope[work.rows(len(slope)), targets] -= 1
+        work.xp.divide(slope, len(slope), out=slope)
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Count the samples whose largest output is their class; of equal ones the first counts."""
+        return int(work.xp.count_nonzero(work.xp.argmax(outputs, axis=1) == targets))
+
+
+class SquareLoss:
+    """With targets t of shape (m, k): loss = ||y - t||^2 / 2 per sample. d mean / dy = (y - t) / m."""
+
+    name: ClassVar[str] = "square"
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Targets are floating point of shape (m, outputs)."""
+        if targets.ndim != 2 or targets.shape[1] != outputs or targets.dtype.kind != "f":
+            raise ModelError(
+                f"loss {self.name}: got targets {targets.dtype} of shape {targets.shape}, "
+                f"expected floats (m, {outputs})"
+            )
+
+    def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
+        """Leave y - t in `slope`."""
+        work.xp.subtract(outputs, targets, out=slope)
+        return 0.5 * work.xp.vdot(slope, slope)
+
+    def backward(self, work: Workspace, targets: Array, slope: Array) -> None:
+        """Write (y - t) / m."""
+        work.xp.divide(slope, len(slope), out=slope)
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Without classes no answer is right or wrong."""
+        return 0

@@ -1,0 +1,74 @@
+"""What dbelief asks of a model: two methods, and a third where it can also be evaluated.
+
+A model holds no parameters. They live in one flat float32 vector; the model says which named tensors it wants
+(`parameters`) and is then given views into that vector, for the parameters as for their gradient.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+Array = Any
+"""A numpy.ndarray, or a cupy.ndarray where the backend is CuPy."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch of m samples.
+
+    Attributes
+    ----------
+    inputs : float32, shape (m, features...)
+    targets : int64, shape (m,), for classes; or float32, shape (m, k)
+    """
+
+    inputs: Array
+    targets: Array
+
+    def __len__(self) -> int:
+        """Number of samples m."""
+        return len(self.inputs)
+
+
+class Model(Protocol):
+    """What a replica needs in order to train."""
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Draw the initial values.
+
+        Returns
+        -------
+        mapping of name to host array, float32
+            Its order is the order of the tensors in the flat vector. The same state of `rng` must give the
+            same bits: every replica draws them, and they are compared by hash.
+        """
+        ...
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        """Compute the mean loss over a batch, and its gradient.
+
+        Parameters
+        ----------
+        views : mapping of name to array
+            The parameters, shaped as in `parameters`; not to be written to.
+        batch : Batch
+        out : mapping of name to array
+            Same names and shapes; overwritten with the gradient of the MEAN loss over the batch.
+
+        Returns
+        -------
+        float
+            The mean loss over the batch.
+        """
+        ...
+
+
+@runtime_checkable
+class Evaluates(Protocol):
+    """What a model may have besides, for evaluation on validation and test data."""
+
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
+        """Give the SUM of the losses over the batch, and the number of right answers."""
+        ...

@@ -1,0 +1,50 @@
+"""Buffers that a network keeps from step to step, so that a step in the steady state allocates no array."""
+
+import math
+
+import numpy as np
+
+from dbelief.backend import Backend, aligned
+
+from .model import Array
+
+
+class Workspace:
+    """Named buffers whose first axis is the batch.
+
+    A buffer is as long as the largest batch so far, and a shorter batch gets its first rows: so memory is
+    bounded by the largest batch, whatever lengths come.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.xp = backend.xp
+        self._backend = backend
+        self._buffers: dict[str, Array] = {}
+        self._rows: Array = self.xp.arange(0)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Give the buffer `name`, C-contiguous, with what it held before still in it.
+
+        `shape[0]` is the batch length and may differ from call to call; a buffer is made anew when the batch
+        is longer than ever before, or when the rest of the shape or the dtype changes.
+        """
+        buffer = self._buffers.get(name)
+        if (
+            buffer is None
+            or buffer.shape[0] < shape[0]
+            or buffer.shape[1:] != shape[1:]
+            or buffer.dtype != dtype
+        ):
+            buffer = self._buffers[name] = self._allocate(shape, dtype)
+        return buffer[: shape[0]]
+
+    def rows(self, m: int) -> Array:
+        """Give 0, 1, ..., m - 1 as int64."""
+        if len(self._rows) < m:
+            self._rows = self.xp.arange(m)
+        return self._rows[:m]
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        if self._backend.name == "numpy":
+            return aligned(math.prod(shape), dtype).reshape(shape)
+        return self.xp.empty(shape, dtype)

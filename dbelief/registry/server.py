@@ -1,0 +1,204 @@
+"""A registry on any server that speaks the Redis protocol (Redis, Valkey), through redis-py.
+
+Keys of a job, their common `{job}` being what a cluster chooses the slot by, so that one script may touch
+all three:
+
+    dbelief:{job}:epoch     string   highest epoch ever used or told of
+    dbelief:{job}:leader    hash     owner, epoch; lives as long as the lease
+    dbelief:{job}:values    hash     what the coordinator keeps
+
+Leases run by the server's clock. Everything that reads before it writes is a Lua script, which the server
+runs as one step. Epochs pass through the scripts as strings: a Lua number holds 53 bits only.
+
+Every call may be sent twice, since a lost answer does not tell whether the call arrived: a second `acquire`
+by the same owner just uses up an epoch, the others give the same result again.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from dbelief.clock import Clock
+from dbelief.errors import Failure, Mistake, Refused, Unreachable
+
+from .registry import check_job, check_ttl, check_values, stale
+
+T = TypeVar("T")
+
+_ACQUIRE = """
+local owner = redis.call('HGET', KEYS[2], 'owner')
+if owner and owner ~= ARGV[1] then return false end
+redis.call('INCR', KEYS[1])
+local epoch = redis.call('GET', KEYS[1])
+redis.call('HSET', KEYS[2], 'owner', ARGV[1], 'epoch', epoch)
+redis.call('PEXPIRE', KEYS[2], ARGV[2])
+return epoch
+"""
+_HOLDER = """
+local owner = redis.call('HGET', KEYS[2], 'owner')
+if not owner then return false end
+return {owner, redis.call('PTTL', KEYS[2])}
+"""
+_RENEW = """
+if redis.call('HGET', KEYS[2], 'epoch') ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[2], ARGV[2])
+"""
+# Arguments: epoch, how many to store, name, value, name, value, ..., names to delete.
+# Answers '' when stored, else who leads ('-' for nobody).
+_WRITE = """
+local epoch = redis.call('HGET', KEYS[2], 'epoch')
+if epoch ~= ARGV[1] then return epoch or '-' end
+local stored = 2 + 2 * tonumber(ARGV[2])
+for i = 3, stored, 2 do redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1]) end
+for i = stored + 1, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+return ''
+"""
+_RAISE = """
+local highest = redis.call('GET', KEYS[1]) or '0'
+if tonumber(highest) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+return 0
+"""
+_RELEASE = """
+if redis.call('HGET', KEYS[2], 'epoch') == ARGV[1] then redis.call('DEL', KEYS[2]) end
+return 0
+"""
+
+# scheme, a login that is never shown, host and port, path, options that are never shown
+_SHOWN = re.compile(
+    r"(\w+://)(?:[^/?#@]*@)?((?:\[[0-9a-fA-F:.]*\]|[^/?#@:]*)(?::\d*)?)(/[^?#@]*)?(?:[?#][^@]*)?"
+)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: no login, no options; no more than its scheme where it is unclear."""
+    shown = _SHOWN.fullmatch(url)
+    if shown:
+        return "".join(part or "" for part in shown.groups())
+    scheme, separator, _ = url.partition("://")
+    return f"{scheme}://..." if separator else "(not a URL)"
+
+
+class RedisRegistry:
+    """A `Registry` on a Redis or Valkey server.
+
+    Parameters
+    ----------
+    url
+        `redis://`, `rediss://` (TLS) or `unix:///path`; options of redis-py may follow as `?name=value`.
+    clock
+        What the client's patience runs by.
+    timeout_s
+        For one connection attempt and for one answer.
+    patience_s
+        How long a call is tried again while the server cannot be reached, say since it restarts.
+
+    Raises
+    ------
+    Mistake
+        The URL is none of these. Nothing is sent yet.
+    """
+
+    def __init__(self, url: str, clock: Clock, *, timeout_s: float = 2.0, patience_s: float = 3.0) -> None:
+        self._place = f"registry {without_password(url)}"
+        self._clock = clock
+        self._patience_s = patience_s
+        try:
+            # Retries are made here, by the clock that was given, hence none inside redis-py.
+            client: Any = Redis.from_url(
+                url,
+                socket_timeout=timeout_s,
+                socket_connect_timeout=timeout_s,
+                retry=Retry(NoBackoff(), 0),
+            )
+            client.connection_pool.make_connection()  # opens nothing, but looks at the options
+        except (ValueError, TypeError):
+            # `from None`: redis-py quotes parts of the URL, and a password may be among them
+            raise Mistake(
+                f"{self._place}: not an address: give redis://, rediss:// or unix:///path, known options only"
+            ) from None
+        self._client = client
+        self._scripts = {
+            text: client.register_script(text)
+            for text in (_ACQUIRE, _HOLDER, _RENEW, _WRITE, _RAISE, _RELEASE)
+        }
+
+    def acquire(self, job: str, owner: str, ttl_s: float) -> int | None:
+        """Take the leader lease; see `Registry.acquire`."""
+        epoch = self._run(_ACQUIRE, job, owner, check_ttl(ttl_s))
+        return None if epoch is None else int(epoch)
+
+    def holder(self, job: str) -> tuple[str, float] | None:
+        """Owner and seconds left; see `Registry.holder`."""
+        answer = self._run(_HOLDER, job)
+        return None if answer is None else (answer[0].decode(), answer[1] / 1000)
+
+    def renew(self, job: str, epoch: int, ttl_s: float) -> bool:
+        """Let the lease last longer; see `Registry.renew`."""
+        return bool(self._run(_RENEW, job, epoch, check_ttl(ttl_s)))
+
+    def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
+        """Store all values or none; see `Registry.write`."""
+        check_values(values)
+        stored = {name: value for name, value in values.items() if value is not None}
+        pairs = [part for pair in stored.items() for part in pair]
+        deleted = [name for name, value in values.items() if value is None]
+        leader = self._run(_WRITE, job, epoch, len(stored), *pairs, *deleted)
+        if leader:
+            raise Refused(stale(job, epoch, None if leader == b"-" else int(leader)))
+
+    def read(self, job: str) -> dict[str, bytes]:
+        """Everything stored for the job; see `Registry.read`."""
+        key = self._keys(job)[2]
+        values = self._ask(lambda: self._client.hgetall(key))
+        return {name.decode(): value for name, value in values.items()}
+
+    def raise_epoch(self, job: str, at_least: int) -> None:
+        """Let later epochs be above `at_least`; see `Registry.raise_epoch`."""
+        self._run(_RAISE, job, at_least)
+
+    def release(self, job: str, epoch: int) -> None:
+        """Give the lease back; see `Registry.release`."""
+        self._run(_RELEASE, job, epoch)
+
+    def close(self) -> None:
+        """Close the connections; see `Registry.close`."""
+        self._client.close()
+
+    def _keys(self, job: str) -> tuple[str, str, str]:
+        prefix = f"dbelief:{{{check_job(job)}}}:"
+        return prefix + "epoch", prefix + "leader", prefix + "values"
+
+    def _run(self, text: str, job: str, *arguments: str | int | bytes) -> Any:
+        keys = self._keys(job)
+        return self._ask(lambda: self._scripts[text](keys=keys, args=arguments))
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Make one call, again while the server cannot be reached, and name its errors as dbelief does."""
+        until_s = self._clock.now() + self._patience_s
+        pause_s = 0.05
+        while True:
+            try:
+                return call()
+            except (
+                redis_errors.AuthenticationError,
+                redis_errors.AuthorizationError,
+                redis_errors.NoPermissionError,
+            ) as error:
+                raise Mistake(f"{self._place} refuses the login: {_line(error)}") from error
+            except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
+                if self._clock.now() + pause_s > until_s:
+                    raise Unreachable(f"{self._place} does not answer: {_line(error)}") from error
+            except redis_errors.RedisError as error:
+                raise Failure(f"{self._place}: {_line(error)}") from error
+            self._clock.wait(threading.Event(), pause_s)
+            pause_s = min(2 * pause_s, 0.5)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,221 @@
+"""What `dbelief train` shows while it runs: a quiet picture on a terminal, plain lines elsewhere."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.clock import Clock, SystemClock
+
+Status = Mapping[str, Any]
+
+_NONE = "–"
+_OTHER_LINES = 9  # of the picture, besides the rows of members
+_FEWEST_ROWS = 3
+
+
+class LiveView:
+    """A view of a running job, fed with `update`; to be used in a `with` block.
+
+    Parameters
+    ----------
+    console
+        Where it is drawn. If that is no terminal, one plain line is printed every so often instead.
+    every_s
+        The shortest time between two such lines.
+    clock
+        What that time runs by.
+    """
+
+    def __init__(self, console: Console, *, every_s: float = 5.0, clock: Clock | None = None) -> None:
+        self._console = console
+        self._every_s = every_s
+        self._clock = clock or SystemClock()
+        self._live: Live | None = None
+        self._printed_s = -math.inf
+        self._waiting: Status | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False)
+
+    def update(self, status: Status) -> None:
+        """Show the job's state.
+
+        Parameters
+        ----------
+        status
+            job, state, reason, samples, total_samples (None where only time ends the job), epoch, loss,
+            validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
+            members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
+            last_seen_s of a member (seconds since it was heard of). What is missing or None is left out.
+        """
+        if self._live is not None:
+            self._live.update(picture(status, self._console.height), refresh=True)
+            return
+        if self._clock.now() - self._printed_s >= self._every_s:
+            self._print(status)
+        else:
+            self._waiting = status
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing; what was shown last stays, and a plain view prints what it held back."""
+        if self._live is not None:
+            self._live.stop()
+        elif self._waiting is not None:
+            self._print(self._waiting)
+
+    def _print(self, status: Status) -> None:
+        self._console.print(line(status), soft_wrap=True, markup=False, highlight=False)
+        self._printed_s = self._clock.now()
+        self._waiting = None
+
+
+def line(status: Status) -> str:
+    """The status in one plain line."""
+    share = progress(status)
+    total = status.get("total_samples")
+    samples = f"{status.get('samples') or 0:,}" + (f" of {total:,}" if total else "") + " samples"
+    parts = [
+        _headline(status),
+        samples + ("" if share is None else f" ({100 * share:.0f} %)"),
+        *(f"{name} {value}" for name, value in _numbers(status) if value != _NONE),
+        *_members_lines(status),
+    ]
+    return " | ".join(parts)
+
+
+def progress(status: Status) -> float | None:
+    """How much of the job is done, 0 to 1: of its samples, else of its time; None where neither is known."""
+    for done, whole in (("samples", "total_samples"), ("elapsed_s", "wall_limit_s")):
+        if status.get(whole):
+            return float(min(1.0, max(0.0, (status.get(done) or 0) / status[whole])))
+    return None
+
+
+def picture(status: Status, height: int = 40) -> RenderableType:
+    """The status as it is drawn on a terminal of `height` lines."""
+    workers = [member for member in status.get("members") or () if member.get("role") == "worker"]
+    parts: list[RenderableType] = [_head(status), _bar(status), Text(), _number_table(status)]
+    if workers:
+        parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES))]
+    return Group(*parts)
+
+
+def _headline(status: Status) -> str:
+    reason = status.get("reason")
+    return f"{status.get('job', '')}: {status.get('state', '')}" + (f" ({reason})" if reason else "")
+
+
+def _head(status: Status) -> RenderableType:
+    left = Text.assemble((str(status.get("job", "")), "bold"), "  ", (str(status.get("state", "")), "cyan"))
+    if status.get("reason"):
+        left.append(f"  {status['reason']}", "dim")
+    row = Table.grid(expand=True)
+    row.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    row.add_column(justify="right", no_wrap=True, style="dim")
+    row.add_row(left, ", ".join(_members_lines(status)))
+    return row
+
+
+def _bar(status: Status) -> RenderableType:
+    share, total, limit = progress(status), status.get("total_samples"), status.get("wall_limit_s")
+    if total:
+        label = f"{_count(status.get('samples') or 0)} of {_count(total)} samples"
+    elif limit:
+        label = f"{duration(status.get('elapsed_s') or 0)} of {duration(limit)}"
+    else:
+        label = f"{_count(status.get('samples') or 0)} samples"
+    row = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    # Of a job without an end in samples or time the bar stays empty: how far it is, nobody knows.
+    done = 0.0 if share is None else share
+    bar = ProgressBar(total=1.0, completed=done, complete_style="cyan", finished_style="green")
+    percent = "" if share is None else f"{100 * share:3.0f} %  "
+    row.add_row(bar, Text.assemble((percent, "bold"), (label, "dim")))
+    return row
+
+
+def _numbers(status: Status) -> list[tuple[str, str]]:
+    accuracy = status.get("validation_accuracy")
+    return [
+        ("loss", _number(status.get("loss"), ".4f")),
+        ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %"),
+        ("samples/s", _number(status.get("samples_per_s"), ",.0f")),
+        ("staleness", _number(status.get("staleness_mean"), ".2f")),
+        ("epoch", _number(status.get("epoch"), ".2f")),
+        ("elapsed", duration(status.get("elapsed_s") or 0)),
+    ]
+
+
+def _number_table(status: Status) -> RenderableType:
+    table = Table.grid(expand=True)
+    numbers = _numbers(status)
+    for _ in numbers:
+        table.add_column(ratio=1, no_wrap=True)
+    table.add_row(*(Text(name, "dim") for name, _ in numbers))
+    table.add_row(*(Text(value, "bold") for _, value in numbers))
+    return table
+
+
+def _members_lines(status: Status) -> list[str]:
+    shards = status.get("shards") or 0
+    workers = sum(member.get("role") == "worker" for member in status.get("members") or ())
+    return [_plural(shards, "shard"), _plural(workers, "replica")]
+
+
+def _member_table(workers: Sequence[Status], rows: int) -> RenderableType:
+    """A row for each replica; if there are more than `rows`, the others are only counted."""
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("replica", ratio=2, no_wrap=True)
+    table.add_column("state", ratio=2, no_wrap=True)
+    for title in ("samples", "staleness", "last seen"):
+        table.add_column(title, ratio=1, justify="right", no_wrap=True)
+    shown = workers if len(workers) <= rows else workers[: rows - 1]
+    for member in shown:
+        seen = member.get("last_seen_s")
+        table.add_row(
+            Text(str(member.get("id", ""))),
+            Text(str(member.get("state", ""))),
+            _number(member.get("samples"), ",d"),
+            _number(member.get("staleness"), ".2f"),
+            _NONE if seen is None else f"{seen:.1f} s",
+        )
+    if len(shown) < len(workers):
+        table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
+    return table
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _number(value: float | None, form: str) -> str:
+    return _NONE if value is None else format(value, form)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 8 s, 2:05, 1:02:05."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

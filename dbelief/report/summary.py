@@ -1,0 +1,89 @@
+"""`summary.json`: how a run ended, in numbers that programs read."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dbelief.errors import DataError
+
+from .plain import plain
+
+
+class Summary(BaseModel):
+    """The result of a run; further fields are kept. A number that does not exist (or is NaN) is None."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    job: str = Field(description="name of the job")
+    seed: int = Field(description="seed of the job")
+    reason: str = Field(description="why the run ended, in words")
+
+    test_accuracy: float | None = Field(description="share of right answers on the test set, 0 to 1")
+    test_loss: float | None = Field(description="mean loss on the test set")
+    validation_accuracy: float | None = Field(description="of the parameters that were exported, 0 to 1")
+    validation_loss: float | None = Field(description="of the parameters that were exported")
+
+    samples: int = Field(ge=0, description="samples whose gradients were applied")
+    samples_per_replica: dict[str, int] = Field(description="the same by replica")
+    epochs: float = Field(ge=0, description="samples over the size of the training set")
+    steps: int = Field(ge=0, description="mini-batches computed")
+    pushes: int = Field(ge=0, description="pushes applied")
+    pushes_trained_twice: int = Field(
+        ge=0, description="pushes whose samples were handed out again after a death"
+    )
+    staleness_mean: float | None = Field(description="versions, mean over all pushes")
+
+    wall_s: float = Field(ge=0, description="seconds from start to end")
+    replicas: int = Field(ge=0, description="replicas the job asked for")
+    shards: int = Field(ge=0, description="shards the job asked for")
+    members_lost: int = Field(ge=0, description="members that died or fell silent")
+    parameters: int = Field(ge=0, description="length of the parameter vector")
+
+
+def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:
+    """Check `values` and write them, sorted by name; a reader sees the old file or the new one, never a part.
+
+    Raises
+    ------
+    ValueError
+        A field of `Summary` is missing or wrong, or a further one cannot be written as JSON.
+    """
+    summary = Summary.model_validate(plain(values))
+    text = json.dumps(summary.model_dump(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name is in the folder, which has to reach the disk too
+    finally:
+        os.close(folder)
+    return summary
+
+
+def read_summary(path: Path) -> Summary:
+    """Read what `write_summary` wrote.
+
+    Raises
+    ------
+    DataError
+        The file is missing, or is no summary.
+    """
+    try:
+        return Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error

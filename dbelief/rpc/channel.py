@@ -1,0 +1,105 @@
+"""The one factory of channels, and the one table from errors to statuses and back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from dbelief.errors import DbeliefError, Mistake, Refused, SnapshotError, Unreachable
+
+T = TypeVar("T")
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    # Segments are cut to 1 MiB, but a job's status may hold long layouts: no limit of gRPC's own.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # One segment, one HTTP/2 frame.
+    ("grpc.http2.max_frame_size", 1 << 20),
+    # A peer that was restarted is found again soon, not after gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Each client keeps a connection of its own, so that one's backlog is nobody else's.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+_STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (Refused, grpc.StatusCode.FAILED_PRECONDITION),
+    (Unreachable, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (SnapshotError, grpc.StatusCode.DATA_LOSS),
+    (Mistake, grpc.StatusCode.INVALID_ARGUMENT),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+    (DbeliefError, grpc.StatusCode.ABORTED),
+)
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """Open a channel to `host:port`. Every channel of the system is made here."""
+    return grpc.insecure_channel(address, options=OPTIONS)
+
+
+def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:
+    """Wait until the peer answers.
+
+    Raises
+    ------
+    Unreachable
+        After `timeout_s`; names `what`.
+    """
+    try:
+        grpc.channel_ready_future(channel).result(timeout=timeout_s)
+    except grpc.FutureTimeoutError:
+        raise Unreachable(f"{what} did not answer within {timeout_s:g} s") from None
+
+
+@contextmanager
+def named_errors(what: str) -> Iterator[None]:
+    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused where the peer said no."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details()
+        if code in _AWAY:
+            raise Unreachable(f"{what}: {details or code.name.lower()}") from error
+        raise Refused(f"{what}: {details or code.name.lower()}") from error
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    for kind, code in _STATUS:
+        if isinstance(error, kind):
+            context.abort(code, str(error))
+    raise error
+
+
+def answers(
+    method: Callable[[Any, Any, grpc.ServicerContext], T],
+) -> Callable[[Any, Any, grpc.ServicerContext], T]:
+    """Make a unary handler answer our errors with their status and reason."""
+
+    @functools.wraps(method)
+    def handler(self: Any, request: Any, context: grpc.ServicerContext) -> T:
+        try:
+            return method(self, request, context)
+        except (DbeliefError, ValueError) as error:
+            _abort(context, error)
+
+    return handler
+
+
+def streams(
+    method: Callable[[Any, Any, grpc.ServicerContext], Iterator[T]],
+) -> Callable[[Any, Any, grpc.ServicerContext], Iterator[T]]:
+    """Do for a streaming handler what `answers` does for a unary one."""
+
+    @functools.wraps(method)
+    def handler(self: Any, request: Any, context: grpc.ServicerContext) -> Iterator[T]:
+        try:
+            yield from method(self, request, context)
+        except (DbeliefError, ValueError) as error:
+            _abort(context, error)
+
+    return handler

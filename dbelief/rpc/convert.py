@@ -1,0 +1,132 @@
+"""Between generated messages and the plain objects that the algorithms speak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.layout import Box, Layout, Span
+from dbelief.placement import Place, Placement
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import coordination_pb2 as coordination
+from dbelief.rpc import parameters_pb2 as parameters
+from dbelief.rpc import segments_pb2 as segments
+
+DTYPES = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
+"""Payload codecs that this version reads."""
+
+
+def pusher_to_wire(pusher: Pusher) -> segments.Pusher:
+    """Encode a pusher."""
+    return segments.Pusher(replica=pusher.replica, incarnation=pusher.incarnation, rank=pusher.rank)
+
+
+def pusher_from_wire(message: segments.Pusher) -> Pusher:
+    """Decode a pusher."""
+    return Pusher(message.replica, message.incarnation, message.rank)
+
+
+def push_from_wire(opening: parameters.PushOpening) -> Push:
+    """Decode the opening of a push."""
+    return Push(
+        pusher_from_wire(opening.pusher),
+        opening.sequence,
+        np.float32(opening.rate),
+        opening.samples,
+        opening.vector,
+        opening.rule.name == "assign",
+        opening.clock,
+        opening.base if opening.HasField("base") else None,
+    )
+
+
+def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule) -> parameters.PushOpening:
+    """Encode the opening of a push."""
+    return parameters.PushOpening(
+        target=target,
+        pusher=pusher_to_wire(push.pusher),
+        sequence=push.sequence,
+        base=push.base,
+        clock=push.clock,
+        rate=float(push.rate),
+        samples=push.samples,
+        vector=push.vector,
+        rule=segments.Rule(name="assign") if push.assign else rule,
+    )
+
+
+def numbers(segment: segments.Segment) -> np.ndarray:
+    """The payload as an array over the message's own bytes: no copy.
+
+    Raises
+    ------
+    Refused
+        Where the codec is unknown or the payload does not hold `length` numbers.
+    """
+    dtype = DTYPES.get(segment.codec)
+    if dtype is None or segment.WhichOneof("payload") != "data":
+        raise Refused(f"segment {segment.index}: payload {segment.codec} is not one that is read here")
+    if len(segment.data) != segment.length * dtype.itemsize:
+        raise Refused(
+            f"segment {segment.index}: {len(segment.data)} bytes are not {segment.length} numbers of {dtype.name}"
+        )
+    return np.frombuffer(segment.data, dtype)
+
+
+def spans_to_wire(spans: Iterable[Span]) -> list[segments.SegmentSpan]:
+    """Encode rows of the segment table."""
+    return [segments.SegmentSpan(index=s.index, start=s.start, length=s.length) for s in spans]
+
+
+def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[Span, ...]:
+    """Decode rows of the segment table."""
+    return tuple(Span(row.index, row.start, row.length) for row in rows)
+
+
+def placement_to_wire(placement: Placement) -> coordination.Placement:
+    """Encode where segments live."""
+    return coordination.Placement(
+        placement_epoch=placement.epoch,
+        segments=spans_to_wire(placement.spans),
+        shards=[
+            coordination.ShardPlace(
+                shard=p.shard, address=p.address, shard_epoch=p.shard_epoch, first=p.first, count=p.count
+            )
+            for p in placement.places
+        ],
+    )
+
+
+def placement_from_wire(message: coordination.Placement) -> Placement:
+    """Decode where segments live."""
+    return Placement(
+        message.placement_epoch,
+        spans_from_wire(message.segments),
+        tuple(Place(p.shard, p.address, p.shard_epoch, p.first, p.count) for p in message.shards),
+    )
+
+
+def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:
+    """Encode a layout."""
+    return [
+        coordination.Tensor(name=b.name, shape=b.shape, rank=b.rank, box_start=b.start, box_stop=b.stop)
+        for b in layout.boxes
+    ]
+
+
+def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
+    """Decode a layout; empty boxes stand for the whole tensor."""
+    return Layout(
+        tuple(
+            Box(
+                row.name,
+                tuple(row.shape),
+                row.rank,
+                tuple(row.box_start) or (0,) * len(row.shape),
+                tuple(row.box_stop) or tuple(row.shape),
+            )
+            for row in rows
+        )
+    )

@@ -1,0 +1,199 @@
+"""The client of the coordinator, and the membership that every shard and replica keeps up with it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dbelief.errors import Failure, Refused, Unreachable
+from dbelief.layout import Layout
+from dbelief.placement import Placement
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+
+from .channel import named_errors, open_channel, wait_ready
+from .convert import layout_to_wire, placement_from_wire
+
+CALL_S = 10.0
+"""How long the coordinator may take to answer one call; it never waits inside one."""
+
+OVER = (wire.STATE_DONE, wire.STATE_FAILED)
+
+
+class CoordinatorClient:
+    """Calls to one coordinator.
+
+    Parameters
+    ----------
+    address
+        `host:port`.
+    patience_s
+        A call is repeated for so long while the coordinator cannot be reached. Every call may be repeated.
+    """
+
+    def __init__(self, address: str, patience_s: float = 30.0) -> None:
+        self.address = address
+        self._patience_s = patience_s
+        self._channel = open_channel(address)
+        self._stub = stubs.CoordinatorStub(self._channel)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the coordinator answers."""
+        wait_ready(self._channel, timeout_s, f"coordinator at {self.address}")
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call a method, again and again while nobody answers.
+
+        Raises
+        ------
+        Refused
+            The coordinator said no.
+        Unreachable
+            It did not answer for `patience_s`.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                with named_errors(f"coordinator at {self.address}"):
+                    return getattr(self._stub, method)(request, timeout=CALL_S)
+            except Unreachable:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(0.2)
+
+    def status(self, job: bool = False) -> wire.StatusReply:
+        """How the job goes, and the job itself on demand."""
+        reply: wire.StatusReply = self.call("Status", wire.StatusRequest(job=job))
+        return reply
+
+
+class Membership:
+    """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
+
+    Attributes
+    ----------
+    id, incarnation
+        Given by the coordinator.
+    placement
+        Where segments live, once the coordinator knows it.
+    state, reason
+        Of the job, as of the last beat.
+    lost
+        Why this life is over though the job may not be; "" while it lives.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        role: wire.Role.ValueType,
+        job: str,
+        address: str = "",
+        layout: Layout | None = None,
+        source_digest: str = "",
+    ) -> None:
+        self.client = client
+        self.role = role
+        self.job = job
+        self.placement: Placement | None = None
+        self.state: wire.State.ValueType = wire.STATE_EMPTY
+        self.reason = ""
+        self.initialise = False
+        self.lost = ""
+        reply = client.call(
+            "Join",
+            wire.JoinRequest(
+                role=role,
+                job=job,
+                address=address,
+                name=f"{socket.gethostname()}:{os.getpid()}",
+                layout=layout_to_wire(layout) if layout is not None else [],
+                source_digest=source_digest,
+                token=secrets.randbits(63),
+            ),
+        )
+        self.id: int = reply.id
+        self.incarnation: int = reply.incarnation
+        self._pause_s: float = reply.beat_s / 4
+        self._changed = threading.Condition()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="beat", daemon=True)
+        self.beat()
+        self._thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether the job, or this life, has ended."""
+        return self.state in OVER or bool(self.lost)
+
+    def beat(self, leaving: bool = False, reason: str = "") -> None:
+        """Tell the coordinator that this member lives, and hear how the job is."""
+        reply = self.client.call(
+            "Beat",
+            wire.BeatRequest(
+                role=self.role,
+                id=self.id,
+                incarnation=self.incarnation,
+                placement_epoch=self.placement.epoch if self.placement is not None else 0,
+                leaving=leaving,
+                reason=reason,
+            ),
+        )
+        with self._changed:
+            self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
+            if reply.HasField("placement"):
+                self.placement = placement_from_wire(reply.placement)
+            if not reply.member and not leaving:
+                self.lost = "the coordinator gave this member up: it was silent for too long"
+            self._changed.notify_all()
+
+    def _keep_beating(self) -> None:
+        # Until training begins everyone waits for the news of a beat, so beats come faster.
+        while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
+            try:
+                self.beat()
+            except Failure as error:
+                with self._changed:
+                    self.lost = str(error)
+                    self._changed.notify_all()
+            if self.over:
+                return
+
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `happened` after some beat.
+
+        Raises
+        ------
+        Refused
+            The job, or this life, ended meanwhile.
+        Unreachable
+            It did not happen within `timeout_s`.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: happened() or self.over, timeout_s):
+                raise Unreachable(f"waited {timeout_s:g} s for {what}")
+        if not happened():
+            raise Refused(self.lost or f"the job is over: {self.reason}")
+
+    def wait_until_over(self, timeout_s: float) -> bool:
+        """Wait for the end of the job or of this life; False when it did not come within `timeout_s`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.over, timeout_s)
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye and stop beating; a coordinator that is gone already does not matter."""
+        self._ended.set()
+        self._thread.join()
+        if not self.lost:
+            try:
+                self.beat(leaving=True, reason=reason)
+            except Failure:
+                pass

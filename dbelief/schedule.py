@@ -1,0 +1,74 @@
+"""The learning rate by samples seen.
+
+Samples, not pushes: pushes mean different amounts of work as batch, n_push and the number of replicas change.
+Every function is pure, so coordinator, replica and replay agree to the last bit.
+"""
+
+import math
+
+from dbelief.job import ConstantSchedule, Job, Limits, PolySchedule, StepSchedule
+
+
+def step(rate: float, samples: int, *, every: int, factor: float) -> float:
+    """Give rate * factor^(samples // every)."""
+    return float(rate * factor ** (samples // every))
+
+
+def poly(rate: float, samples: int, *, power: float, total: int) -> float:
+    """Give rate * (1 - samples / total)^power, and 0 from `total` samples on.
+
+    Source: FireCaffe (Iandola et al. 2016), section 4, where power is 0.5 for GoogLeNet.
+    """
+    return float(rate * (1.0 - min(samples, total) / total) ** power)
+
+
+def total_samples(limits: Limits, training_samples: int | None = None) -> int | None:
+    """How many samples a job trains on if nothing stops it early.
+
+    Parameters
+    ----------
+    limits : Limits
+    training_samples : int, optional
+        Samples of one epoch; None where there is no data or it is not known.
+
+    Returns
+    -------
+    int or None
+        The lesser of `limits.samples` and `limits.epochs` epochs, rounded up; None where neither is known.
+    """
+    totals = [] if limits.samples is None else [limits.samples]
+    if limits.epochs is not None and training_samples is not None:
+        totals.append(math.ceil(limits.epochs * training_samples))
+    return min(totals, default=None)
+
+
+def rate_at(job: Job, samples: int, total: int | None = None) -> float:
+    """Learning rate for a push.
+
+    Parameters
+    ----------
+    job : Job
+    samples : int
+        Samples seen (leased) before it, over all replicas; 0 at the start.
+    total : int, optional
+        Samples of the whole job, as `total_samples` gives them; needed by a poly schedule whose own total is null
+        in a job that is limited by epochs.
+
+    Raises
+    ------
+    ValueError
+        `samples` is negative, or a poly schedule has no total.
+    """
+    if samples < 0:
+        raise ValueError(f"samples is {samples}, must be 0 or more")
+    rate = job.strategy.rule.rate
+    match job.schedule:
+        case ConstantSchedule():
+            return rate
+        case StepSchedule(every=every, factor=factor):
+            return step(rate, samples, every=every, factor=factor)
+        case PolySchedule(power=power, total=own):
+            end = own or total or total_samples(job.limits)
+            if end is None:
+                raise ValueError("a poly schedule without a total needs the total number of samples")
+            return poly(rate, samples, power=power, total=end)

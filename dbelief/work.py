@@ -1,0 +1,83 @@
+"""What a lease of training data means in mini-batches and pushes, told once for coordinator and replica.
+
+A push always belongs to exactly one lease: at a lease's end what is accrued is flushed. So the coordinator can turn
+a ledger's sequence numbers into samples without having heard of them from the replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A range of one epoch's permutation, cut into mini-batches in order; the last one may be short.
+
+    Attributes
+    ----------
+    id, epoch, start, stop
+        Half-open range [start, stop) of the permutation of epoch `epoch`.
+    first_sequence
+        Number of the first push made of it.
+    samples_before
+        Samples leased before it: its place in the learning-rate schedule.
+    clock, member_epoch
+        For the staleness dial: clock of its first mini-batch.
+    """
+
+    id: int
+    epoch: int
+    start: int
+    stop: int
+    first_sequence: int
+    samples_before: int
+    clock: int = 0
+    member_epoch: int = 0
+
+    @property
+    def samples(self) -> int:
+        """How many samples the lease covers."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often a replica fetches and pushes (DistBelief, section 4.1 and Algorithm 7.1).
+
+    `step` counts mini-batches from the start of a lease. The aligned order pushes when (step + 1) mod n_push == 0,
+    so that a fetch sees all that was computed before it; the paper's literal order pushes when step mod n_push == 0.
+    """
+
+    batch: int
+    n_fetch: int = 1
+    n_push: int = 1
+    literal: bool = False
+
+    def steps(self, samples: int) -> int:
+        """Mini-batches in so many samples."""
+        return -(-samples // self.batch)
+
+    def fetches_at(self, step: int) -> bool:
+        """Whether parameters are fetched before mini-batch `step`."""
+        return step % self.n_fetch == 0
+
+    def pushes_after(self, step: int, steps: int) -> bool:
+        """Whether a push follows mini-batch `step` of `steps`; the last one always flushes."""
+        due = step if self.literal else step + 1
+        return due % self.n_push == 0 or step == steps - 1
+
+    def pushes(self, samples: int) -> int:
+        """How many pushes a lease of so many samples makes."""
+        steps = self.steps(samples)
+        return sum(self.pushes_after(step, steps) for step in range(steps))
+
+    def samples_in(self, samples: int, pushes: int) -> int:
+        """Samples behind the first `pushes` pushes of a lease of `samples`."""
+        steps, made = self.steps(samples), 0
+        if pushes <= 0:
+            return 0
+        for step in range(steps):
+            made += self.pushes_after(step, steps)
+            if made == pushes:
+                return min(samples, (step + 1) * self.batch)
+        return samples

@@ -1,0 +1,79 @@
+"""`dbelief ps`: one shard of a job's parameters."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import click
+
+from dbelief.console import announce, exits_cleanly, on_signals
+from dbelief.rpc.settings import limit_threads, prepare_process
+
+
+@click.command("ps")
+@click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
+@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to listen on; port 0: any free.")
+@click.option("--advertise", default=None, metavar="HOST:PORT", help="Address others reach it by; default: --listen.")
+@click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
+def command(
+    coordinator: str,
+    listen: str,
+    advertise: str | None,
+    metrics_listen: str | None,
+    record: Path | None,
+    patience: float,
+) -> None:
+    """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
+    prepare_process()
+    limit_threads(1)
+    with exits_cleanly():
+        _run(coordinator, listen, advertise, metrics_listen, record, patience, on_signals())
+
+
+def _run(
+    coordinator: str,
+    listen: str,
+    advertise: str | None,
+    metrics_listen: str | None,
+    record: Path | None,
+    patience: float,
+    interrupted: threading.Event,
+) -> None:
+    from dbelief.metrics import Metrics
+    from dbelief.rpc import coordination_pb2 as wire
+    from dbelief.rpc import parameters_pb2_grpc as stubs
+    from dbelief.rpc.coordination import CoordinatorClient, Membership
+    from dbelief.rpc.serving import Server
+
+    from .record import Recorder
+    from .service import ShardService
+
+    metrics = Metrics("ps")
+    recorder = Recorder()
+    service = ShardService(metrics, record=recorder.note)
+    server = Server(listen, lambda s: stubs.add_ParametersServicer_to_server(service, s))
+    client = CoordinatorClient(coordinator)
+    try:
+        if metrics_listen is not None:
+            host, _, port = metrics_listen.rpartition(":")
+            announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
+        client.wait(patience)
+        job = client.status().job
+        member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address)
+        service.index = member.id
+        announce(f"shard {member.id} of job {job} on {server.address}")
+        while not service.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
+            pass
+        if member.over and not service.stopped.is_set():
+            service.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
+        recorder.write(record, member.id)
+        reason = "signal" if interrupted.is_set() else member.lost or "the job is over"
+        member.leave(reason)
+        announce(f"shard {member.id} of job {job} ends: {reason}")
+    finally:
+        client.close()
+        server.close()
+        metrics.close()

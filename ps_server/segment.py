@@ -1,0 +1,152 @@
+"""One segment: the unit of locking, of versioning and of idempotence.
+
+Held per segment: a slice of every named vector, the rule's state, one version (pushes that the rule applied), and
+the ledger: per vector and pusher the number of the last push that was applied. A push is applied when its number is
+the ledger's plus one, answered as a duplicate when it is lower, refused when it is higher.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.layout import Span
+from dbelief.optim import Rule
+from dbelief.pushes import PARAMETERS, Push, Pusher
+
+
+class Outcome(Enum):
+    """What became of one segment of a push."""
+
+    APPLIED = "applied"
+    DUPLICATE = "duplicate"
+    STAGED = "staged"  # held for the round that the staleness dial asks for
+
+
+@dataclass
+class Staged:
+    """A gradient that waits for its round."""
+
+    gradient: np.ndarray
+    samples: int
+    rate: np.float32
+
+
+@dataclass
+class Segment:
+    """State of one segment; every method expects `lock` to be held, unless it says otherwise.
+
+    Attributes
+    ----------
+    vectors
+        Per name this segment's slice: 1-D, contiguous.
+    state
+        The rule's state, in the rule's order, float32 slices as long as the segment.
+    version
+        Pushes that the rule has applied to "w".
+    rounds
+        With the dial at 0: rounds applied, which is the clock that the next round has.
+    """
+
+    span: Span
+    rule: Rule
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
+    state: tuple[np.ndarray, ...] = ()
+    version: int = 0
+    rounds: int = 0
+    ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
+    staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
+    on_apply: Callable[[int, Pusher, int, float], None] | None = None
+
+    def expect(self, push: Push) -> bool:
+        """Whether the push is next in the ledger; False for a duplicate.
+
+        Raises
+        ------
+        Refused
+            Where pushes before it are missing; names the number expected.
+        """
+        last = self.ledger.get((push.vector, push.pusher), 0)
+        if push.sequence > last + 1:
+            raise Refused(
+                f"segment {self.span.index}: push {push.sequence} of replica {push.pusher.replica} on {push.vector!r} "
+                f"came where {last + 1} was expected"
+            )
+        return push.sequence == last + 1
+
+    def rebase(self, push: Push) -> int:
+        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost."""
+        key = (push.vector, push.pusher)
+        lost = 0 if push.base is None else max(0, push.base - 1 - self.ledger.get(key, 0))
+        if lost:
+            self.ledger[key] = self.ledger.get(key, 0) + lost
+        return lost
+
+    def assign(self, push: Push, values: np.ndarray, offset: int) -> Outcome:
+        """Overwrite a part of a named vector. The first complete initial value of "w" stays."""
+        if not self.expect(push):
+            return Outcome.DUPLICATE
+        self.vectors[push.vector][offset : offset + len(values)] = values
+        self.ledger[push.vector, push.pusher] = push.sequence
+        return Outcome.APPLIED
+
+    def apply(self, push: Push, gradient: np.ndarray, offset: int) -> Outcome:
+        """Apply the rule to a part of "w", exactly once for each number of a pusher."""
+        if not self.expect(push):
+            return Outcome.DUPLICATE
+        part = slice(offset, offset + len(gradient))
+        states = tuple(state[part] for state in self.state)
+        self.rule.apply(self.vectors[push.vector][part], gradient, states, push.rate, self.version + 1)
+        self.version += 1
+        self.ledger[push.vector, push.pusher] = push.sequence
+        if self.on_apply is not None:
+            self.on_apply(self.span.index, push.pusher, push.sequence, float(push.rate))
+        return Outcome.APPLIED
+
+    def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
+        """Hold a gradient until its round is complete."""
+        if not self.expect(push):
+            return Outcome.DUPLICATE
+        if push.clock < self.rounds:
+            raise Refused(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+        # A private copy: the round outlives the message that the gradient came in.
+        self.staged.setdefault(push.clock, {})[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
+        self.ledger[push.vector, push.pusher] = push.sequence
+        return Outcome.STAGED
+
+    def close_round(self, members: frozenset[int]) -> bool:
+        """Apply the next round if every one of `members` (replica numbers) has pushed it.
+
+        The round's gradient is the mean weighted by samples, summed in rising order of replica: for equal arrival
+        sets the same bits, whatever order they arrived in. Those who pushed and died since still count; a round
+        that nobody takes part in passes without a step.
+        """
+        arrived = self.staged.get(self.rounds, {})
+        if not members <= {pusher.replica for pusher in arrived}:
+            return False
+        if arrived:
+            order = sorted(arrived)
+            total = sum(arrived[pusher].samples for pusher in order)
+            mean = np.zeros(self.span.length, np.float32)
+            for pusher in order:
+                one = arrived[pusher]
+                mean += one.gradient * np.float32(one.samples / total)
+            self.rule.apply(self.vectors[PARAMETERS], mean, self.state, arrived[order[0]].rate, self.version + 1)
+            self.version += 1
+            del self.staged[self.rounds]
+        self.rounds += 1
+        return True
+
+    def applied_ledger(self) -> dict[tuple[str, Pusher], int]:
+        """The ledger as the vectors show it: what is only staged does not count yet."""
+        waiting = {pusher for round_ in self.staged.values() for pusher in round_}
+        return {
+            (vector, pusher): last - (vector == PARAMETERS and pusher in waiting)
+            for (vector, pusher), last in self.ledger.items()
+        }

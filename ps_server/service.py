@@ -1,0 +1,243 @@
+"""The gRPC face of a shard: messages in, calls on `Shard`, messages out. The only file here that knows the wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+
+from dbelief.errors import Refused
+from dbelief.metrics import Metrics
+from dbelief.optim import make_rule, warm_up
+from dbelief.pushes import Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import answers, streams
+from dbelief.rpc.convert import numbers, push_from_wire, pusher_to_wire, spans_from_wire
+from dbelief.rpc.serving import HANDLERS
+
+from . import snapshot
+from .segment import Outcome
+from .shard import Shard
+
+ACKNOWLEDGE_EVERY = 16
+"""Segments per acknowledgement: an answer to each one costs a fifth of a push's speed."""
+
+
+class ShardService(stubs.ParametersServicer):
+    """Serves one shard.
+
+    Parameters
+    ----------
+    metrics
+        Collectors of this process.
+    deadline_s
+        How long a call may wait for a round of the staleness dial.
+    record
+        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        deadline_s: float = 60.0,
+        record: Callable[[int, Pusher, int, float], None] | None = None,
+    ) -> None:
+        self.stopped = threading.Event()
+        self.job = ""
+        self.index = -1
+        self.epoch = 0
+        self.shard: Shard | None = None
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._record = record
+        self._leader_epoch = 0
+        self._done: dict[int, wire.ConfigureReply] = {}  # replies by command id of the present leader
+        self._command_lock = threading.Lock()
+        # Calls that wait for a round may hold most handlers, never the last: pushes must get through to end a wait.
+        self._waiters = threading.BoundedSemaphore(HANDLERS // 2)
+
+    # -- commands of the coordinator -----------------------------------------------------------------------------
+
+    def _obey(self, command: wire.Command) -> None:
+        """Let a command of the present leader through.
+
+        Raises
+        ------
+        Refused
+            Where a later leader is known.
+        """
+        if command.leader_epoch < self._leader_epoch:
+            raise Refused(
+                f"shard {self.index}: leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads"
+            )
+        if command.leader_epoch > self._leader_epoch:
+            self._leader_epoch = command.leader_epoch
+            self._done.clear()
+
+    @answers
+    def Configure(self, request: wire.ConfigureRequest, context: grpc.ServicerContext) -> wire.ConfigureReply:
+        """See protos/parameters.proto."""
+        with self._command_lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                return self._done[request.command.id]
+            if request.job:
+                self.job = request.job
+            if request.shard_epoch:
+                self.epoch = max(self.epoch, request.shard_epoch)
+            if request.HasField("assignment"):
+                self._assign(request.assignment)
+            if request.HasField("membership"):
+                rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
+                self._loaded().set_membership(request.membership.member_epoch, rounds)
+            if request.fenced:
+                self._loaded().fence(pusher.incarnation for pusher in request.fenced)
+            if request.forgotten:
+                self._loaded().forget(pusher.incarnation for pusher in request.forgotten)
+            if request.HasField("ready") and request.ready:
+                self._loaded().make_ready()
+            if request.stop:
+                self.stopped.set()
+            reply = wire.ConfigureReply(
+                shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0
+            )
+            self._done[request.command.id] = reply
+            return reply
+
+    def _assign(self, assignment: wire.Assignment) -> None:
+        rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
+        warm_up(rule)  # compiled before the first push, not during it
+        self.shard = Shard(
+            spans_from_wire(assignment.segments),
+            rule,
+            assignment.staleness if assignment.HasField("staleness") else None,
+            self._record if assignment.record else None,
+        )
+        self._metrics.segments.set(len(self.shard.segments))
+        self._metrics.parameters.set(self.shard.size)
+
+    def _loaded(self) -> Shard:
+        if self.shard is None:
+            raise Refused("this shard has been given no segments yet")
+        return self.shard
+
+    def _at(self, target: wire.Target) -> Shard:
+        """The shard, if the call is meant for this job and this life."""
+        if target.job != self.job:
+            raise Refused(f"shard {self.index} serves job {self.job!r}, not {target.job!r}")
+        if target.shard_epoch != self.epoch:
+            raise Refused(f"shard {self.index} of job {self.job!r} is in epoch {self.epoch}, not {target.shard_epoch}")
+        return self._loaded()
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    @streams
+    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
+        """See protos/parameters.proto."""
+        shard = self._at(request.target)
+        if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
+            raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
+        if shard.staleness is not None and request.HasField("pusher"):
+            self._wait(shard, list(request.segments), request.clock)
+        known = list(request.if_newer_than) or [None] * len(request.segments)
+        sent = 0
+        for index, newer_than in zip(request.segments, known, strict=True):
+            version, data = shard.pull(request.vector, index, newer_than)
+            answer = segments.Segment(index=index, version=version, unchanged=data is None)
+            if data is not None:
+                answer.data = data
+                answer.length = shard.segments[index].span.length
+                sent += len(data)
+            yield answer
+        self._metrics.pulls_total.labels(request.vector).inc(len(request.segments))
+        self._metrics.bytes_total.labels("sent").inc(sent)
+
+    @streams
+    def Push(
+        self, requests: Iterator[wire.PushRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.PushReply]:
+        """See protos/parameters.proto."""
+        first = next(requests, None)
+        if first is None or not first.HasField("opening"):
+            raise Refused("a push begins with its opening")
+        shard = self._at(first.opening.target)
+        push = push_from_wire(first.opening)
+        staged: list[int] = []
+        reply = wire.PushReply()
+        received = seconds = 0.0
+        for request in requests:
+            values = numbers(request.segment)
+            began = time.perf_counter()
+            taken = shard.push(
+                push, request.segment.index, values, request.segment.offset, request.segment.version
+            )
+            seconds += time.perf_counter() - began
+            received += values.nbytes
+            reply.acknowledged += 1
+            reply.duplicates += taken.outcome is Outcome.DUPLICATE
+            reply.staleness += taken.staleness
+            reply.lost = max(reply.lost, taken.lost)
+            if shard.staleness is not None and not push.assign:
+                staged.append(request.segment.index)
+            elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
+                yield reply
+                reply = wire.PushReply(acknowledged=reply.acknowledged)
+            self._metrics.staleness.observe(taken.staleness)
+        if staged:  # with the dial, a push is done when its round is applied
+            self._wait(shard, staged, push.clock + 1)
+        self._metrics.pushes_total.labels(push.vector).inc(reply.acknowledged)
+        self._metrics.bytes_total.labels("received").inc(received)
+        self._metrics.apply_seconds.observe(seconds)
+        yield reply
+
+    def _wait(self, shard: Shard, indices: list[int], clock: int) -> None:
+        if not self._waiters.acquire(blocking=False):
+            raise Refused(f"shard {self.index}: {HANDLERS // 2} calls wait for a round already")
+        try:
+            shard.wait_for_clock(indices, clock, self._deadline_s)
+        finally:
+            self._waiters.release()
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    @answers
+    def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:
+        """See protos/parameters.proto."""
+        self._obey(request.command)
+        began = time.perf_counter()
+        manifest, written = snapshot.save(
+            self._loaded(), Path(request.folder), self.index, request.set, self.job, self.epoch
+        )
+        seconds = time.perf_counter() - began
+        self._metrics.snapshot_seconds.observe(seconds)
+        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
+
+    @answers
+    def Restore(self, request: wire.RestoreRequest, context: grpc.ServicerContext) -> wire.RestoreReply:
+        """See protos/parameters.proto."""
+        self._obey(request.command)
+        loaded = snapshot.restore(self._loaded(), Path(request.folder), request.set, request.job)
+        return wire.RestoreReply(segments=loaded)
+
+    @answers
+    def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:
+        """See protos/parameters.proto."""
+        shard = self._loaded()
+        reply = wire.StatsReply(
+            shard_epoch=self.epoch,
+            segments=len(shard.segments),
+            parameters=shard.size,
+            pushes=shard.counters.pushes,
+            pulls=shard.counters.pulls,
+            duplicates=shard.counters.duplicates,
+            versions=shard.versions(),
+        )
+        if request.ledgers:
+            for (vector, pusher), (lowest, highest) in shard.ledgers().items():
+                reply.ledgers.add(pusher=pusher_to_wire(pusher), vector=vector, lowest=lowest, highest=highest)
+        return reply

@@ -1,0 +1,340 @@
+"""A shard: a store of named vectors, cut in segments, with a few operations on them. It knows no wire.
+
+Locks: one per segment, held for one copy or one rule; `_table` guards what holds for the whole shard and is never
+held while a segment's lock is taken. A push and a pull of the same segment exclude each other, so no reader sees
+half an update; pushes to different segments run side by side, for the rules release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from dbelief.errors import Refused, Unreachable
+from dbelief.layout import Span
+from dbelief.optim import Rule
+from dbelief.pushes import PARAMETERS, Push, Pusher
+
+from .segment import Outcome, Segment
+
+DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
+"""Element type of a named vector; float32 where it is not named here."""
+
+
+@dataclass
+class Counters:
+    """What a shard has done, in segments."""
+
+    pushes: int = 0
+    pulls: int = 0
+    duplicates: int = 0
+    lost: int = 0
+
+
+class Taken(NamedTuple):
+    """What became of one segment of a push.
+
+    `staleness` in versions; `lost` is how many earlier pushes of this pusher died with the shard's former life.
+    """
+
+    outcome: Outcome
+    staleness: int
+    lost: int
+
+
+@dataclass
+class Membership:
+    """Who takes part in which round: (first clock, replica numbers) by rising clock."""
+
+    member_epoch: int = 0
+    rounds: list[tuple[int, frozenset[int]]] = field(default_factory=list)
+
+    def at(self, clock: int) -> frozenset[int]:
+        """Replica numbers that round `clock` waits for."""
+        current: frozenset[int] = frozenset()
+        for first, replicas in self.rounds:
+            if first > clock:
+                break
+            current = replicas
+        return current
+
+    def goes_on_after(self, clock: int) -> bool:
+        """Whether a later round has members."""
+        return any(first > clock and replicas for first, replicas in self.rounds)
+
+
+class Shard:
+    """The segments of one shard and all that may be done with them.
+
+    Parameters
+    ----------
+    spans
+        Rows of the job's segment table that live here, a contiguous run; may be empty.
+    rule
+        The job's update rule; its state lies beside "w".
+    staleness
+        The dial in clocks: 0 holds each round until all members pushed it, None lets every push through.
+    on_apply
+        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied.
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        rule: Rule,
+        staleness: int | None = None,
+        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+    ) -> None:
+        self.rule = rule
+        self.staleness = staleness
+        self.ready = False
+        self.counters = Counters()
+        self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
+        self._first = spans[0].start if spans else 0
+        self._size = sum(span.length for span in spans)
+        self._table = threading.Lock()
+        self._turn = threading.Condition()  # a round closed, or members changed
+        self._membership = Membership()
+        self._fenced: set[int] = set()
+        self._assigned: set[int] = set()
+        self._create(PARAMETERS)
+        states = [np.full(self._size, rule.initial(name), np.float32) for name in rule.state]
+        for segment in self.segments.values():
+            segment.state = tuple(state[self._slice(segment.span)] for state in states)
+
+    @property
+    def size(self) -> int:
+        """How many parameters live here."""
+        return self._size
+
+    def _slice(self, span: Span) -> slice:
+        return slice(span.start - self._first, span.stop - self._first)
+
+    def _create(self, vector: str) -> None:
+        """Give every segment its slice of a new named vector of zeros."""
+        values = np.zeros(self._size, DTYPES.get(vector, np.float32))
+        for segment in self.segments.values():
+            segment.vectors[vector] = values[self._slice(segment.span)]
+
+    def _segment(self, index: int) -> Segment:
+        try:
+            return self.segments[index]
+        except KeyError:
+            raise Refused(f"segment {index} does not live here") from None
+
+    # -- what the coordinator tells ------------------------------------------------------------------------------
+
+    def make_ready(self) -> None:
+        """Accept pushes by the rule from now on.
+
+        Raises
+        ------
+        Refused
+            Where initial values are missing; names the first segment without.
+        """
+        missing = sorted(self.segments.keys() - self._assigned)
+        if missing:
+            raise Refused(f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)")
+        self.ready = True
+
+    def fence(self, incarnations: Iterable[int]) -> None:
+        """Refuse these lives from now on; when this returns, their ledgers are final."""
+        with self._table:
+            self._fenced.update(incarnations)
+        for segment in self.segments.values():
+            with segment.lock:
+                pass  # a push that had passed the gate is through now
+        self._close_rounds(self.segments)
+
+    def forget(self, incarnations: Iterable[int]) -> None:
+        """Drop the ledger rows of lives that are fenced for good."""
+        gone = set(incarnations)
+        for segment in self.segments.values():
+            with segment.lock:
+                for key in [key for key in segment.ledger if key[1].incarnation in gone]:
+                    del segment.ledger[key]
+
+    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> None:
+        """Say who takes part in which round; an older member epoch than the one known is ignored."""
+        with self._table:
+            if member_epoch <= self._membership.member_epoch:
+                return
+            self._membership = Membership(member_epoch, [(c, frozenset(r)) for c, r in sorted(rounds)])
+        self._close_rounds(self.segments)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
+        """One segment of a named vector: its version and its bytes, None where it is not newer than asked.
+
+        Raises
+        ------
+        Refused
+            Where the segment does not live here or has no such vector.
+        """
+        segment = self._segment(index)
+        with segment.lock:
+            values = segment.vectors.get(vector)
+            if values is None or index not in self._assigned:
+                raise Refused(f"segment {index}: no vector {vector!r} yet")
+            version = segment.version
+            data = None if newer_than is not None and version <= newer_than else values.tobytes()
+        self.counters.pulls += 1
+        return version, data
+
+    def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
+        """Wait until every round before `clock` is applied to these segments; only with the dial set.
+
+        Raises
+        ------
+        Unreachable
+            After `timeout_s` without it; names the segment and the replicas that are missing.
+        """
+        if self.staleness is None:
+            return
+        wanted = list(indices)
+
+        due = clock - self.staleness
+
+        def behind() -> list[int]:
+            return [i for i in wanted if self._segment(i).rounds < due]
+
+        with self._turn:
+            if self._turn.wait_for(lambda: not behind(), timeout_s):
+                return
+        late = self._segment(behind()[0])
+        here = {pusher.replica for pusher in late.staged.get(late.rounds, {})}
+        with self._table:
+            absent = sorted(self._membership.at(late.rounds) - here)
+        raise Unreachable(f"segment {late.span.index}: round {late.rounds} still waits for replicas {absent}")
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def push(
+        self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0
+    ) -> Taken:
+        """Take one segment of a push.
+
+        Parameters
+        ----------
+        gradient
+            1-D float32, at most as long as the segment less `offset`; read only during the call.
+        read_version
+            Version of this segment that the gradient was computed from.
+
+        Raises
+        ------
+        Refused
+            Fenced life, sequence gap, wrong length, unknown segment, or pushes before initial values are complete.
+        """
+        segment = self._segment(index)
+        if offset + len(gradient) > segment.span.length or not len(gradient):
+            raise Refused(
+                f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}"
+            )
+        if push.assign and push.vector not in segment.vectors:
+            self._create_once(push.vector)
+        with segment.lock:
+            self._gate(push, index)
+            if push.vector not in segment.vectors:
+                raise Refused(f"segment {index}: no vector {push.vector!r}")
+            lost = segment.rebase(push)
+            staleness = 0
+            if push.assign:
+                outcome = self._assign(segment, push, gradient, offset)
+            elif self.staleness is None:
+                staleness = max(0, segment.version - read_version)
+                outcome = segment.apply(push, gradient, offset)
+            else:
+                outcome = segment.stage(push, gradient)
+        if outcome is Outcome.STAGED:
+            self._close_rounds([index])
+        self.counters.pushes += outcome is not Outcome.DUPLICATE
+        self.counters.duplicates += outcome is Outcome.DUPLICATE
+        self.counters.lost += lost
+        return Taken(outcome, staleness, lost)
+
+    def _gate(self, push: Push, index: int) -> None:
+        if push.pusher.incarnation in self._fenced:
+            raise Refused(f"replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
+        if not push.assign and not self.ready:
+            raise Refused(f"segment {index}: initial values are not complete yet")
+        if not push.assign and push.vector != PARAMETERS:
+            raise Refused(f"the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
+
+    def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
+        if push.vector == PARAMETERS and self.ready:
+            return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
+        outcome = segment.assign(push, values, offset)
+        if push.vector == PARAMETERS and offset + len(values) == segment.span.length:
+            with self._table:
+                self._assigned.add(segment.span.index)
+        return outcome
+
+    def _create_once(self, vector: str) -> None:
+        with self._table:
+            if self.segments and any(vector not in s.vectors for s in self.segments.values()):
+                self._create(vector)
+
+    def _close_rounds(self, indices: Iterable[int]) -> None:
+        """Apply every round that is complete on these segments, and wake those who wait for it."""
+        if self.staleness is None:
+            return
+        membership = self._membership  # replaced whole, never changed
+        for index in indices:
+            segment = self.segments[index]
+            with segment.lock:
+                while True:
+                    members = membership.at(segment.rounds)
+                    if not members and not membership.goes_on_after(segment.rounds):
+                        break
+                    if not segment.close_round(members):
+                        break
+        with self._turn:
+            self._turn.notify_all()
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
+        """Per vector and pusher the lowest and the highest number applied over the segments."""
+        rows: dict[tuple[str, Pusher], list[int]] = {}
+        for segment in self.segments.values():
+            with segment.lock:
+                for key, last in segment.ledger.items():
+                    rows.setdefault(key, []).append(last)
+        count = len(self.segments)
+        return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
+
+    def versions(self) -> list[int]:
+        """Version of every segment, by rising index."""
+        return [segment.version for _, segment in sorted(self.segments.items())]
+
+    # -- coming back ---------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        index: int,
+        vectors: Mapping[str, np.ndarray],
+        state: Sequence[np.ndarray],
+        version: int,
+        rounds: int,
+        ledger: Mapping[tuple[str, Pusher], int],
+    ) -> None:
+        """Put a segment back as a snapshot holds it."""
+        segment = self._segment(index)
+        for name in vectors:
+            if name not in segment.vectors:
+                self._create_once(name)
+        with segment.lock:
+            for name, values in vectors.items():
+                segment.vectors[name][:] = values
+            for target, values in zip(segment.state, state, strict=True):
+                target[:] = values
+            segment.version, segment.rounds = version, rounds
+            segment.ledger = dict(ledger)
+        with self._table:
+            self._assigned.add(index)

@@ -1,0 +1,37 @@
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]
+
+
+@pytest.fixture(scope="session")
+def check_gradient() -> Check:
+    """Compare gradients with central differences along random directions.
+
+    check(value, points, gradients): `value()` reads `points`, which are float64 and are moved in place; for a
+    direction v over all of them together, (value(x + h v) - value(x - h v)) / 2h must be the inner product of
+    v with `gradients`. One number decides, whatever the shapes.
+    """
+
+    def check(
+        value: Callable[[], float], points: Sequence[np.ndarray], gradients: Sequence[np.ndarray]
+    ) -> None:
+        rng, h = np.random.default_rng(1), 1e-6
+        before = [point.copy() for point in points]
+        expected = [gradient.copy() for gradient in gradients]
+        for _ in range(3):
+            directions = [rng.standard_normal(point.shape) for point in points]
+            ends = []
+            for sign in (1, -1):
+                for point, start, direction in zip(points, before, directions, strict=True):
+                    point[...] = start + sign * h * direction
+                ends.append(value())
+            slope = sum(float(np.vdot(g, v)) for g, v in zip(expected, directions, strict=True))
+            size = sum(float(np.vdot(abs(g), abs(v))) for g, v in zip(expected, directions, strict=True))
+            assert abs((ends[0] - ends[1]) / (2 * h) - slope) <= 1e-7 * size + 1e-8
+        for point, start in zip(points, before, strict=True):
+            point[...] = start
+
+    return check

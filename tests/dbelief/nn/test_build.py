@@ -1,0 +1,191 @@
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.backend import choose
+from dbelief.errors import ModelError
+from dbelief.nn import Batch, Network, build_network, load_python_model
+
+CPU = choose("cpu")
+MODEL = """
+from dataclasses import dataclass
+import numpy as np
+
+@dataclass
+class Line:
+    start: "float" = 2.0
+
+    def parameters(self, rng):
+        return {"a": np.full(1, self.start, np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        out["a"][:] = 1
+        return float(views["a"][0])
+
+line = Line(3.0)
+
+def make():
+    return Line(4.0)
+
+def make_nothing():
+    return None
+
+def make_trouble():
+    return 1 / 0
+
+class Half:
+    def parameters(self, rng):
+        return {}
+"""
+
+
+def build(layers: Any, loss: str = "softmax_cross_entropy", outputs: int = 10) -> Network:
+    return build_network(layers, loss, features=64, outputs=outputs, backend=CPU)
+
+
+def test_a_description_becomes_a_network() -> None:
+    network = build(
+        [("dense", {"units": 32}), ("relu", {}), ("sigmoid", {}), ("tanh", {}), ("dense", {"units": 10})]
+    )
+    views = network.parameters(np.random.default_rng(0))
+    assert list(views) == ["dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"]
+    assert views["dense1.weight"].shape == (64, 32)
+    out = {name: np.empty_like(view) for name, view in views.items()}
+    loss = network.loss_and_gradient(views, Batch(np.zeros((2, 64), np.float32), np.array([0, 9])), out)
+    # Zero inputs and biases: ReLU gives 0, so the outputs depend on nothing but the sigmoid's 1/2.
+    assert 0 < loss < 10
+
+
+def test_square_loss() -> None:
+    network = build([("dense", {"units": 3})], "square", outputs=3)
+    views = {name: np.zeros_like(view) for name, view in network.parameters(np.random.default_rng(0)).items()}
+    batch = Batch(np.zeros((2, 64), np.float32), np.ones((2, 3), np.float32))
+    assert network.evaluate(views, batch) == (3.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([("dens", {"units": 10})], "layer 1: 'dens' is not known, did you mean 'dense'? "
+         "(there is: dense, relu, sigmoid, tanh)"),
+        ([("relu", {}), ("conv", {})], "layer 2: 'conv' is not known (there is: dense, relu, sigmoid, tanh)"),
+        ([("dense", {"unit": 10})], "layer 1 (dense): 'unit' is not known, did you mean 'units'? "
+         "(there is: units)"),
+        ([("relu", {"units": 10})], "layer 1 (relu): 'units' is not known (there is: none)"),
+        ([("dense", {})], "layer 1 (dense): units is None, must be an integer of 1 or more"),
+        ([("dense", {"units": 0})], "layer 1 (dense): units is 0, must be an integer of 1 or more"),
+        ([("dense", {"units": 1.5})], "layer 1 (dense): units is 1.5, must be an integer of 1 or more"),
+        ([("dense", {"units": True})], "layer 1 (dense): units is True, must be an integer of 1 or more"),
+        ([("dense", {"units": 9})], "layer dense1: has 9 outputs, expected 10 classes"),
+        ([("relu", {})], "a network needs at least one dense layer: there is nothing to train"),
+    ],
+)  # fmt: skip
+def test_wrong_descriptions_are_named(layers: Any, message: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        build(layers)
+    assert str(caught.value) == message
+
+
+def test_an_unknown_loss_is_named() -> None:
+    with pytest.raises(ModelError, match=r"^loss: 'squared' is not known, did you mean 'square'\?"):
+        build([("dense", {"units": 10})], "squared")
+
+
+def test_square_loss_wants_the_targets_width() -> None:
+    with pytest.raises(ModelError, match="last layer has 9 outputs, the data's targets have 3"):
+        build([("dense", {"units": 9})], "square", outputs=3)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.mark.parametrize(("name", "start"), [("line", 3.0), ("Line", 2.0), ("make", 4.0)])
+def test_an_object_a_class_or_a_function(file: Path, name: str, start: float) -> None:
+    model, sha256 = load_python_model(file, name)
+    assert model.parameters(np.random.default_rng(0))["a"][0] == start
+    assert sha256 == hashlib.sha256(MODEL.encode()).hexdigest()
+
+
+def test_nothing_is_written_and_no_name_is_taken(file: Path) -> None:
+    before = set(sys.path)
+    load_python_model(file, "line")
+    assert [path.name for path in file.parent.iterdir()] == ["mine.py"]
+    assert "mine" not in sys.modules
+    assert set(sys.path) == before
+
+
+def test_what_changed_on_disk_is_read_anew(file: Path) -> None:
+    _, old = load_python_model(file, "line")
+    file.write_text(MODEL.replace("3.0", "5.0"))
+    model, new = load_python_model(file, "line")
+    assert model.parameters(np.random.default_rng(0))["a"][0] == 5.0
+    assert new != old
+
+
+def failure(path: Path, name: str = "line") -> str:
+    with pytest.raises(ModelError) as caught:
+        load_python_model(path, name)
+    return str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    path = tmp_path / "none.py"
+    assert failure(path) == f"{path}: cannot be read (No such file or directory)"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert failure(tmp_path) == f"{tmp_path}: cannot be read (Is a directory)"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ndef f(:\n    pass\n", ", line 2: not Python (invalid syntax)"),
+        ("import numpy\n\nx = 1 / 0\n", ", line 3: importing it raised ZeroDivisionError: division by zero"),
+        ("def f():\n    raise ValueError('a\\nb')\n\nf()\n", ", line 2: importing it raised ValueError: a b"),
+        ("import sys\nsys.exit(3)\n", ", line 2: importing it raised SystemExit: 3"),
+        ("\nassert False\n", ", line 2: importing it raised AssertionError"),
+        ("\nimport no_such_package\n", ", line 2: importing it raised ModuleNotFoundError: "
+         "No module named 'no_such_package'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_run_is_named_with_its_line(tmp_path: Path, source: str, message: str) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    before = set(sys.modules)
+    assert failure(path) == f"{path}{message}"
+    assert not [module for module in set(sys.modules) - before if module.startswith("_dbelief")]
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_bytes(b"x = '\xff\xfe'\n")
+    assert "not Python" in failure(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lime", ": 'lime' is not known, did you mean 'line'?"),
+        ("Half", ": 'Half' (Half) has no method loss_and_gradient(views, batch, out)"),
+        ("np", ": 'np' (module) has no method parameters(rng)"),
+        ("make_nothing", ": 'make_nothing' (NoneType) has no method parameters(rng)"),
+        ("make_trouble", ", line 25: make_trouble() raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_name_that_gives_no_model(file: Path, name: str, message: str) -> None:
+    assert failure(file, name).startswith(f"{file}{message}")
+
+
+def test_a_class_that_wants_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("class Net:\n    def __init__(self, width):\n        pass\n")
+    assert "Net() raised TypeError" in failure(path, "Net")

@@ -1,0 +1,295 @@
+import tracemalloc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.backend import choose
+from dbelief.errors import ModelError
+from dbelief.nn import Batch, Evaluates, Model, Network
+from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
+from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
+
+Check = Callable[[Any, Any, Any], None]
+Views = dict[str, np.ndarray]
+CPU = choose("cpu")
+
+
+def classifier(*hidden: Layer, features: int = 6, classes: int = 4) -> Network:
+    return Network([*hidden, Dense(classes)], SoftmaxCrossEntropy(), features, classes, CPU)
+
+
+def random_views(network: Network, kind: type = np.float32) -> Views:
+    rng = np.random.default_rng(3)
+    drawn = network.parameters(rng)
+    return {name: rng.standard_normal(value.shape).astype(kind) for name, value in drawn.items()}
+
+
+def like(views: Mapping[str, np.ndarray]) -> Views:
+    return {name: np.full_like(value, np.nan) for name, value in views.items()}
+
+
+def batch_of(m: int, features: int = 6, classes: int = 4, kind: type = np.float32) -> Batch:
+    rng = np.random.default_rng(m)
+    return Batch(rng.standard_normal((m, features)).astype(kind), rng.integers(0, classes, m))
+
+
+def test_it_is_a_model_that_can_be_evaluated() -> None:
+    model: Model = classifier()
+    assert isinstance(model, Evaluates)
+
+
+def test_parameters_are_named_shaped_and_ordered() -> None:
+    network = classifier(Dense(5), ReLU(), Dense(3), Tanh())
+    drawn = network.parameters(np.random.default_rng(0))
+    assert [(name, value.shape) for name, value in drawn.items()] == [
+        ("dense1.weight", (6, 5)),
+        ("dense1.bias", (5,)),
+        ("dense2.weight", (5, 3)),
+        ("dense2.bias", (3,)),
+        ("dense3.weight", (3, 4)),
+        ("dense3.bias", (4,)),
+    ]
+    assert all(value.dtype == np.float32 for value in drawn.values())
+
+
+def test_the_same_generator_state_gives_the_same_bits() -> None:
+    network = classifier(Dense(5), ReLU())
+    one, two, other = (network.parameters(np.random.default_rng(seed)) for seed in (7, 7, 8))
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    assert not np.array_equal(one["dense1.weight"], other["dense1.weight"])
+
+
+def test_only_what_stands_before_a_relu_is_spread_for_one() -> None:
+    drawn = classifier(Dense(50), ReLU(), Dense(50), Sigmoid()).parameters(np.random.default_rng(0))
+    he, glorot = (6 / 6) ** 0.5, (6 / (50 + 50)) ** 0.5
+    assert 0.9 * he < abs(drawn["dense1.weight"]).max() <= he
+    assert 0.9 * glorot < abs(drawn["dense2.weight"]).max() <= glorot
+
+
+hidden_layers = st.lists(
+    st.one_of(st.integers(1, 5).map(Dense), st.sampled_from([Sigmoid(), Tanh()])), min_size=0, max_size=4
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(hidden=hidden_layers, m=st.integers(1, 5), square=st.booleans())
+def test_gradient_of_any_stack(check_gradient: Check, hidden: list[Layer], m: int, square: bool) -> None:
+    loss: Loss = SquareLoss() if square else SoftmaxCrossEntropy()
+    network = Network([*hidden, Dense(3)], loss, 6, None if square else 3, CPU)
+    batch = batch_of(m, classes=3, kind=np.float64)
+    if square:
+        batch = Batch(batch.inputs, np.random.default_rng(m).standard_normal((m, 3)))
+    views = random_views(network, np.float64)
+    out = like(views)
+    network.loss_and_gradient(views, batch, out)
+    check_gradient(
+        lambda: network.evaluate(views, batch)[0] / m, list(views.values()), [out[name] for name in views]
+    )
+
+
+def test_gradient_through_relu(check_gradient: Check) -> None:
+    network = classifier(Dense(20), ReLU(), Dense(10), ReLU())
+    views, batch = random_views(network, np.float64), batch_of(3, kind=np.float64)
+    out = like(views)
+    network.loss_and_gradient(views, batch, out)
+    check_gradient(
+        lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views]
+    )
+
+
+def test_float32_agrees_with_float64() -> None:
+    network = classifier(Dense(30), ReLU(), Dense(20), Tanh())
+    wide, batch = random_views(network, np.float64), batch_of(16, kind=np.float64)
+    narrow = {name: value.astype(np.float32) for name, value in wide.items()}
+    out_wide, out_narrow = like(wide), like(narrow)
+    loss_wide = network.loss_and_gradient(wide, batch, out_wide)
+    loss_narrow = network.loss_and_gradient(
+        narrow, Batch(batch.inputs.astype(np.float32), batch.targets), out_narrow
+    )
+    assert isinstance(loss_narrow, float)
+    assert loss_narrow == pytest.approx(loss_wide, rel=1e-5)
+    for name, expected in out_wide.items():
+        np.testing.assert_allclose(out_narrow[name], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_gradient_lands_in_views_of_one_flat_vector() -> None:
+    network = classifier(Dense(5), ReLU())
+    views, batch = random_views(network), batch_of(4)
+    apart = like(views)
+    network.loss_and_gradient(views, batch, apart)
+    flat = np.full(sum(value.size for value in views.values()), np.nan, np.float32)
+    cuts = np.cumsum([value.size for value in views.values()])[:-1]
+    pieces = zip(views, np.split(flat, cuts), strict=True)
+    network.loss_and_gradient(
+        views, batch, {name: piece.reshape(views[name].shape) for name, piece in pieces}
+    )
+    np.testing.assert_array_equal(flat, np.concatenate([apart[name].ravel() for name in views]))
+
+
+@pytest.mark.parametrize("first", [Dense(5), Tanh()])
+def test_parameters_and_batch_are_left_alone(first: Layer) -> None:
+    network = classifier(first, ReLU())
+    views, batch = random_views(network), batch_of(4)
+    before = {name: value.copy() for name, value in views.items()}
+    inputs, targets = batch.inputs.copy(), batch.targets.copy()
+    network.loss_and_gradient(views, batch, like(views))
+    assert all(np.array_equal(views[name], before[name]) for name in views)
+    assert np.array_equal(batch.inputs, inputs)
+    assert np.array_equal(batch.targets, targets)
+
+
+def test_a_step_does_not_depend_on_the_batches_before_it() -> None:
+    def make() -> Network:
+        return classifier(Dense(5), ReLU(), Dense(7), Sigmoid())
+
+    views, batch = random_views(make()), batch_of(4)
+    fresh, used = like(views), like(views)
+    loss = make().loss_and_gradient(views, batch, fresh)
+    network = make()
+    for m in (9, 2, 9):
+        network.loss_and_gradient(views, batch_of(m), used)
+    assert network.loss_and_gradient(views, batch, used) == loss
+    assert all(np.array_equal(used[name], fresh[name]) for name in views)
+
+
+def test_inputs_of_more_axes_are_read_flat() -> None:
+    network, batch = classifier(Dense(5), ReLU()), batch_of(4)
+    views = random_views(network)
+    flat, square = like(views), like(views)
+    loss = network.loss_and_gradient(views, batch, flat)
+    assert (
+        network.loss_and_gradient(views, Batch(batch.inputs.reshape(4, 2, 3), batch.targets), square) == loss
+    )
+    assert all(np.array_equal(flat[name], square[name]) for name in views)
+
+
+def test_evaluate_gives_the_sum_and_the_right_answers() -> None:
+    network = Network([Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
+    views = {"dense1.weight": np.eye(2, dtype=np.float32), "dense1.bias": np.zeros(2, np.float32)}
+    batch = Batch(np.array([[0, 1], [1, 0], [3, 0]], np.float32), np.array([1, 1, 0]))
+    total, right = network.evaluate(views, batch)
+    assert right == 2
+    assert total == pytest.approx(np.log1p(np.exp(-1)) + np.log1p(np.exp(1)) + np.log1p(np.exp(-3)), rel=1e-6)
+
+
+class Spy:
+    """A dense layer that notes whether it was asked for dL/dx."""
+
+    kind, tensors = "dense", ("weight", "bias")
+
+    def __init__(self, units: int) -> None:
+        self._dense, self.asked = Dense(units), [False]
+        self.outputs, self.initial, self.forward = (
+            self._dense.outputs,
+            self._dense.initial,
+            self._dense.forward,
+        )
+
+    def backward(self, *arguments: Any) -> None:
+        self.asked.append(arguments[-1] is not None)
+        self._dense.backward(*arguments)
+
+
+def test_nobody_computes_the_gradient_of_the_inputs() -> None:
+    first, second = Spy(5), Spy(4)
+    network = Network([Tanh(), first, ReLU(), second], SoftmaxCrossEntropy(), 6, 4, CPU)
+    views = random_views(network)
+    network.loss_and_gradient(views, batch_of(3), like(views))
+    assert not any(first.asked)
+    assert second.asked[-1]
+
+
+def test_the_steady_state_allocates_next_to_nothing() -> None:
+    network = classifier(Dense(80), ReLU(), Dense(64), Sigmoid(), Dense(90), Tanh(), features=100, classes=70)
+    views = random_views(network)
+    out = like(views)
+    batches = [batch_of(m, 100, 70) for m in (128, 32, 77)]
+    for batch in batches:
+        network.loss_and_gradient(views, batch, out)
+    for batch in batches:
+        smallest_layer = len(batch) * 64 * 4
+        tracemalloc.start()
+        network.loss_and_gradient(views, batch, out)
+        start, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        network.loss_and_gradient(views, batch, out)
+        end, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak - start < 7168 < smallest_layer
+        assert end - start < 512
+
+
+def test_training_learns() -> None:
+    network = Network([Dense(16), Tanh(), Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
+    views = dict(network.parameters(np.random.default_rng(0)))
+    exclusive_or = Batch(np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32), np.array([0, 1, 1, 0]))
+    out = like(views)
+    first = network.loss_and_gradient(views, exclusive_or, out)
+    for _ in range(300):
+        network.loss_and_gradient(views, exclusive_or, out)
+        for name, view in views.items():
+            view -= 0.5 * out[name]
+    total, right = network.evaluate(views, exclusive_or)
+    assert right == 4
+    assert total / 4 < 0.1 * first
+
+
+def test_numpys_settings_are_left_as_they_were() -> None:
+    network = classifier()
+    views = random_views(network)
+    before = np.getbufsize(), np.geterr()
+    network.loss_and_gradient(views, batch_of(3), like(views))
+    network.evaluate(views, batch_of(3))
+    assert (np.getbufsize(), np.geterr()) == before
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_is_returned_without_a_warning(value: float) -> None:
+    network = classifier(Dense(5), ReLU())
+    views = random_views(network)
+    views["dense1.weight"][:] = value
+    assert not np.isfinite(network.loss_and_gradient(views, batch_of(3), like(views)))
+
+
+def refused(batch: Batch, network: Network | None = None) -> str:
+    network = network or classifier(Dense(5))
+    views = random_views(network)
+    with pytest.raises(ModelError) as caught:
+        network.loss_and_gradient(views, batch, like(views))
+    return str(caught.value)
+
+
+def test_other_features_are_refused_by_name() -> None:
+    assert refused(batch_of(3, features=5)) == "layer dense1: got 5 features per sample, expected 6"
+
+
+def test_inputs_of_another_dtype_are_refused() -> None:
+    expected = "layer dense1: got inputs of float64, expected float32 as its parameters"
+    assert refused(batch_of(3, kind=np.float64)) == expected
+
+
+def test_too_few_targets_are_refused() -> None:
+    message = refused(Batch(np.zeros((3, 6), np.float32), np.zeros(2, int)))
+    assert message == "loss softmax_cross_entropy: got 2 targets for 3 samples"
+
+
+def test_an_empty_batch_is_refused() -> None:
+    network = classifier()
+    views = random_views(network)
+    with pytest.raises(ValueError, match="empty batch"):
+        network.evaluate(views, batch_of(0))
+
+
+def test_other_classes_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"^layer dense1: has 9 outputs, expected 10 classes$"):
+        Network([Dense(9)], SoftmaxCrossEntropy(), 3, 10, CPU)
+
+
+@pytest.mark.parametrize("layers", [[], [ReLU()]])
+def test_a_network_without_parameters_is_refused(layers: list[Layer]) -> None:
+    with pytest.raises(ModelError, match="at least one dense layer"):
+        Network(layers, SoftmaxCrossEntropy(), 3, 3, CPU)

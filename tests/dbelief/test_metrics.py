@@ -1,0 +1,93 @@
+import socket
+import urllib.request
+from typing import get_type_hints
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dbelief.errors import Mistake
+from dbelief.metrics import PHASES, TABLE, Metrics
+
+
+def test_table_and_attributes_are_the_same_list() -> None:
+    annotated = {name: hint.__name__.lower() for name, hint in get_type_hints(Metrics).items()}
+    listed = {row.name: row.kind for rows in TABLE.values() for row in rows}
+    assert annotated == listed
+
+
+@pytest.mark.parametrize("role", TABLE)
+def test_every_row_is_scraped_under_its_role(role: str) -> None:
+    families = {family.name: family for family in text_string_to_metric_families(Metrics(role).text())}
+    for row in TABLE[role]:
+        family = families[f"dbelief_{role}_{row.name.removesuffix('_total')}"]
+        assert (family.type, family.documentation) == (row.kind, f"{row.tells} ({row.unit})")
+    assert "process_resident_memory_bytes" in families
+    assert not [name for name in families if name.endswith("_created")]
+
+
+def test_what_was_counted_is_what_is_read() -> None:
+    metrics = Metrics("ps")
+    metrics.pushes_total.labels("params").inc(3)
+    metrics.bytes_total.labels("received").inc(1024)
+    for staleness in (0, 5, 200):
+        metrics.staleness.observe(staleness)
+    metrics.snapshot_age_seconds.set_function(lambda: 7.5)
+    assert metrics.value("pushes_total", vector="params") == 3
+    assert metrics.value("pushes_total", vector="other") is None
+    assert metrics.value("bytes_total", direction="received") == 1024
+    assert metrics.value("bytes_total", direction="sent") == 0
+    assert metrics.value("staleness_bucket", le="4.0") == 1
+    assert metrics.value("staleness_bucket", le="6.0") == 2
+    assert metrics.value("staleness_bucket", le="128.0") == 2
+    assert metrics.value("staleness_count") == 3
+    assert metrics.value("snapshot_age_seconds") == 7.5
+
+
+def test_two_roles_in_one_process_do_not_meet() -> None:
+    worker, coordinator = Metrics("worker"), Metrics("coordinator")
+    worker.samples_total.inc(32)
+    assert coordinator.value("samples_total") == 0
+    assert [worker.value("phase_seconds_total", phase=phase) for phase in PHASES] == [0.0] * 5
+    assert not hasattr(worker, "members")
+
+
+def test_a_job_is_in_one_state() -> None:
+    metrics = Metrics("coordinator")
+    for state in ("waiting", "training", "training", "done"):
+        metrics.set_state(state)
+    assert {s: metrics.value("state", state=s) for s in ("waiting", "training", "done")} == {
+        "waiting": 0,
+        "training": 0,
+        "done": 1,
+    }
+
+
+def test_an_unknown_role_is_refused() -> None:
+    with pytest.raises(ValueError, match="'shard' has no metrics; allowed are ps, worker, coordinator"):
+        Metrics("shard")
+
+
+@pytest.mark.processes
+def test_served_over_http_until_closed() -> None:
+    metrics = Metrics("worker")
+    metrics.steps_total.inc(5)
+    port = metrics.serve("127.0.0.1", 0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert "\ndbelief_worker_steps_total 5.0\n" in text
+    with pytest.raises(ValueError, match="already"):
+        metrics.serve("127.0.0.1", 0)
+    metrics.close()
+    metrics.close()
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.processes
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Mistake, match=rf"metrics cannot be served on 127\.0\.0\.1:{port}: .*in use"):
+            Metrics("ps").serve("127.0.0.1", port)
