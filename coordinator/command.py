@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals
+from dbelief.console import announce, exits_cleanly, on_signals, write_address
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 
@@ -26,6 +26,7 @@ from dbelief.rpc.settings import limit_threads, prepare_process
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--run-folder", type=click.Path(path_type=Path), default=None, help="A run folder made before.")
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
 def command(
     job_file: Path,
@@ -34,6 +35,7 @@ def command(
     registry_url: str,
     metrics_listen: str | None,
     resume: bool,
+    run_folder: Path | None,
     ready_file: Path | None,
 ) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end."""
@@ -41,7 +43,17 @@ def command(
     limit_threads(1)
     with exits_cleanly():
         interrupted = on_signals()
-        code = _run(job_file, overrides, listen, registry_url, metrics_listen, resume, ready_file, interrupted)
+        code = _run(
+            job_file,
+            overrides,
+            listen,
+            registry_url,
+            metrics_listen,
+            resume,
+            run_folder,
+            ready_file,
+            interrupted,
+        )
     raise SystemExit(code)
 
 
@@ -52,6 +64,7 @@ def _run(
     registry_url: str,
     metrics_listen: str | None,
     resume: bool,
+    run_folder: Path | None,
     ready_file: Path | None,
     interrupted: threading.Event,
 ) -> int:
@@ -60,17 +73,18 @@ def _run(
     from dbelief.job import load_job
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
+    from dbelief.report.folder import prepare_folder
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
     from .runner import LEASE_TTL_S, Runner
     from .service import CoordinatorService
-    from .start import make_machine, prepare_folder
+    from .start import make_machine
     from .states import State
 
     clock = SystemClock()
     job = load_job(job_file, dict(item.partition("=")[::2] for item in overrides))
-    folder = prepare_folder(job, resume)
+    folder = run_folder or prepare_folder(job, resume)
     registry = open_registry(registry_url, clock)
     owner = f"{socket.gethostname()}:{os.getpid()}"
     epoch = registry.acquire(job.name, owner, LEASE_TTL_S)
@@ -89,7 +103,7 @@ def _run(
             announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
         announce(f"coordinator of job {job.name} on {server.address}, leader epoch {epoch}, run folder {folder}")
         if ready_file is not None:
-            ready_file.write_text(server.address)
+            write_address(ready_file, server.address)
         state = runner.run(interrupted)
         announce(f"job {job.name} {state.value}: {machine.reason}")
     finally:

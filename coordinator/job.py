@@ -18,6 +18,7 @@ from dbelief.job import Job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS
+from dbelief.schedule import total_samples
 from dbelief.work import Lease
 
 from .actions import (
@@ -34,7 +35,7 @@ from .actions import (
 )
 from .leases import Leases
 from .members import Member, Members
-from .plan import bounded, cadence, lease_size, progress, total_samples
+from .plan import cadence, lease_size, progress
 from .progress import Evaluated
 from .rounds import Rounds
 from .states import Closing, Evaluate, Shape, State, Stop, Told, Wait, Work
@@ -68,10 +69,10 @@ class JobMachine:
         self.reason = ""
         self.actions: list[Action] = []
         self.members = Members(job.deadlines.beat_s, job.shards)
-        total = total_samples(job, shape)
-        self.total = bounded(total)
-        self.leases = Leases(shape.train, total if shape.train else 0, lease_size(job, shape), cadence(job))
-        self.progress = progress(job, shape, total)
+        self.total = total_samples(job.limits, shape.train or None)
+        unbounded = 2**62 if shape.train else 0
+        self.leases = Leases(shape.train, self.total or unbounded, lease_size(job, shape), cadence(job))
+        self.progress = progress(job, shape, self.total)
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
         self.layout: Layout | None = None
         self.placement: Placement | None = None
@@ -81,6 +82,7 @@ class JobMachine:
         self.best_at_end = PARAMETERS
         self._resume = resume
         self._source_digest = ""
+        self._shards_assigned = False
         self._initialiser: int | None = None
         self._warm_replica: int | None = None
         self._evaluations: deque[tuple[str, str]] = deque()
@@ -95,7 +97,7 @@ class JobMachine:
         self._someone_s: float | None = None
         self._told: dict[int, Told] = {}  # by lease, or by minus the incarnation of a client
 
-    # -- joining and beating -------------------------------------------------------------------------------------
+    # -- joining and beating -----------------------------------------------------------------------------
 
     def join(
         self,
@@ -107,6 +109,7 @@ class JobMachine:
         layout: Layout | None = None,
         source_digest: str = "",
         highest_epoch: int = 0,
+        wish: int | None = None,
     ) -> Member:
         """Take a member in.
 
@@ -124,10 +127,12 @@ class JobMachine:
         elif self.layout is None:
             self.layout, self._source_digest = layout, source_digest
         elif layout.digest() != self.layout.digest():
-            raise Refused("this replica's model has another layout than the job's: are all workers given the same code?")
+            raise Refused(
+                "this replica's model has another layout than the job's: are all workers given the same code?"
+            )
         elif source_digest != self._source_digest:
             raise Refused("this replica's model source differs from the job's: copy the same file to every machine")
-        member = self.members.join(kind, token, name, address, now_s)
+        member = self.members.join(kind, token, name, address, now_s, wish)
         self._note("member", role=kind, id=member.number, what="joined", reason="", name=name)
         self._advance(now_s)
         return member
@@ -148,7 +153,7 @@ class JobMachine:
 
     def initialises(self, number: int, incarnation: int) -> bool:
         """Whether this replica is to push the initial values."""
-        if self.state is not State.INITIALISING or self._resume or self.placement is None:
+        if self.state is not State.INITIALISING or self._resume or not self._shards_assigned:
             return False
         if self._initialiser is None and self.members.pusher(number, incarnation):
             self._initialiser = incarnation
@@ -196,10 +201,11 @@ class JobMachine:
     def _lives(self) -> set[int]:
         return {m.incarnation for m in self.members.alive("replica", "client")}
 
-    # -- the shards answer ---------------------------------------------------------------------------------------
+    # -- the shards answer -------------------------------------------------------------------------------
 
     def assigned(self, now_s: float) -> None:
         """Every shard knows its segments."""
+        self._shards_assigned = True
         if self._resume:
             self.actions.append(Restore(self._resume[0]))
         self._advance(now_s)
@@ -246,7 +252,7 @@ class JobMachine:
         if self.rounds is not None and member_epoch == self.rounds.member_epoch:
             self.rounds.armed = True
 
-    # -- work ----------------------------------------------------------------------------------------------------
+    # -- work --------------------------------------------------------------------------------------------
 
     def lease(self, number: int, incarnation: int, next_sequence: int, now_s: float) -> Work:
         """Give a replica something to do."""
@@ -344,7 +350,7 @@ class JobMachine:
             self.progress.kept(*self._keeping.pop(lease_id))
         self._advance(now_s)
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------
 
     @property
     def over(self) -> bool:
@@ -380,7 +386,7 @@ class JobMachine:
         self._closing = Closing.DONE
         self._advance(now_s)
 
-    # -- moving on -----------------------------------------------------------------------------------------------
+    # -- moving on ---------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> None:
         if self._someone_s is None or self.members.alive("replica", "client"):
@@ -423,9 +429,7 @@ class JobMachine:
         if self._resume:
             spans = cut(self.layout.rank_ranges(), self._resume[1]["nominal_length"])
         runs = place(spans, self.job.shards)
-        places = tuple(
-            Place(m.number, m.address, self.shard_epoch, *run) for m, run in zip(shards, runs, strict=True)
-        )
+        places = tuple(Place(m.number, m.address, self.shard_epoch, *run) for m, run in zip(shards, runs, strict=True))
         self.placement = Placement(1, tuple(spans), places)
         self._become(State.INITIALISING, "")
         self.actions.append(AssignShards(self.placement))
@@ -518,7 +522,7 @@ class JobMachine:
             "layout": self.layout.digest(),
         }
 
-    # -- telling -------------------------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------------
 
     def _become(self, state: State, reason: str) -> None:
         self.state = state
@@ -543,4 +547,3 @@ class JobMachine:
     def epoch(self) -> float:
         """Samples trained over the size of the training set."""
         return self.progress.samples / self.shape.train if self.shape.train else 0.0
-

@@ -138,7 +138,7 @@ class Leases:
         """Everything is leased and acknowledged."""
         return self.exhausted and not self.outstanding
 
-    # -- snapshots -----------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------
 
     def begin_set(self) -> None:
         """A snapshot set begins: leases that end from now on may not be in it."""

@@ -62,8 +62,10 @@ class Members:
     incarnations: int = 0
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
 
-    def join(self, kind: str, token: int, name: str, address: str, now_s: float) -> Member:
+    def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
         """Take a member in; a repeated call with the same token gets the same answer.
+
+        `wish` is the number it would like, and gets where that is free.
 
         Raises
         ------
@@ -73,7 +75,7 @@ class Members:
         for member in self._latest.values():
             if member.token == token and member.kind == kind and member.alive:
                 return member
-        number = self._free_number(kind)
+        number = self._free_number(kind, wish)
         if kind == "shard" and number >= self.shards:
             raise Refused(f"the job has its {self.shards} shards; set `shards` in the job file for more")
         self.incarnations += 1
@@ -81,10 +83,12 @@ class Members:
         self._latest[kind, number] = member
         return member
 
-    def _free_number(self, kind: str) -> int:
+    def _free_number(self, kind: str, wish: int | None) -> int:
         # Replicas and clients both push, so they share one row of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
+        if wish is not None and wish not in taken:
+            return wish
         return next(n for n in range(len(taken) + 1) if n not in taken)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:

@@ -1,4 +1,4 @@
-"""What a job file means in samples: totals, lease sizes, intervals."""
+"""What a job file means in samples: lease sizes, intervals, thresholds."""
 
 from __future__ import annotations
 
@@ -9,25 +9,6 @@ from dbelief.work import Cadence
 
 from .progress import Progress
 from .states import Shape
-
-_UNBOUNDED = 2**62
-"""Samples of a job that only time or its result ends."""
-
-
-def total_samples(job: Job, shape: Shape) -> int:
-    """Samples after which the job is trained."""
-    limits = job.limits
-    totals = [_UNBOUNDED]
-    if limits.samples is not None:
-        totals.append(limits.samples)
-    if limits.epochs is not None and shape.train:
-        totals.append(round(limits.epochs * shape.train))
-    return min(totals)
-
-
-def bounded(total: int) -> int | None:
-    """The total, where there is one."""
-    return None if total == _UNBOUNDED else total
 
 
 def cadence(job: Job) -> Cadence:
@@ -49,7 +30,7 @@ def lease_size(job: Job, shape: Shape) -> int:
     return max(1, round(wanted / cycle)) * cycle
 
 
-def progress(job: Job, shape: Shape, total: int) -> Progress:
+def progress(job: Job, shape: Shape, total: int | None) -> Progress:
     """The running figures, with the job's thresholds."""
     every = None
     if shape.validation:
@@ -69,11 +50,11 @@ def progress(job: Job, shape: Shape, total: int) -> Progress:
     )
 
 
-def _warm_start(job: Job, shape: Shape, total: int) -> tuple[int | None, float | None]:
+def _warm_start(job: Job, shape: Shape, total: int | None) -> tuple[int | None, float | None]:
     """Samples and loss that end the warm start; neither where everyone starts at once."""
     warm = job.strategy.warm_start
     if warm is None or job.replicas <= 1 or job.strategy.staleness is not None:
         return None, None
     if warm.samples is None and warm.loss is None:
-        return round(warm.share * (bounded(total) or shape.train)), None
+        return round(warm.share * (total or shape.train)), None
     return warm.samples, warm.loss

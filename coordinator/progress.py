@@ -128,8 +128,8 @@ class Progress:
             self._high_since_s = now_s
         elif now_s - self._high_since_s >= self.divergence_s:
             return (
-                f"diverged: the training loss {self.loss:.4g} has been above {self.divergence_factor:g} times its start "
-                f"({self.first_loss:.4g}) for {now_s - self._high_since_s:.0f} s; try a lower rate"
+                f"diverged: the training loss {self.loss:.4g} has been above {self.divergence_factor:g} times "
+                f"its start ({self.first_loss:.4g}) for {now_s - self._high_since_s:.0f} s; try a lower rate"
             )
         return None
 
@@ -191,7 +191,7 @@ class Progress:
             return f"no better validation result for {self.without_gain} evaluations"
         return None
 
-    # -- snapshots -----------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """What a snapshot set holds of it."""
@@ -204,7 +204,15 @@ class Progress:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a set's state."""
-        for name in ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation"):
+        for name in (
+            "samples",
+            "steps",
+            "pushes",
+            "staleness_sum",
+            "warm",
+            "without_gain",
+            "next_evaluation",
+        ):
             setattr(self, name, state[name])
         self.replicas = {int(number): Figures(**own) for number, own in state["replicas"].items()}
         self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])

@@ -121,7 +121,7 @@ class Runner:
                     self._queue.put(action)
                 self._machine.actions.clear()
 
-    # -- the main loop -------------------------------------------------------------------------------------------
+    # -- the main loop -----------------------------------------------------------------------------------
 
     def run(self, interrupted: threading.Event) -> State:
         """Run until the job is over and everyone has heard; a set `interrupted` asks for a clean end, once."""
@@ -197,7 +197,7 @@ class Runner:
             if progress.last.accuracy is not None:
                 metrics.validation_accuracy.set(progress.last.accuracy)
 
-    # -- the actor -----------------------------------------------------------------------------------------------
+    # -- the actor ---------------------------------------------------------------------------------------
 
     def _act(self) -> None:
         while (action := self._queue.get()) is not None:
@@ -239,9 +239,7 @@ class Runner:
     def _assign(self, action: AssignShards) -> None:
         strategy = self._machine.job.strategy
         options = strategy.rule.model_dump(exclude={"name", "rate"})
-        self._shards.assign(
-            action.placement, strategy.rule.name, options, strategy.staleness, self._machine.job.record
-        )
+        self._shards.assign(action.placement, strategy.rule.name, options, strategy.staleness, self._machine.job.record)
         with self.step() as (machine, now_s):
             machine.assigned(now_s)
 
@@ -273,7 +271,10 @@ class Runner:
         reader = ShardedParameters(machine.job.name, machine.placement, deadline_s=machine.job.deadlines.progress_s)
         try:
             write_model(
-                self.folder / "model.safetensors", machine.layout, reader.each_segment(vector), {"job": machine.job.name}
+                self.folder / "model.safetensors",
+                machine.layout,
+                reader.each_segment(vector),
+                {"job": machine.job.name},
             )
         finally:
             reader.close()

@@ -53,6 +53,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 layout,
                 request.source_digest,
                 request.highest_epoch,
+                request.wish if request.HasField("wish") else None,
             )
             return wire.JoinReply(
                 id=member.number,

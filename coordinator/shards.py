@@ -112,7 +112,10 @@ class Shards:
                 if row.vector == "w":
                     found.setdefault(row.pusher.incarnation, []).append((row.lowest, row.highest))
         return {
-            incarnation: (min(low for low, _ in rows) if len(rows) == len(holders) else 0, max(high for _, high in rows))
+            incarnation: (
+                min(low for low, _ in rows) if len(rows) == len(holders) else 0,
+                max(high for _, high in rows),
+            )
             for incarnation, rows in found.items()
         }
 

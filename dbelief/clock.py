@@ -54,9 +54,7 @@ class ManualClock:
     # An Event tells nobody when it is set, so a blocked wait looks at it this often, in real time.
     _LOOK_S = 0.001
 
-    def __init__(
-        self, start_s: float = 0.0, wall_start_s: float = 1_700_000_000.0, autojump: bool = False
-    ) -> None:
+    def __init__(self, start_s: float = 0.0, wall_start_s: float = 1_700_000_000.0, autojump: bool = False) -> None:
         self._start_s = start_s
         self._wall_start_s = wall_start_s
         self._autojump = autojump

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -49,3 +50,10 @@ def on_signals() -> threading.Event:
     signal.signal(signal.SIGINT, handler)
     signal.signal(signal.SIGTERM, handler)
     return event
+
+
+def write_address(path: Path, address: str) -> None:
+    """Tell where this process listens, in a file that appears whole."""
+    temporary = path.with_suffix(".writing")
+    temporary.write_text(address)
+    temporary.rename(path)

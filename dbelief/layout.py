@@ -82,14 +82,14 @@ class Layout:
             covered[box.name] = covered.get(box.name, 0) + box.size
         for name, size in covered.items():
             if size != math.prod(shapes[name]):
-                raise ModelError(f"layout: the boxes of {name!r} hold {size} numbers, the tensor {math.prod(shapes[name])}")
+                raise ModelError(
+                    f"layout: the boxes of {name!r} hold {size} numbers, the tensor {math.prod(shapes[name])}"
+                )
 
     @classmethod
     def of(cls, parameters: Mapping[str, np.ndarray]) -> Layout:
         """Layout of a model on one rank: its tensors whole, in the mapping's order."""
-        return cls(
-            tuple(Box(name, a.shape, 0, (0,) * a.ndim, tuple(a.shape)) for name, a in parameters.items())
-        )
+        return cls(tuple(Box(name, a.shape, 0, (0,) * a.ndim, tuple(a.shape)) for name, a in parameters.items()))
 
     @cached_property
     def starts(self) -> tuple[int, ...]:

@@ -196,9 +196,7 @@ class Metrics:
         elif row.kind == "gauge":
             collector = Gauge(name, tells, tuple(row.labels), registry=self._registry)
         else:
-            collector = Histogram(
-                name, tells, tuple(row.labels), registry=self._registry, buckets=row.buckets
-            )
+            collector = Histogram(name, tells, tuple(row.labels), registry=self._registry, buckets=row.buckets)
         # A series that is 0 from the start can be told from one that is missing.
         for known in row.labels.values():
             for label in known:

@@ -11,6 +11,9 @@ PARAMETERS = "w"
 """The named vector that holds the model's parameters."""
 
 
+_ZERO = np.float32(0)
+
+
 class Pusher(NamedTuple):
     """A replica in one of its lives, and the rank inside it."""
 
@@ -43,7 +46,7 @@ class Push:
 
     pusher: Pusher
     sequence: int
-    rate: np.float32 = np.float32(0)
+    rate: np.float32 = _ZERO
     samples: int = 1
     vector: str = PARAMETERS
     assign: bool = False

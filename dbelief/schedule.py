@@ -51,8 +51,8 @@ def rate_at(job: Job, samples: int, total: int | None = None) -> float:
     samples : int
         Samples seen (leased) before it, over all replicas; 0 at the start.
     total : int, optional
-        Samples of the whole job, as `total_samples` gives them; needed by a poly schedule whose own total is null
-        in a job that is limited by epochs.
+        Samples of the whole job, as `total_samples` gives them; a poly schedule without a total of its own
+        needs it where the job is limited by epochs.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def rate_at(job: Job, samples: int, total: int | None = None) -> float:
         case StepSchedule(every=every, factor=factor):
             return step(rate, samples, every=every, factor=factor)
         case PolySchedule(power=power, total=own):
-            end = own or total or total_samples(job.limits)
+            end = own or total or (job.limits.samples if job.limits.epochs is None else None)
             if end is None:
                 raise ValueError("a poly schedule without a total needs the total number of samples")
             return poly(rate, samples, power=power, total=end)

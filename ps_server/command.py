@@ -17,6 +17,7 @@ from dbelief.rpc.settings import limit_threads, prepare_process
 @click.option("--advertise", default=None, metavar="HOST:PORT", help="Address others reach it by; default: --listen.")
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
+@click.option("--number", type=int, default=None, help="The shard number to ask for; default: any free.")
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
 def command(
     coordinator: str,
@@ -24,13 +25,14 @@ def command(
     advertise: str | None,
     metrics_listen: str | None,
     record: Path | None,
+    number: int | None,
     patience: float,
 ) -> None:
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        _run(coordinator, listen, advertise, metrics_listen, record, patience, on_signals())
+        _run(coordinator, listen, advertise, metrics_listen, record, number, patience, on_signals())
 
 
 def _run(
@@ -39,6 +41,7 @@ def _run(
     advertise: str | None,
     metrics_listen: str | None,
     record: Path | None,
+    number: int | None,
     patience: float,
     interrupted: threading.Event,
 ) -> None:
@@ -62,7 +65,7 @@ def _run(
             announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
         client.wait(patience)
         job = client.status().job
-        member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address)
+        member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address, wish=number)
         service.index = member.id
         announce(f"shard {member.id} of job {job} on {server.address}")
         while not service.stopped.wait(0.1) and not interrupted.is_set() and not member.over:

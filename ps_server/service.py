@@ -61,7 +61,7 @@ class ShardService(stubs.ParametersServicer):
         # Calls that wait for a round may hold most handlers, never the last: pushes must get through to end a wait.
         self._waiters = threading.BoundedSemaphore(HANDLERS // 2)
 
-    # -- commands of the coordinator -----------------------------------------------------------------------------
+    # -- commands of the coordinator ---------------------------------------------------------------------
 
     def _obey(self, command: wire.Command) -> None:
         """Let a command of the present leader through.
@@ -103,9 +103,7 @@ class ShardService(stubs.ParametersServicer):
                 self._loaded().make_ready()
             if request.stop:
                 self.stopped.set()
-            reply = wire.ConfigureReply(
-                shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0
-            )
+            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0)
             self._done[request.command.id] = reply
             return reply
 
@@ -134,7 +132,7 @@ class ShardService(stubs.ParametersServicer):
             raise Refused(f"shard {self.index} of job {self.job!r} is in epoch {self.epoch}, not {target.shard_epoch}")
         return self._loaded()
 
-    # -- data ----------------------------------------------------------------------------------------------------
+    # -- data --------------------------------------------------------------------------------------------
 
     @streams
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
@@ -144,7 +142,7 @@ class ShardService(stubs.ParametersServicer):
             raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
             self._wait(shard, list(request.segments), request.clock)
-        known = list(request.if_newer_than) or [None] * len(request.segments)
+        known: list[int | None] = list(request.if_newer_than) or [None] * len(request.segments)
         sent = 0
         for index, newer_than in zip(request.segments, known, strict=True):
             version, data = shard.pull(request.vector, index, newer_than)
@@ -158,9 +156,7 @@ class ShardService(stubs.ParametersServicer):
         self._metrics.bytes_total.labels("sent").inc(sent)
 
     @streams
-    def Push(
-        self, requests: Iterator[wire.PushRequest], context: grpc.ServicerContext
-    ) -> Iterator[wire.PushReply]:
+    def Push(self, requests: Iterator[wire.PushRequest], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
         """See protos/parameters.proto."""
         first = next(requests, None)
         if first is None or not first.HasField("opening"):
@@ -173,9 +169,7 @@ class ShardService(stubs.ParametersServicer):
         for request in requests:
             values = numbers(request.segment)
             began = time.perf_counter()
-            taken = shard.push(
-                push, request.segment.index, values, request.segment.offset, request.segment.version
-            )
+            taken = shard.push(push, request.segment.index, values, request.segment.offset, request.segment.version)
             seconds += time.perf_counter() - began
             received += values.nbytes
             reply.acknowledged += 1
@@ -195,6 +189,19 @@ class ShardService(stubs.ParametersServicer):
         self._metrics.apply_seconds.observe(seconds)
         yield reply
 
+    @streams
+    def Exchange(
+        self, requests: Iterator[wire.ExchangeRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.ExchangeReply]:
+        """Not offered by any strategy of this version."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Exchange is not served by this version")
+        yield wire.ExchangeReply()
+
+    @answers
+    def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
+        """Not offered by any strategy of this version."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Operate is not served by this version")
+
     def _wait(self, shard: Shard, indices: list[int], clock: int) -> None:
         if not self._waiters.acquire(blocking=False):
             raise Refused(f"shard {self.index}: {HANDLERS // 2} calls wait for a round already")
@@ -203,7 +210,7 @@ class ShardService(stubs.ParametersServicer):
         finally:
             self._waiters.release()
 
-    # -- state ---------------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @answers
     def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:

@@ -126,7 +126,7 @@ class Shard:
         except KeyError:
             raise Refused(f"segment {index} does not live here") from None
 
-    # -- what the coordinator tells ------------------------------------------------------------------------------
+    # -- what the coordinator tells ----------------------------------------------------------------------
 
     def make_ready(self) -> None:
         """Accept pushes by the rule from now on.
@@ -138,7 +138,9 @@ class Shard:
         """
         missing = sorted(self.segments.keys() - self._assigned)
         if missing:
-            raise Refused(f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)")
+            raise Refused(
+                f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
+            )
         self.ready = True
 
     def fence(self, incarnations: Iterable[int]) -> None:
@@ -166,7 +168,7 @@ class Shard:
             self._membership = Membership(member_epoch, [(c, frozenset(r)) for c, r in sorted(rounds)])
         self._close_rounds(self.segments)
 
-    # -- reading -------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
         """One segment of a named vector: its version and its bytes, None where it is not newer than asked.
@@ -212,11 +214,9 @@ class Shard:
             absent = sorted(self._membership.at(late.rounds) - here)
         raise Unreachable(f"segment {late.span.index}: round {late.rounds} still waits for replicas {absent}")
 
-    # -- writing -------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------------
 
-    def push(
-        self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0
-    ) -> Taken:
+    def push(self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0) -> Taken:
         """Take one segment of a push.
 
         Parameters
@@ -233,9 +233,7 @@ class Shard:
         """
         segment = self._segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
-            raise Refused(
-                f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}"
-            )
+            raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         if push.assign and push.vector not in segment.vectors:
             self._create_once(push.vector)
         with segment.lock:
@@ -297,7 +295,7 @@ class Shard:
         with self._turn:
             self._turn.notify_all()
 
-    # -- telling -------------------------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------------
 
     def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
         """Per vector and pusher the lowest and the highest number applied over the segments."""
@@ -313,7 +311,7 @@ class Shard:
         """Version of every segment, by rising index."""
         return [segment.version for _, segment in sorted(self.segments.items())]
 
-    # -- coming back ---------------------------------------------------------------------------------------------
+    # -- coming back -------------------------------------------------------------------------------------
 
     def load(
         self,

@@ -141,7 +141,9 @@ def _manifest(path: Path, set_id: str, job: str) -> dict[str, Any]:
         if content["format"] > FORMAT:
             raise SnapshotError(f"{path}: format {content['format']} is newer than {FORMAT}, which this version reads")
         if content["set"] != set_id or content["job"] != job:
-            raise SnapshotError(f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}")
+            raise SnapshotError(
+                f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}"
+            )
     except (OSError, ValueError, KeyError) as error:
         raise SnapshotError(f"{path}: cannot be read as a manifest: {error!r}") from error
     return content

@@ -23,7 +23,7 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     Raises
     ------
     DataError
-        There are no training samples, one class only, a class without a training sample, or a label out of range.
+        There are no training samples, or of one class only, or of some class none; a label is out of range.
     """
     if not len(train):
         raise DataError(f"{where}: there are no training samples")
@@ -42,9 +42,7 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     for name, labels in others.items():
         if len(labels) and (labels.min() < 0 or labels.max() >= k):
             wrong = labels.min() if labels.min() < 0 else labels.max()
-            raise DataError(
-                f"{where}: label {wrong} of the {name} set is out of range, 0 to {k - 1} in training"
-            )
+            raise DataError(f"{where}: label {wrong} of the {name} set is out of range, 0 to {k - 1} in training")
     return k
 
 
@@ -55,6 +53,4 @@ def finite(array: np.ndarray, where: str) -> None:
     good = np.isfinite(array).reshape(len(array), -1).all(axis=1)
     if not good.all():
         row = int(np.argmin(good))
-        raise DataError(
-            f"{where}: row {row} (from 0) holds NaN or infinity, or a number too large for float32"
-        )
+        raise DataError(f"{where}: row {row} (from 0) holds NaN or infinity, or a number too large for float32")

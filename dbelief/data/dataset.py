@@ -1,9 +1,8 @@
 """Samples in memory, and mini-batches gathered from them without allocating.
 
-Inputs stay in their stored type (pixels take a quarter of the memory as uint8) and are scaled while they are
-gathered: np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Costs per mini-batch
-of m samples of f features: m * f values read, written, read, written; no copy more, and nothing allocated that
-grows with m.
+Inputs stay in their stored type (pixels take a quarter of the memory as uint8) and are scaled while they
+are gathered: np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Costs of m
+samples of f features: m * f values read, written, read, written; nothing is allocated that grows with m.
 """
 
 from dataclasses import dataclass
@@ -33,14 +32,13 @@ class Split:
     def __post_init__(self) -> None:
         if self.inputs.dtype not in (np.uint8, np.float32) or self.inputs.ndim < 2:
             raise ValueError(f"inputs are {_kind(self.inputs)}, must be uint8 or float32 of 2 axes or more")
-        if (self.targets.dtype, self.targets.ndim) not in ((np.int64, 1), (np.float32, 2)):
+        axes = {np.dtype(np.int64): 1, np.dtype(np.float32): 2}
+        if axes.get(self.targets.dtype) != self.targets.ndim:
             raise ValueError(f"targets are {_kind(self.targets)}, must be int64 of 1 axis or float32 of 2")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs, but {len(self.targets)} targets")
         if not (self.inputs.flags.c_contiguous and self.targets.flags.c_contiguous):
-            raise ValueError(
-                "inputs and targets must be C-contiguous"
-            )  # np.take would copy them whole, each time
+            raise ValueError("inputs and targets must be C-contiguous")  # np.take would copy them whole, each time
 
     def __len__(self) -> int:
         """Number of samples n."""
@@ -59,7 +57,7 @@ class Split:
         Returns
         -------
         Batch
-            inputs float32 (m, features...), targets (m,) or (m, k): views into `out`, overwritten by the next call.
+            inputs float32 (m, features...), targets (m,) or (m, k): views into `out`, until the next call.
 
         Raises
         ------
@@ -68,9 +66,7 @@ class Split:
         """
         m = len(indices)
         if indices.dtype != np.int64 or indices.ndim != 1 or not 1 <= m <= out.size:
-            raise ValueError(
-                f"indices are {_kind(indices)}, must be int64 of shape (m,), m from 1 to {out.size}"
-            )
+            raise ValueError(f"indices are {_kind(indices)}, must be int64 of shape (m,), m from 1 to {out.size}")
         lowest, highest = int(indices.min()), int(indices.max())
         if lowest < 0 or highest >= len(self):
             wrong = lowest if lowest < 0 else highest
@@ -143,10 +139,8 @@ class Dataset:
 
     @property
     def outputs(self) -> int | None:
-        """What a model gives per sample: the classes, or the width of the targets; None where there is no data."""
-        widths = [
-            s.targets.shape[1] for s in (self.train, self.validation, self.test) if s and s.targets.ndim == 2
-        ]
+        """What a model gives per sample: the classes, or the width of the targets; None without data."""
+        widths = [s.targets.shape[1] for s in (self.train, self.validation, self.test) if s and s.targets.ndim == 2]
         return self.classes if self.classes is not None or not widths else widths[0]
 
 

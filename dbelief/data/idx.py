@@ -28,9 +28,7 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     labels = read_labels(find(place, "train-labels-idx1-ubyte"))
     first = len(labels) - spec.validation
     if first < 1:
-        raise DataError(
-            f"{place}: {spec.validation} of {len(labels)} training images for validation leave none"
-        )
+        raise DataError(f"{place}: {spec.validation} of {len(labels)} training images for validation leave none")
     sets: dict[str, Split] = {}
     held: dict[str, np.ndarray] = {"validation": labels[first:]}
     if {"train", "validation"} & set(need):
@@ -44,9 +42,7 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     k = classes(labels[:first], held, str(place))
     widths = {split.inputs.shape[1] for split in sets.values()}
     if len(widths) > 1:
-        raise DataError(
-            f"{place}: training and test images differ in size, {' and '.join(map(str, widths))} pixels"
-        )
+        raise DataError(f"{place}: training and test images differ in size, {' and '.join(map(str, widths))} pixels")
     kept = {name: split for name, split in sets.items() if name in need and len(split)}
     return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, tuple(sorted(widths)))
 
@@ -87,11 +83,10 @@ def _header(path: Path, content: bytes, magic: int, what: str, axes: int) -> lis
     size = 4 + 4 * axes
     if len(content) < size:
         raise DataError(f"{path}: ends within its header, after {len(content)} of {size} bytes")
+    lengths: list[int]
     found, *lengths = np.frombuffer(content, ">u4", 1 + axes).tolist()
     if found != magic:
-        raise DataError(
-            f"{path}: not an IDX file of {what}: its magic number is {found:#010x}, not {magic:#010x}"
-        )
+        raise DataError(f"{path}: not an IDX file of {what}: its magic number is {found:#010x}, not {magic:#010x}")
     return lengths
 
 

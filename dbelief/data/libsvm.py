@@ -56,7 +56,7 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     DataError
     """
     train = read_rows(resolve(spec.train, folder))
-    # Read even where the test set is not needed, unless features are given: the width must not depend on `need`.
+    # Read even where it is not needed, unless features are given: the width must not depend on `need`.
     wants_test = spec.test is not None and ("test" in need or spec.features is None)
     test = read_rows(resolve(spec.test, folder)) if spec.test is not None and wants_test else None
     names = np.unique(train.labels)

@@ -16,7 +16,7 @@ from .synthetic import load_synthetic
 def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
     """Load what a job's `data` section names.
 
-    The split, the number of classes and the features are the same whatever is needed, and whatever the job's seed.
+    The split, the classes and the features are the same whatever is needed, and whatever the job's seed.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
     folder : Path
         Where relative paths start: `job.folder`.
     need : collection of "train", "validation", "test"
-        Sets to hand over; files of others are not read where that can be.
+        Sets to hand over, at least one; files of others are not read where that can be.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
     JobError
         A path names an environment variable that is not set.
     """
-    if not set(need) <= set(SETS):
+    if not need or not set(need) <= set(SETS):
         raise ValueError(f"need is {list(need)}, must be some of {', '.join(SETS)}")
     match spec:
         case DigitsData():

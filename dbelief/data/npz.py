@@ -4,7 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
     return dataset(_sets(arrays, spec, str(path)), str(path), need)
 
 
-def read_arrays(file: BinaryIO, where: str) -> dict[str, np.ndarray]:
+def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
     """Read all arrays of an .npz file that is open.
 
     Raises
@@ -49,11 +49,13 @@ def read_arrays(file: BinaryIO, where: str) -> dict[str, np.ndarray]:
     file.seek(0)
     try:
         with np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{where}: the .npz file is cut short or damaged ({cause(error)})") from None
     except (ValueError, KeyError, MemoryError, NotImplementedError, OSError) as error:
         raise DataError(f"{where}: holds an array that cannot be read ({cause(error)})") from None
+    # Members that are no arrays come as bytes; they are nobody's inputs or targets.
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
 def dataset(sets: dict[str, Pair], where: str, need: Collection[str], scale: float = 1.0) -> Dataset:
@@ -67,9 +69,7 @@ def dataset(sets: dict[str, Pair], where: str, need: Collection[str], scale: flo
     for name, (inputs, targets) in sets.items():
         for what, mine, first in (("inputs", inputs, train[0]), ("targets", targets, train[1])):
             if (mine.dtype, mine.shape[1:]) != (first.dtype, first.shape[1:]):
-                kinds = (
-                    f"{mine.dtype} of shape {mine.shape}, in training {first.dtype} of shape {first.shape}"
-                )
+                kinds = f"{mine.dtype} of shape {mine.shape}, in training {first.dtype} of shape {first.shape}"
                 raise DataError(f"{where}: {name} {what} are {kinds}")
     if not len(train[0]):
         raise DataError(f"{where}: there are no training samples")
@@ -87,9 +87,7 @@ def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str,
     parted = {"train_inputs", "train_targets"} <= arrays.keys()
     if whole == parted or (whole and named & arrays.keys()):
         found = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(
-            f"{where}: must hold inputs and targets, or train_inputs and train_targets; it holds {found}"
-        )
+        raise DataError(f"{where}: must hold inputs and targets, or train_inputs and train_targets; it holds {found}")
     if whole:
         return _cut(_pair(arrays, "", where), spec.validation, spec.test, where)
     sets = {name: _pair(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
@@ -120,17 +118,15 @@ def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
         raise DataError(f"{at} have shape {inputs.shape}, must be (n, features...)")
     if inputs.dtype != np.uint8 and inputs.dtype.kind != "f":
         raise DataError(f"{at} are {inputs.dtype}, must be uint8 or a kind of float")
-    if len(inputs) != len(targets) if targets.ndim else True:
+    if not targets.ndim or len(inputs) != len(targets):
         raise DataError(f"{at} are {len(inputs)}, {prefix}targets have shape {targets.shape}")
-    inputs = inputs if inputs.dtype == np.uint8 else _float32(inputs, at)
+    inputs = np.ascontiguousarray(inputs) if inputs.dtype == np.uint8 else _float32(inputs, at)
     at = f"{where}: {prefix}targets"
     if targets.dtype.kind == "f" and targets.ndim in (1, 2) and all(targets.shape[1:]):
         return inputs, _float32(targets.reshape(len(targets), -1), at)
     if targets.dtype.kind not in "iu" or targets.ndim != 1:
         kind = f"{targets.dtype} of shape {targets.shape}"
-        raise DataError(
-            f"{at} are {kind}, must be labels (integers, (n,)) or numbers (floats, (n,) or (n, k))"
-        )
+        raise DataError(f"{at} are {kind}, must be labels (integers, (n,)) or numbers (floats, (n,) or (n, k))")
     if len(targets) and targets.max() > np.iinfo(np.int64).max:
         raise DataError(f"{at} hold label {targets.max()}, which is out of range")
     return inputs, np.ascontiguousarray(targets, np.int64)

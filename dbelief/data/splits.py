@@ -37,13 +37,11 @@ class Parts:
     test: np.ndarray
 
 
-def cut(
-    n: int, labels: np.ndarray | None, validation: float, test: float, where: str, seed: int = 0
-) -> Parts:
-    """Cut samples into three sets at random; each class is spread evenly where there are classes.
+def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where: str, seed: int = 0) -> Parts:
+    """Cut samples into three sets at random, class by class where there are classes.
 
-    Every set holds of each class its share, to within one sample; only where that would leave a class without a
-    training sample does it hold fewer.
+    Every set holds of each class its share, to within one sample; fewer only where a class would be left
+    without a training sample.
 
     Parameters
     ----------
@@ -66,9 +64,8 @@ def cut(
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
     if sum(sizes) > n - len(groups):
         left = "sample" if labels is None else "sample of each class"
-        raise DataError(
-            f"{where}: has {n} samples; {sizes[1]} for validation and {sizes[0]} for the test leave no {left} to train on"
-        )
+        held = f"{sizes[1]} for validation and {sizes[0]} for test"
+        raise DataError(f"{where}: of {n} samples, {held} leave no {left} to train on")
     rng = np.random.Generator(np.random.PCG64([seed, n]))
     counts = [len(group) for group in groups]
     room = [count - 1 for count in counts]

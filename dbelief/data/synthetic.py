@@ -14,9 +14,9 @@ from .splits import cut
 def load_synthetic(spec: SyntheticData, need: Collection[str]) -> Dataset:
     """Draw all samples and split them 80 / 10 / 10 percent; float32.
 
-    classes: x = centre of its class + noise * N(0, 1), centres drawn from N(0, 1), as many samples in each class
-    as in the others, to within one. regression: y = x . w + noise * N(0, 1), with x from N(0, 1) and w from
-    N(0, 1/features), so that y has a variance of about 1 before the noise; y has shape (n, 1).
+    classes: x = centre of its class + noise * N(0, 1), with centres from N(0, 1); classes are of one size,
+    to within one sample. regression: y = x . w + noise * N(0, 1), of shape (n, 1), with x from N(0, 1) and
+    w from N(0, 1/features), so that y has a variance of about 1 before the noise.
     """
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     inputs, targets = _classes(spec, rng) if spec.kind == "classes" else _regression(spec, rng)

@@ -7,7 +7,7 @@ remembers lines.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,15 +47,31 @@ for _kind, _pattern, _first in _SCALARS:
         _class.add_implicit_resolver(_TAG + _kind, re.compile(_pattern + r"\Z"), _first)
 
 
+def dotted(path: Path) -> str:
+    """Write a path as `strategy.rule.rate`; a name that is long or would not print is shortened or quoted."""
+    return ".".join(_printable(str(part)) for part in path)
+
+
+def _printable(text: str) -> str:
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return short if short.isprintable() and short else repr(short)
+
+
 @dataclass(frozen=True)
 class Document:
-    """Plain values, and the line (from 1) on which each field stands."""
+    """Plain values, and the line (from 1) on which each field stands.
+
+    `replaced` holds dotted paths of values that came from elsewhere, so that they have no line.
+    """
 
     value: object
     lines: Mapping[Path, int] = field(default_factory=dict)
+    replaced: Collection[str] = ()
 
     def line(self, path: Path) -> int | None:
         """Line of the field, or of the nearest section around it that was written down."""
+        if any(dotted(path[:depth]) in self.replaced for depth in range(1, len(path) + 1)):
+            return None
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path)
@@ -137,9 +153,7 @@ class _Reading:
                 raise _wrong(self.where, key.start_mark, "the name of a field must be text")
             if key.value in made:
                 first = self.lines[(*path, key.value)]
-                raise _wrong(
-                    self.where, key.start_mark, f"{key.value!r} is given twice, first on line {first}"
-                )
+                raise _wrong(self.where, key.start_mark, f"{key.value!r} is given twice, first on line {first}")
             self.lines[(*path, key.value)] = key.start_mark.line + 1
             made[key.value] = self.value(value, (*path, key.value))
         return made

@@ -39,9 +39,7 @@ class Limits(Section):
     def early(self) -> list[str]:
         """Names of the limits that need validation data and are set."""
         return [
-            name
-            for name in ("validation_accuracy", "validation_loss", "patience")
-            if getattr(self, name) is not None
+            name for name in ("validation_accuracy", "validation_loss", "patience") if getattr(self, name) is not None
         ]
 
 
@@ -51,8 +49,10 @@ class Evaluate(Section):
     every: Count | None = Field(
         default=None, description="Training samples from one evaluation to the next; null for half an epoch"
     )
-    keep: Literal["best", "last"] = Field(
-        default="best", description="Which parameters are the result; without validation data, the last"
+    keep: Literal["best", "last"] | None = Field(
+        default=None,
+        description="Which parameters are the result: those of the best evaluation, or the last; "
+        "null for the best where limits stop early, else the last",
     )
 
 
@@ -104,12 +104,8 @@ class Job(Section):
     grid: Annotated[
         tuple[Annotated[Whole, Field(ge=1, le=1024)], ...], Field(strict=False), AfterValidator(not_empty)
     ] = Field(default=(1,), description="Ranks of one model-parallel replica, per axis; only [1] for now")
-    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(
-        default=2, description="Parameter servers, a number"
-    )
-    replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(
-        default=1, description="Model replicas, a number"
-    )
+    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
+    replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
     threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
@@ -139,9 +135,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _limits_can_be_told(self) -> Self:
         if isinstance(self.data, NoData) and self.limits.epochs is not None:
-            raise refusal(
-                "limits.epochs", "there is no epoch where data.source is none; give samples or wall_s"
-            )
+            raise refusal("limits.epochs", "there is no epoch where data.source is none; give samples or wall_s")
         early = self.limits.early()
         if early and lacks_validation(self.data):
             raise refusal(f"limits.{early[0]}", "needs validation data, and the data section gives none")
@@ -169,13 +163,16 @@ class Job(Section):
         """
         return resolve(text, self.folder)
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the parameters of the best evaluation are the result, where there is validation data."""
+        return self.evaluate.keep == "best" or (self.evaluate.keep is None and bool(self.limits.early()))
+
     def to_yaml(self) -> str:
         """Write all fields, defaults too, as a job file that `parse_job` reads back into an equal job."""
         return to_yaml(self.model_dump(mode="json"))
 
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of the job's fields as canonical JSON; the folder does not count."""
-        text = json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False
-        )
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()

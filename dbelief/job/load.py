@@ -10,7 +10,7 @@ from dbelief.errors import JobError
 from . import document
 from .document import Document
 from .fields import Job
-from .problems import dotted, nearest, render
+from .problems import nearest, render
 
 _LARGEST_FILE_BYTES = 1 << 20
 
@@ -32,13 +32,11 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         field's dotted path, what is allowed, and the nearest right name where one is misspelt.
     """
     found = document.read(_text(path), str(path))
-    value, replaced = found.value, []
+    value = found.value
     for key, text in overrides.items():
         where = f"{path}: the value given for {key}"
-        replaced.append(_steps(key, path))
-        value = _put(value, replaced[-1], document.read(text, where).value, f"{path}: {key}")
-    lines = {place: line for place, line in found.lines.items() if not _below(place, replaced)}
-    return _check(Document(value, lines), path.absolute().parent, str(path))
+        value = _put(value, _steps(key, path), document.read(text, where).value, f"{path}: {key}")
+    return _check(Document(value, found.lines, overrides.keys()), path.absolute().parent, str(path))
 
 
 def parse_job(text: str, folder: Path, where: str) -> Job:
@@ -136,8 +134,3 @@ def _put(value: object, steps: document.Path, new: object, where: str) -> object
     if not isinstance(value, dict):
         raise JobError(f"{where}: {step!r} cannot be set in something that is neither a mapping nor a list")
     return {**value, step: _put(value.get(step), rest, new, where)}
-
-
-def _below(place: document.Path, replaced: list[document.Path]) -> bool:
-    """Whether a place lies at or below one whose value an override took."""
-    return any(dotted(place[: len(top)]) == dotted(top) for top in replaced)

@@ -73,12 +73,10 @@ _LAYER_WORDS = Words("one of dense with its units, relu, sigmoid, tanh")
 class LayersModel(Section):
     """A network of layers and a loss."""
 
-    layers: Annotated[
-        tuple[Annotated[Layer, _LAYER_WORDS], ...], Field(strict=False), AfterValidator(not_empty)
-    ] = Field(description="Layers from input to output: dense with its units, relu, sigmoid, tanh")
-    loss: Literal["softmax_cross_entropy", "square"] = Field(
-        description="Loss of a sample, averaged over a mini-batch"
+    layers: Annotated[tuple[Annotated[Layer, _LAYER_WORDS], ...], Field(strict=False), AfterValidator(not_empty)] = (
+        Field(description="Layers from input to output: dense with its units, relu, sigmoid, tanh")
     )
+    loss: Literal["softmax_cross_entropy", "square"] = Field(description="Loss of a sample, averaged over a mini-batch")
 
     def described(self) -> list[tuple[str, dict[str, Any]]]:
         """(kind, options) of each layer, from input to output."""
@@ -88,8 +86,8 @@ class LayersModel(Section):
 class PythonModel(Section):
     """An object in a user's file, with `parameters` and `loss_and_gradient`."""
 
-    python: Annotated[str, Field(pattern=r"^[^\x00]+\.py:[A-Za-z_][A-Za-z0-9_]*$"), Words("file.py:name")] = (
-        Field(description="file.py:name; the file is relative to the job file's folder")
+    python: Annotated[str, Field(pattern=r"^[^\x00]+\.py:[A-Za-z_][A-Za-z0-9_]*$"), Words("file.py:name")] = Field(
+        description="file.py:name; the file is relative to the job file's folder"
     )
 
     @property

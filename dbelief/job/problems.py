@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from .document import Document, Path
+from .document import Document, Path, dotted
 from .kinds import Section
 from .words import allowed, discriminator, section_in, variants
 
@@ -38,11 +38,6 @@ class Problem:
     def text(self) -> str:
         """Dotted path and sentence, on one line."""
         return f"{dotted(self.path)}: {self.sentence}" if self.path else self.sentence
-
-
-def dotted(path: Path) -> str:
-    """Write a path as `strategy.rule.rate`; a name that would not print is quoted."""
-    return ".".join(_printable(str(part)) for part in path)
 
 
 def render(error: ValidationError, job: type[Section], document: Document, where: str) -> str:
@@ -190,11 +185,6 @@ def _paths(section: type[Section]) -> Iterator[Path]:
         below = list(variants(field).values()) or ([one] if one else [])
         seen = dict.fromkeys(path for inner in below for path in _paths(inner))
         yield from ((name, *path) for path in seen)
-
-
-def _printable(text: str) -> str:
-    short = text if len(text) <= 60 else text[:57] + "..."
-    return short if short.isprintable() and short else repr(short)
 
 
 def _shown(value: object) -> str:

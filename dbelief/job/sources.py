@@ -17,9 +17,7 @@ class IdxData(Section):
     """The four MNIST files in IDX format."""
 
     source: Literal["idx"] = Field(description="Which source this is")
-    folder: PathText = Field(
-        description="Folder of train-images-idx3-ubyte and the three others, plain or .gz"
-    )
+    folder: PathText = Field(description="Folder of train-images-idx3-ubyte and the three others, plain or .gz")
     validation: Natural = Field(
         default=5000, description="Last images of the training file, kept for validation; a number of samples"
     )
@@ -43,9 +41,7 @@ class NpzData(Section):
     def _something_left(self) -> Self:
         shares = sum(part for part in (self.validation, self.test) if isinstance(part, float))
         if shares >= 1:
-            raise refusal(
-                "test", f"with validation must leave samples to train on, but both are {shares:g} of all"
-            )
+            raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
         return self
 
 
@@ -79,9 +75,7 @@ class SyntheticData(Section):
     @model_validator(mode="after")
     def _enough_samples(self) -> Self:
         if self.kind == "classes" and self.samples < 10 * self.classes:
-            raise refusal(
-                "samples", f"must be at least 10 per class, here {10 * self.classes}, not {self.samples}"
-            )
+            raise refusal("samples", f"must be at least 10 per class, here {10 * self.classes}, not {self.samples}")
         return self
 
 
@@ -91,9 +85,7 @@ class NoData(Section):
     source: Literal["none"] = Field(description="Which source this is")
 
 
-Data = Annotated[
-    DigitsData | IdxData | NpzData | LibsvmData | SyntheticData | NoData, Field(discriminator="source")
-]
+Data = Annotated[DigitsData | IdxData | NpzData | LibsvmData | SyntheticData | NoData, Field(discriminator="source")]
 
 
 def lacks_validation(data: Data) -> bool:

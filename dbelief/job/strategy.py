@@ -97,22 +97,16 @@ class Downpour(Section):
     def _dial(self) -> Self:
         if self.staleness is None:
             return self
-        wrong = [f"n_push {self.n_push}"] * (self.n_push > 1) + [f"n_fetch {self.n_fetch}"] * (
-            self.n_fetch > 1
-        )
+        wrong = [f"n_push {self.n_push}"] * (self.n_push > 1) + [f"n_fetch {self.n_fetch}"] * (self.n_fetch > 1)
         wrong += ["overlap true"] * self.overlap
         if wrong:
-            raise refusal(
-                "staleness", f"0 needs n_push 1, n_fetch 1 and overlap false, not {', '.join(wrong)}"
-            )
+            raise refusal("staleness", f"0 needs n_push 1, n_fetch 1 and overlap false, not {', '.join(wrong)}")
         return self
 
     @model_validator(mode="after")
     def _lease_holds_a_batch(self) -> Self:
         if self.lease is not None and self.lease < self.batch:
-            raise refusal(
-                "lease", f"must be at least one batch, {self.batch} samples, or null, not {self.lease}"
-            )
+            raise refusal("lease", f"must be at least one batch, {self.batch} samples, or null, not {self.lease}")
         return self
 
 

@@ -165,9 +165,7 @@ def _model(path: Path, name: str, found: Any) -> Model:
 
 def _raised(path: Path, what: str, error: BaseException) -> ModelError:
     """Name the last line of the user's file on the way to an error."""
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
-    ]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = f", line {lines[-1]}" if lines else ""
     cause = " ".join(str(error).split())
     return ModelError(f"{path}{line}: {what} raised {type(error).__name__}{': ' + cause if cause else ''}")

@@ -57,8 +57,7 @@ class SoftmaxCrossEntropy:
         """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
         if targets.ndim != 1 or targets.dtype.kind not in "iu":
             raise ModelError(
-                f"loss {self.name}: got targets {targets.dtype} of shape {targets.shape}, "
-                "expected integers (m,)"
+                f"loss {self.name}: got targets {targets.dtype} of shape {targets.shape}, expected integers (m,)"
             )
         # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
         highest = int(targets.view(f"u{targets.dtype.itemsize}").max())

@@ -29,12 +29,7 @@ class Workspace:
         is longer than ever before, or when the rest of the shape or the dtype changes.
         """
         buffer = self._buffers.get(name)
-        if (
-            buffer is None
-            or buffer.shape[0] < shape[0]
-            or buffer.shape[1:] != shape[1:]
-            or buffer.dtype != dtype
-        ):
+        if buffer is None or buffer.shape[0] < shape[0] or buffer.shape[1:] != shape[1:] or buffer.dtype != dtype:
             buffer = self._buffers[name] = self._allocate(shape, dtype)
         return buffer[: shape[0]]
 

@@ -40,9 +40,7 @@ class Adagrad:
         """The sums start at a0."""
         return self.a0
 
-    def apply(
-        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
-    ) -> None:
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and A in place, compiled (see `Rule.apply`)."""
         _loop(w, g, *states, rate, self.eps)
 

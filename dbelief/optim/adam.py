@@ -41,9 +41,7 @@ class Adam:
         """Both moments start at 0, which the corrections make up for."""
         return 0.0
 
-    def apply(
-        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
-    ) -> None:
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and both moments in place, compiled (see `Rule.apply`)."""
         _loop(w, g, *states, *self._scalars(rate, step))
 

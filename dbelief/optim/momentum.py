@@ -35,9 +35,7 @@ class Momentum:
         """At rest."""
         return 0.0
 
-    def apply(
-        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
-    ) -> None:
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and v in place, compiled (see `Rule.apply`)."""
         _loop(w, g, *states, rate, self.mu)
 

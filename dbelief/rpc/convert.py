@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
 
-DTYPES = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
+DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
 """Payload codecs that this version reads."""
 
 

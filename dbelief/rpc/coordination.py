@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -99,6 +100,7 @@ class Membership:
         address: str = "",
         layout: Layout | None = None,
         source_digest: str = "",
+        wish: int | None = None,
     ) -> None:
         self.client = client
         self.role = role
@@ -117,6 +119,7 @@ class Membership:
                 name=f"{socket.gethostname()}:{os.getpid()}",
                 layout=layout_to_wire(layout) if layout is not None else [],
                 source_digest=source_digest,
+                wish=wish,
                 token=secrets.randbits(63),
             ),
         )
@@ -193,7 +196,5 @@ class Membership:
         self._ended.set()
         self._thread.join()
         if not self.lost:
-            try:
+            with contextlib.suppress(Failure):
                 self.beat(leaving=True, reason=reason)
-            except Failure:
-                pass

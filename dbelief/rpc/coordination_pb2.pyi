@@ -131,6 +131,7 @@ class JoinRequest(_message.Message):
     SOURCE_DIGEST_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
+    WISH_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     job: _builtins.str
     """the job's id as learnt from Status"""
@@ -144,6 +145,8 @@ class JoinRequest(_message.Message):
     """random per process life; a repeated Join with one token gets one answer"""
     highest_epoch: _builtins.int
     """shards: highest shard epoch known to it"""
+    wish: _builtins.int
+    """the number it would like; given where it is free; absent: any"""
     @_builtins.property
     def layout(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tensor]:
         """replicas and clients: the model's layout"""
@@ -159,12 +162,15 @@ class JoinRequest(_message.Message):
         source_digest: _builtins.str = ...,
         token: _builtins.int = ...,
         highest_epoch: _builtins.int = ...,
+        wish: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "highest_epoch", b"highest_epoch", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "highest_epoch", b"highest_epoch", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__wish: _TypeAlias = _typing.Literal["wish"]  # noqa: Y015
+    _WhichOneofArgType__wish: _TypeAlias = _typing.Literal["_wish", b"_wish"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wish) -> _WhichOneofReturnType__wish | None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
 

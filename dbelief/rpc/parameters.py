@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Unreachable
 from dbelief.layout import Span
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
@@ -119,7 +119,7 @@ class ShardedParameters:
     def _target(self, place: Place) -> wire.Target:
         return wire.Target(job=self.job, shard_epoch=place.shard_epoch)
 
-    # -- pull ----------------------------------------------------------------------------------------------------
+    # -- pull --------------------------------------------------------------------------------------------
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
         """See `Parameters.pull`.
@@ -163,7 +163,7 @@ class ShardedParameters:
                 for segment in self._stub(place).Pull(request, timeout=self._deadline_s * max(1, len(indices) // 64)):
                     yield self.placement.spans[segment.index], numbers(segment)
 
-    # -- push ----------------------------------------------------------------------------------------------------
+    # -- push --------------------------------------------------------------------------------------------
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
         """See `Parameters.push`.
@@ -202,7 +202,7 @@ class ShardedParameters:
         applied = len(self.placement.spans) - totals["duplicates"]
         return Pushed(totals["staleness"] / max(1, applied), totals["duplicates"], totals["lost"])
 
-    # -- both ----------------------------------------------------------------------------------------------------
+    # -- both --------------------------------------------------------------------------------------------
 
     def _run(
         self,

@@ -1,0 +1,5 @@
+"""`python -m dbelief`: the same as the `dbelief` command."""
+
+from dbelief.cli import main
+
+main()

@@ -1,0 +1,96 @@
+"""The `dbelief` command: what is for people here, one command per role from its program by entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
+
+import click
+
+from dbelief.console import exits_cleanly
+
+GROUP = "dbelief.commands"
+
+
+class Commands(click.Group):
+    """Finds the programs' commands by entry point, and imports only the one that is asked for."""
+
+    @staticmethod
+    def _programs() -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=GROUP)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted({*super().list_commands(ctx), *self._programs()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command of ours, or a program's."""
+        program = self._programs().get(cmd_name)
+        if program is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = program.load()
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("dbelief"), prog_name="dbelief")
+def main() -> None:
+    """Train models on machines that are slow, mixed, far apart, or may vanish."""
+
+
+@main.command("train")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
+def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool) -> None:
+    """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
+    from dbelief.train import run_job
+
+    with exits_cleanly():
+        code = run_job(job_file, _pairs(overrides), resume, quiet)
+    raise SystemExit(code)
+
+
+@main.command("evaluate")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--on", "split", type=click.Choice(["validation", "test"]), default="test", show_default=True)
+def evaluate_command(run: Path, split: str) -> None:
+    """Evaluate the model of a run folder on its job's data."""
+    from dbelief.train import evaluate_run
+
+    with exits_cleanly():
+        print(json.dumps(evaluate_run(run, split)))
+
+
+@main.group("job")
+def job_group() -> None:
+    """Look after job files."""
+
+
+@job_group.command("check")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
+    """Check a job file, its data and its model, without training."""
+    from dbelief.train import check_job
+
+    with exits_cleanly():
+        for line in check_job(job_file, _pairs(overrides)):
+            print(line)
+
+
+def _pairs(items: tuple[str, ...]) -> dict[str, str]:
+    """FIELD=VALUE options as a mapping."""
+    for item in items:
+        if "=" not in item:
+            raise click.UsageError(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
+    return dict(item.split("=", 1) for item in items)
+
+
+if os.environ.get("DBELIEF_DEBUG"):
+    import faulthandler
+
+    faulthandler.enable()

@@ -1,0 +1,183 @@
+"""`dbelief train`: a whole job on this machine, every role a process of its own."""
+
+from __future__ import annotations
+
+import math
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dbelief.console import announce, on_signals
+from dbelief.errors import DbeliefError, Failure, Mistake
+from dbelief.job import Job
+from dbelief.processes import RESTARTS, Child, end_all
+from dbelief.registry import EmbeddedRegistry, embedded_available
+from dbelief.report.folder import prepare_folder
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import OVER, CoordinatorClient
+
+START_S = 60.0
+"""How long the coordinator may take to come up."""
+LOOK_S = 0.25
+STOP_S = 60.0
+"""How long a clean end may take after Ctrl-C."""
+
+_STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
+
+
+class Cluster:
+    """Registry, coordinator, shards and workers of one job, on loopback.
+
+    Parameters
+    ----------
+    job_file
+        Where the job was loaded from, with `overrides` applied: children load it again.
+    show
+        Called a few times a second with the job's status as a mapping, for the live view.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        job_file: Path,
+        overrides: Mapping[str, str],
+        resume: bool,
+        show: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self.job = job
+        self.folder = prepare_folder(job, resume)
+        self._job_file = job_file
+        self._overrides = overrides
+        self._resume = resume
+        self._show = show
+        self._logs = self.folder / "logs"
+        self._logs.mkdir(exist_ok=True)
+        self._children: list[Child] = []
+
+    def run(self) -> int:
+        """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, 130 stopped by Ctrl-C."""
+        interrupted = on_signals()
+        with ExitStack() as stack:
+            stack.callback(end_all, self._children)
+            registry = "memory:"
+            if embedded_available():
+                registry = stack.enter_context(EmbeddedRegistry(self.folder / "registry")).url
+            else:
+                announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
+            coordinator = self._start_coordinator(registry, scratch)
+            client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
+            stack.callback(client.close)
+            self._start_members(client.address)
+            return self._watch(coordinator, client, interrupted.is_set)
+
+    def _start_coordinator(self, registry: str, scratch: Path) -> Child:
+        arguments = ["coordinator", str(self._job_file), "--listen", "127.0.0.1:0", "--registry", registry]
+        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
+        arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
+        arguments += ["--resume"] * self._resume
+        return self._start("coordinator", arguments)
+
+    def _start(self, name: str, arguments: list[str], restarts: int = 0) -> Child:
+        child = Child(name, arguments, self._logs / f"{name}.log", restarts)
+        self._children.append(child)
+        child.start()
+        return child
+
+    def _address(self, coordinator: Child, scratch: Path, interrupted: Callable[[], bool]) -> str:
+        """Where the coordinator listens, as soon as it does."""
+        until_s = time.monotonic() + START_S
+        while not (scratch / "address").exists():
+            if coordinator.code is not None:
+                words = coordinator.last_words().removeprefix("Error: ")
+                raise (Mistake if coordinator.code == Mistake.exit_code else Failure)(words)
+            if interrupted():
+                raise Failure("stopped before the coordinator was up")
+            if time.monotonic() > until_s:
+                raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
+            time.sleep(0.02)
+        return (scratch / "address").read_text()
+
+    def _start_members(self, address: str) -> None:
+        record = ["--record", str(self.folder / "record")] * self.job.record
+        for number in range(self.job.shards):
+            self._start(f"ps-{number}", ["ps", "--coordinator", address, "--number", str(number), *record])
+        worker = ["worker", "--coordinator", address, "--threads", str(self.job.threads), *record]
+        for number in range(self.job.replicas):
+            self._start(f"worker-{number}", [*worker, "--number", str(number)], RESTARTS)
+
+    def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
+        """Show how it goes until the coordinator ends; see to those who die."""
+        stop_by_s = 0.0
+        while coordinator.code is None:
+            if interrupted() and not stop_by_s:
+                stop_by_s = time.monotonic() + STOP_S
+                self._ask_to_stop(client)
+            if stop_by_s and time.monotonic() > stop_by_s:
+                raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
+            try:
+                status = client.status()
+            except DbeliefError:
+                continue  # it has just ended: the loop's condition sees that
+            self._show(status_of(status))
+            if status.state not in OVER:
+                self._see_to_the_dead(client)
+            time.sleep(LOOK_S)
+        if coordinator.code < 0:
+            name = signal.Signals(-coordinator.code).name
+            raise Failure(f"the coordinator was killed by {name}; `--resume` goes on from its last snapshot set")
+        return 130 if interrupted() else coordinator.code
+
+    def _ask_to_stop(self, client: CoordinatorClient) -> None:
+        announce("stopping: leased work is finished, a snapshot set taken")
+        try:
+            client.call("Stop", wire.StopRequest(reason="stopped by Ctrl-C"))
+        except DbeliefError as error:
+            announce(f"the coordinator could not be told to stop: {error}")
+
+    def _see_to_the_dead(self, client: CoordinatorClient) -> None:
+        """Restart workers; when nobody is left who may be restarted, say what and why, and end."""
+        workers = [child for child in self._children if child.name.startswith("worker")]
+        alive = [child.revive(time.monotonic()) for child in workers]
+        if workers and not any(alive):
+            words = workers[-1].last_words().removeprefix("Error: ")
+            reason = f"every worker died {RESTARTS + 1} times; the last words: {words}"
+            client.call("Report", wire.ReportRequest(trouble=reason))
+
+
+def status_of(status: wire.StatusReply) -> dict[str, Any]:
+    """The status as the live view takes it."""
+    return {
+        "job": status.job,
+        "state": _STATES[status.state],
+        "reason": status.reason or (f"waiting for {status.waiting_for}" if status.waiting_for else ""),
+        "samples": status.samples,
+        "total_samples": status.total_samples or None,
+        "epoch": status.epoch,
+        "loss": _known(status.loss),
+        "validation_accuracy": _known(status.validation_accuracy),
+        "validation_loss": _known(status.validation_loss),
+        "samples_per_s": status.samples_per_s,
+        "staleness_mean": _known(status.staleness_mean),
+        "elapsed_s": status.elapsed_s,
+        "shards": status.shards,
+        "members": [
+            {
+                "id": member.id,
+                "role": "ps" if member.role == wire.ROLE_SHARD else "worker",
+                "state": member.state,
+                "samples": member.samples,
+                "staleness": _known(member.staleness_mean),
+                "last_seen_s": member.silent_s,
+            }
+            for member in status.members
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,102 @@
+"""The processes of a local cluster: started, watched, restarted a few times, ended by their own ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dbelief.registry import with_parent
+
+RESTARTS = 3
+BACK_OFF_S = (0.5, 1.0, 2.0)
+
+
+@dataclass
+class Child:
+    """One `dbelief` command as a child process; must be started from the main thread.
+
+    Each child has a session of its own, so that Ctrl-C reaches the launcher alone, and is killed by the kernel when
+    the launcher dies, however it dies.
+
+    Attributes
+    ----------
+    name
+        "ps-0", "worker-2": also the name of its log.
+    arguments
+        What follows `dbelief` on its command line.
+    restarts
+        How often it may be started again.
+    """
+
+    name: str
+    arguments: list[str]
+    log: Path
+    restarts: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    started: int = 0
+    _due_s: float = field(default=0.0, repr=False)
+
+    def start(self) -> None:
+        """Start it, its output appended to its log."""
+        command = [sys.executable, "-P", "-m", "dbelief", *self.arguments]
+        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [*guard, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self.started += 1
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return None if self.process is None else self.process.poll()
+
+    def revive(self, now_s: float) -> bool:
+        """Start it again if it died and may be; False where it has died for good. To be called again and again."""
+        if self.code in (None, 0):
+            return True
+        if self.started > self.restarts:
+            return False
+        if not self._due_s:
+            self._due_s = now_s + BACK_OFF_S[min(self.started, len(BACK_OFF_S)) - 1]
+        elif now_s >= self._due_s:
+            self._due_s = 0.0
+            self.start()
+        return True
+
+    def last_words(self) -> str:
+        """Last line of its log."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def end(self, grace_s: float) -> None:
+        """Ask it to end, wait, and kill it if it does not."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def end_all(children: list[Child], grace_s: float = 5.0) -> None:
+    """End all children, those that have not ended by themselves within `grace_s`."""
+    until_s = time.monotonic() + grace_s
+    for child in children:
+        if child.process is not None:
+            try:
+                child.process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+    for child in children:
+        child.end(2.0)

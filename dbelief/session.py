@@ -1,0 +1,212 @@
+"""A pusher's place in a job: the job learnt, the model built, joined, initial values there, shards at hand.
+
+Used by the worker and by people's own loops (`dbelief.connect`); what they do in between is theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.backend import Backend, aligned, choose
+from dbelief.data import Dataset, load
+from dbelief.errors import ModelError, NotFinite
+from dbelief.job import Job, LayersModel, parse_job
+from dbelief.layout import Layout
+from dbelief.nn import Model, build_network, load_python_model
+from dbelief.placement import Placement
+from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import CoordinatorClient, Membership
+from dbelief.rpc.parameters import ShardedParameters
+
+
+def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
+    """The job's model, and the sha256 of its source ("" for layers).
+
+    Raises
+    ------
+    ModelError
+        Where it cannot be built, or layers are asked for without data to size them.
+    """
+    if not isinstance(job.model, LayersModel):
+        return load_python_model(job.path(job.model.file), job.model.object)
+    if data is None or data.train is None:
+        raise ModelError("a model of layers takes its sizes from data, and data.source is none; use a Python model")
+    outputs = data.classes if data.classes is not None else int(np.prod(data.train.targets.shape[1:], dtype=int))
+    network = build_network(
+        job.model.described(),
+        job.model.loss,
+        features=math.prod(data.features),
+        outputs=outputs,
+        backend=backend,
+    )
+    return network, ""
+
+
+def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
+    """The model's layout and its initial values as one (N,) float32 vector: same job, same bits.
+
+    Raises
+    ------
+    ModelError
+        Where the model's tensors are not float32 arrays.
+    """
+    drawn = {name: np.asarray(values) for name, values in model.parameters(np.random.default_rng(job.seed)).items()}
+    for name, values in drawn.items():
+        if values.dtype != np.float32:
+            raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
+    layout = Layout.of(drawn)
+    return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
+
+
+def check_finite(values: np.ndarray, layout: Layout, what: str = "gradient") -> float:
+    """The Euclidean norm of (N,) float32 values.
+
+    Raises
+    ------
+    NotFinite
+        Where there is NaN or infinity; names the tensor and counts the numbers.
+
+    Notes
+    -----
+    One pass, without a temporary: the squares' sum is finite only if all numbers are (or are huge, which is looked
+    into).
+    """
+    squares = float(np.dot(values, values))
+    if math.isfinite(squares):
+        return math.sqrt(squares)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if not bad.size:  # the squares overflow float32, the numbers do not
+        return float(np.linalg.norm(values.astype(np.float64)))
+    name = layout.tensor_at(int(bad[0]))
+    raise NotFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")
+
+
+@dataclass
+class Session:
+    """One life of one pusher.
+
+    Attributes
+    ----------
+    sequences
+        Per named vector the number of the last push.
+    """
+
+    job: Job
+    data: Dataset | None
+    backend: Backend
+    model: Model
+    layout: Layout
+    client: CoordinatorClient
+    member: Membership
+    parameters: ShardedParameters
+    pusher: Pusher
+    sequences: dict[str, int]
+
+    @classmethod
+    def open(
+        cls,
+        address: str,
+        role: wire.Role.ValueType,
+        patience_s: float,
+        folder: Path | None = None,
+        wish: int | None = None,
+    ) -> Session:
+        """Join the job at a coordinator and wait until it trains.
+
+        Parameters
+        ----------
+        patience_s
+            How long to wait for the coordinator to answer.
+        folder
+            Where relative paths of the job start on this machine; None: where they do on the coordinator's.
+
+        Raises
+        ------
+        Mistake, Failure
+            Naming what is wrong: the job's data or model on this machine, a layout unlike the others', nobody there.
+        """
+        client = CoordinatorClient(address)
+        try:
+            client.wait(patience_s)
+            status = client.status(job=True)
+            job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
+            backend = choose(job.device)
+            data = None if job.data.source == "none" else load(job.data, job.folder)
+            model, source = build_model(job, data, backend)
+            layout, initial = initial_values(job, model)
+            member = Membership(client, role, job.name, layout=layout, source_digest=source, wish=wish)
+        except BaseException:
+            client.close()
+            raise
+        member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
+        assert member.placement is not None
+        pusher = Pusher(member.id, member.incarnation)
+        rule = (job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+
+        def refresh() -> Placement:
+            member.beat()
+            assert member.placement is not None
+            return member.placement
+
+        parameters = ShardedParameters(
+            job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=refresh
+        )
+        session = cls(job, data, backend, model, layout, client, member, parameters, pusher, {})
+        session._initialise(initial)
+        return session
+
+    def _initialise(self, initial: np.ndarray) -> None:
+        """Push the initial values if told to, and wait until the job trains."""
+        member, join_s = self.member, self.job.deadlines.join_s
+
+        def trains() -> bool:
+            return member.state >= wire.STATE_READY
+
+        member.wait_for(lambda: trains() or member.initialise, join_s, "initial values")
+        if not trains():
+            self.assign(PARAMETERS, initial)
+            request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
+            self.client.call("Report", request)
+            member.wait_for(trains, join_s, "the first snapshot set")
+
+    def next_sequence(self, vector: str = PARAMETERS) -> int:
+        """Number of the next push into a named vector."""
+        return self.sequences.get(vector, 0) + 1
+
+    def assign(self, vector: str, values: np.ndarray) -> None:
+        """Store (N,) float32 values under a name on the shards."""
+        versions = np.zeros(len(self.parameters.placement.spans), np.int64)
+        self.sequences[vector] = self.next_sequence(vector)
+        self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
+
+    def push(
+        self,
+        gradient: np.ndarray,
+        versions: np.ndarray,
+        sequence: int,
+        rate: float,
+        samples: int,
+        clock: int = 0,
+    ) -> Pushed:
+        """Push a checked gradient by the job's rule; returns when all shards have it.
+
+        Raises
+        ------
+        NotFinite
+            Before the first byte leaves; names the tensor.
+        """
+        check_finite(gradient, self.layout)
+        push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
+        self.sequences[PARAMETERS] = sequence
+        return self.parameters.push(gradient, versions, push)
+
+    def close(self, reason: str) -> None:
+        """Say goodbye and close all channels."""
+        self.member.leave(reason)
+        self.parameters.close()
+        self.client.close()

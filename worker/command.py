@@ -1,0 +1,74 @@
+"""`dbelief worker`: one model replica of a job."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import click
+
+from dbelief.console import announce, exits_cleanly, on_signals
+from dbelief.rpc.settings import limit_threads, prepare_process
+
+
+@click.command("worker")
+@click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
+@click.option("--threads", default=1, show_default=True, help="BLAS threads of this replica.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Where the job's relative paths start on this machine; default: as on the coordinator's.",
+)
+@click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log for a replay.")
+@click.option("--number", type=int, default=None, help="The replica number to ask for; default: any free.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
+def command(
+    coordinator: str,
+    threads: int,
+    folder: Path | None,
+    metrics_listen: str | None,
+    record: Path | None,
+    number: int | None,
+    patience: float,
+) -> None:
+    """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
+    prepare_process()
+    limit_threads(threads)
+    with exits_cleanly():
+        _run(coordinator, folder, metrics_listen, record, number, patience, on_signals())
+
+
+def _run(
+    coordinator: str,
+    folder: Path | None,
+    metrics_listen: str | None,
+    record: Path | None,
+    number: int | None,
+    patience: float,
+    interrupted: threading.Event,
+) -> None:
+    from dbelief.metrics import Metrics
+    from dbelief.rpc import coordination_pb2 as wire
+    from dbelief.session import Session
+
+    from .replica import Replica
+
+    metrics = Metrics("worker")
+    if metrics_listen is not None:
+        host, _, port = metrics_listen.rpartition(":")
+        announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
+    session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number)
+    reason = "failed"
+    try:
+        announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")
+        replica = Replica(session, metrics, interrupted)
+        try:
+            reason = replica.run()
+        finally:
+            replica.write_record(record)
+        announce(f"replica {session.member.id} of job {session.job.name} ends: {reason}")
+    finally:
+        session.close(reason)
+        metrics.close()

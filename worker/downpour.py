@@ -1,0 +1,212 @@
+"""Downpour SGD on a replica (DistBelief, section 4.1 and Algorithm 7.1 of its appendix).
+
+For each mini-batch `step` of a lease:
+
+    if step mod n_fetch == 0:          parameters <- fetched from the shards
+    gradient <- of the mini-batch;     accrued <- accrued + gradient
+    parameters <- parameters - alpha * gradient        where the next mini-batch still uses them
+    if (step + 1) mod n_push == 0:     push accrued;   accrued <- 0      (literal order: step mod n_push == 0)
+
+The aligned order makes a fetch see all that this replica computed before it; the literal one fetches first, so that
+local progress is wiped and reappears up to n_push - 1 steps late. At the end of a lease the rest is pushed in both.
+New parameters are swapped in between mini-batches only. Without `overlap` a fetch waits for the acknowledgement of
+the push before it, so that one replica with n_fetch = n_push = 1 is exactly SGD.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dbelief.backend import Backend, aligned
+from dbelief.layout import Layout
+from dbelief.nn import Batch, Model
+from dbelief.optim import make_rule
+from dbelief.work import Cadence, Lease
+
+from .buffers import Fetched, Outgoing
+from .fetcher import Fetcher
+from .sender import Sender
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the job file says about how a replica trains.
+
+    Attributes
+    ----------
+    rate
+        Learning rate by samples leased before.
+    local_rate
+        alpha of the local step between fetches; None: the push's own rate.
+    overlap
+        Let a fetch run ahead of the push before it.
+    clip_norm
+        Longest gradient of a mini-batch; None: any.
+    """
+
+    cadence: Cadence
+    rate: Callable[[int], float]
+    local_rate: float | None = None
+    overlap: bool = False
+    clip_norm: float | None = None
+
+
+class Phases:
+    """Seconds that the compute thread spent in each phase."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("fetch", "compute", "push", "wait", "data"), 0.0)
+        self._at = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """Book the time since the last call on `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._at
+        self._at = now
+
+
+class Downpour:
+    """Trains leases on the compute thread, between a fetch and a push thread.
+
+    Parameters
+    ----------
+    batches
+        Gives the mini-batch for (epoch, start, stop) of an epoch's permutation.
+    noted
+        Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        layout: Layout,
+        backend: Backend,
+        fetcher: Fetcher,
+        sender: Sender,
+        batches: Callable[[int, int, int], Batch],
+        settings: Settings,
+        phases: Phases,
+        noted: Callable[[Lease, int, np.ndarray], None] | None = None,
+    ) -> None:
+        self._model = model
+        self._layout = layout
+        self._backend = backend
+        self._fetcher = fetcher
+        self._sender = sender
+        self._batches = batches
+        self._settings = settings
+        self._phases = phases
+        self._noted = noted
+        self._sgd = make_rule("sgd", {})
+        # With n_push = 1 gradients are computed where they are sent from; else summed up from here.
+        self._gradient = backend.to_device(aligned(layout.size, np.float32))
+        self._gradient_views = layout.views(self._gradient)
+        self._parameters: Fetched | None = None
+
+    def train(self, lease: Lease) -> None:
+        """Compute and push one lease; returns when every push of it is acknowledged.
+
+        Raises
+        ------
+        NotFinite
+            Where a gradient is not finite; names the tensor.
+        Failure
+            Where shards cannot be reached or refuse.
+        """
+        cadence = self._settings.cadence
+        steps = cadence.steps(lease.samples)
+        sequence = lease.first_sequence
+        slot: Outgoing | None = None
+        for step in range(steps):
+            parameters = self._fetch(lease, step)
+            first = lease.start + step * cadence.batch
+            batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
+            self._phases.end("data")
+            if slot is None:
+                slot = self._open(lease, step, sequence)
+            self._compute(parameters, batch, slot)
+            if step + 1 < steps and not cadence.fetches_at(step + 1):
+                self._local_step(parameters, slot)
+            self._phases.end("compute")
+            if cadence.pushes_after(step, steps):
+                self._finish(slot, parameters)
+                slot, sequence = None, sequence + 1
+        self._sender.flush()
+        self._phases.end("push")
+
+    def _fetch(self, lease: Lease, step: int) -> Fetched:
+        """The parameters that mini-batch `step` is computed from."""
+        clock = lease.clock + step
+        if self._parameters is None or self._settings.cadence.fetches_at(step):
+            if not self._settings.overlap:
+                self._sender.flush()
+                self._phases.end("push")
+            elif step == 0:
+                self._fetcher.discard()
+            self._fetcher.ask(clock)
+            self._parameters = self._fetcher.take()
+            self._parameters.to_device()
+            if self._settings.overlap:
+                self._fetcher.ask(clock)  # filled while this one is computed on
+            self._phases.end("fetch")
+        if self._noted is not None:
+            self._noted(lease, step, self._parameters.versions)
+        return self._parameters
+
+    def _open(self, lease: Lease, step: int, sequence: int) -> Outgoing:
+        """A free buffer, for the push that begins with mini-batch `step`."""
+        slot = self._sender.slot()
+        self._phases.end("push")
+        slot.sequence = sequence
+        slot.samples = slot.steps = 0
+        slot.loss_sum = 0.0
+        slot.clock = lease.clock + step
+        slot.rate = self._settings.rate(lease.samples_before + step * self._settings.cadence.batch)
+        return slot
+
+    def _compute(self, parameters: Fetched, batch: Batch, slot: Outgoing) -> None:
+        """Add the mini-batch's gradient to what the slot has accrued."""
+        if self._settings.cadence.n_push == 1:
+            loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
+            self._clip(slot.device)
+        else:
+            loss = self._model.loss_and_gradient(parameters.views, batch, self._gradient_views)
+            self._clip(self._gradient)
+            if slot.steps == 0:
+                slot.device[:] = self._gradient
+            else:
+                self._backend.xp.add(slot.device, self._gradient, out=slot.device)
+        slot.samples += len(batch)
+        slot.steps += 1
+        slot.loss_sum += loss * len(batch)
+
+    def _clip(self, gradient: Any) -> None:
+        """Shorten a gradient that is longer than clip_norm."""
+        if self._settings.clip_norm is None:
+            return
+        xp = self._backend.xp
+        norm = float(xp.sqrt(xp.dot(gradient, gradient)))
+        if norm > self._settings.clip_norm:
+            xp.multiply(gradient, np.float32(self._settings.clip_norm / norm), out=gradient)
+
+    def _local_step(self, parameters: Fetched, slot: Outgoing) -> None:
+        """Move the replica's own copy by the gradient of this mini-batch, by plain SGD."""
+        alpha = self._settings.local_rate
+        rate = np.float32(slot.rate if alpha is None else alpha)
+        gradient = slot.device if self._settings.cadence.n_push == 1 else self._gradient
+        if self._backend.name == "numpy":
+            self._sgd.apply(parameters.device, gradient, (), rate, 1)
+        else:
+            self._sgd.apply_reference(self._backend.xp, parameters.device, gradient, (), rate, 1)
+        parameters.stepped = True
+
+    def _finish(self, slot: Outgoing, parameters: Fetched) -> None:
+        slot.to_host()
+        slot.versions[:] = parameters.versions
+        self._sender.send(slot)
+        self._phases.end("push")

@@ -1,0 +1,74 @@
+"""The fetch thread: the newest parameters, one copy being computed on while the other is filled."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from dbelief.errors import Failure
+from dbelief.placement import Parameters
+
+from .buffers import Fetched
+
+
+class Fetcher:
+    """Fetches parameters on a thread of its own.
+
+    Parameters
+    ----------
+    copies
+        Two copies. The caller computes on the one it took last; a fetch fills the other.
+    """
+
+    def __init__(self, parameters: Parameters, copies: tuple[Fetched, Fetched]) -> None:
+        self._parameters = parameters
+        self._spare, self._taken = copies
+        self._asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._filled: queue.SimpleQueue[Failure | None] = queue.SimpleQueue()
+        self._under_way = False
+        self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
+        self._thread.start()
+
+    def ask(self, clock: int) -> None:
+        """Begin to fill the spare copy for `clock`, unless that is under way."""
+        if not self._under_way:
+            self._under_way = True
+            self._asked.put(clock)
+
+    def take(self) -> Fetched:
+        """The filled copy; waits for it. From now on the copy taken before is the spare one.
+
+        Raises
+        ------
+        Failure
+            What ended the fetch.
+        """
+        assert self._under_way, "take() without ask()"
+        error = self._filled.get()
+        self._under_way = False
+        if error is not None:
+            raise error
+        self._spare, self._taken = self._taken, self._spare
+        return self._taken
+
+    def discard(self) -> None:
+        """Wait for a fetch that is under way and forget it: it was asked for too long ago."""
+        if self._under_way:
+            self._under_way = False
+            self._filled.get()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._asked.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (clock := self._asked.get()) is not None:
+            if self._spare.stepped:  # nothing of it may be taken for unchanged
+                self._spare.versions[:] = -1
+                self._spare.stepped = False
+            try:
+                self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)
+                self._filled.put(None)
+            except Failure as error:
+                self._filled.put(error)

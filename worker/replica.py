@@ -1,0 +1,227 @@
+"""A replica's life: leases asked for, trained or evaluated, and reported, until there is nothing more to do."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from typing import Any
+
+from dbelief.backend import Backend
+from dbelief.data import BatchBuffer, Split, permutation
+from dbelief.errors import DataError, NotFinite, Refused
+from dbelief.evaluation import evaluate
+from dbelief.metrics import Metrics
+from dbelief.nn import Batch
+from dbelief.pushes import Pushed
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.schedule import rate_at, total_samples
+from dbelief.session import Session
+from dbelief.work import Cadence, Lease
+
+from .buffers import Fetched, Outgoing
+from .downpour import Downpour, Phases, Settings
+from .fetcher import Fetcher
+from .record import Recorder
+from .sender import Sender
+
+REPORT_EVERY_S = 0.2
+SLOTS = 2
+"""Gradient buffers: one being computed, one on its way."""
+
+
+class Batches:
+    """Mini-batches of one split, by epoch and range of the epoch's seeded permutation."""
+
+    def __init__(self, split: Split, batch: int, seed: int, backend: Backend) -> None:
+        self._split = split
+        self._buffer = BatchBuffer(split, batch)
+        self._seed = seed
+        self._backend = backend
+        self._epoch = -1
+        self._order = permutation(0, seed, 0)
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Batch:
+        """The samples [start, stop) of an epoch, where the model computes."""
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, permutation(len(self._split), self._seed, epoch)
+        batch = self._split.gather(self._order[start:stop], self._buffer)
+        if self._backend.name == "numpy":
+            return batch
+        return Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
+
+
+class Replica:
+    """One life of one model replica.
+
+    Parameters
+    ----------
+    session
+        Its place in the job.
+    interrupted
+        Set when the process is asked to end: the lease at hand is finished first.
+    """
+
+    def __init__(self, session: Session, metrics: Metrics, interrupted: threading.Event) -> None:
+        self._session = session
+        self._metrics = metrics
+        self._interrupted = interrupted
+        self._recorder = Recorder()
+        self._phases = Phases()
+        self._told = wire.Progress()
+        self._told_lock = threading.Lock()
+        self._reported_s = 0.0
+        job, layout, backend = session.job, session.layout, session.backend
+        segments = len(session.parameters.placement.spans)
+        self._fetcher = Fetcher(
+            session.parameters,
+            (Fetched.make(layout, segments, backend), Fetched.make(layout, segments, backend)),
+        )
+        self._sender = Sender(
+            self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
+        )
+        if session.data is None or session.data.train is None:
+            raise DataError(
+                "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
+            )
+        strategy = job.strategy
+        self._downpour = Downpour(
+            session.model,
+            layout,
+            backend,
+            self._fetcher,
+            self._sender,
+            Batches(session.data.train, strategy.batch, job.seed, backend),
+            Settings(
+                Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
+                functools.partial(rate_at, job, total=total_samples(job.limits, len(session.data.train))),
+                strategy.local_rate,
+                strategy.overlap,
+                strategy.clip_norm,
+            ),
+            self._phases,
+            self._noted if job.record else None,
+        )
+
+    def run(self) -> str:
+        """Work until the job is over, or this process is asked to end; returns why.
+
+        Raises
+        ------
+        Failure
+            What ended it otherwise; the coordinator has been told where it can be reached.
+        """
+        try:
+            while not self._interrupted.is_set():
+                reply: wire.LeaseReply = self._call(
+                    "Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence())
+                )
+                work = reply.WhichOneof("work")
+                if work == "stop":
+                    return reply.stop
+                if work == "training":
+                    self._train(reply.training)
+                elif work == "evaluation":
+                    self._evaluate(reply.evaluation)
+                else:
+                    self._interrupted.wait(reply.wait_s)
+                    self._phases.end("wait")
+            return "asked to end"
+        except NotFinite as error:
+            samples = self._told.samples
+            self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
+            raise
+        finally:
+            self._fetcher.close()
+            self._sender.close()
+
+    def write_record(self, folder: Any) -> None:
+        """Write the log for a replay, where the job asks for one."""
+        self._recorder.write(folder, self._session.pusher)
+
+    # -- training ----------------------------------------------------------------------------------------
+
+    def _train(self, message: wire.TrainingLease) -> None:
+        lease = Lease(
+            message.lease,
+            message.epoch,
+            message.start,
+            message.stop,
+            message.first_sequence,
+            message.samples_before,
+            message.clock,
+            message.member_epoch,
+        )
+        if lease.first_sequence != self._session.next_sequence():
+            raise Refused(
+                f"lease {lease.id} begins at push {lease.first_sequence}, not {self._session.next_sequence()}"
+            )
+        with self._told_lock:
+            self._told = wire.Progress(lease=lease.id)
+        self._downpour.train(lease)
+        self._report_progress()
+        self._show()
+
+    def _push(self, slot: Outgoing) -> Pushed:
+        return self._session.push(slot.host, slot.versions, slot.sequence, slot.rate, slot.samples, slot.clock)
+
+    def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
+        """On the push thread: book a push that is done, and report now and then."""
+        with self._told_lock:
+            told = self._told
+            told.pushes += 1
+            told.samples += slot.samples
+            told.steps += slot.steps
+            told.loss_sum += slot.loss_sum
+            told.staleness_sum += pushed.staleness
+        self._metrics.pushes_total.inc()
+        self._metrics.samples_total.inc(slot.samples)
+        self._metrics.steps_total.inc(slot.steps)
+        self._metrics.loss.set(slot.loss_sum / slot.samples)
+        self._metrics.staleness.observe(pushed.staleness)
+        if time.monotonic() - self._reported_s > REPORT_EVERY_S:
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        self._reported_s = time.monotonic()
+        with self._told_lock:
+            progress = wire.Progress()
+            progress.CopyFrom(self._told)
+        self._report(progress=progress)
+
+    def _show(self) -> None:
+        for phase, seconds in self._phases.seconds.items():
+            counter = self._metrics.phase_seconds_total.labels(phase)
+            counter.inc(max(0.0, seconds - (self._metrics.value("phase_seconds_total", phase=phase) or 0.0)))
+
+    def _noted(self, lease: Lease, step: int, versions: Any) -> None:
+        self._recorder.note(lease, step, versions)
+
+    # -- evaluation --------------------------------------------------------------------------------------
+
+    def _evaluate(self, message: wire.EvaluationLease) -> None:
+        session = self._session
+        assert session.data is not None
+        split = session.data.validation if message.set == "validation" else session.data.test
+        assert split is not None, f"asked to evaluate on {message.set} data, and there is none"
+        copy = Fetched.make(session.layout, len(session.parameters.placement.spans), session.backend)
+        session.parameters.pull(copy.host, copy.versions, vector=message.vector)
+        copy.to_device()
+        loss, accuracy = evaluate(session.model, copy.views, split, session.layout, session.backend)
+        reply: wire.ReportReply = self._report(
+            evaluation=wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
+        )
+        if reply.keep_as:
+            session.assign(reply.keep_as, copy.host)
+            self._report(kept=message.lease)
+        self._phases.end("wait")
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def _report(self, **fields: Any) -> wire.ReportReply:
+        reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
+        return reply
+
+    def _call(self, method: str, request: Any) -> Any:
+        request.replica, request.incarnation = self._session.pusher.replica, self._session.pusher.incarnation
+        return self._session.client.call(method, request)

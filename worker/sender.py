@@ -1,0 +1,90 @@
+"""The push thread: gradients leave in order, while the next one is computed into another buffer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from dbelief.errors import Failure
+from dbelief.pushes import Pushed
+
+from .buffers import Outgoing
+
+
+class Sender:
+    """Pushes gradients on a thread of its own.
+
+    Parameters
+    ----------
+    push
+        Sends one gradient and returns when it is acknowledged.
+    slots
+        The buffers; as many pushes may be under way or waiting, and one more is what `slot` waits for.
+    acknowledged
+        Called on the push thread for each push that is done.
+    """
+
+    def __init__(
+        self,
+        push: Callable[[Outgoing], Pushed],
+        slots: list[Outgoing],
+        acknowledged: Callable[[Outgoing, Pushed], None],
+    ) -> None:
+        self._push = push
+        self._acknowledged = acknowledged
+        self._free: queue.SimpleQueue[Outgoing] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._idle = threading.Condition()
+        self._under_way = 0
+        self._error: Failure | None = None
+        for slot in slots:
+            self._free.put(slot)
+        self._thread = threading.Thread(target=self._run, name="push", daemon=True)
+        self._thread.start()
+
+    def slot(self) -> Outgoing:
+        """A free buffer; waits until one is."""
+        slot = self._free.get()
+        self._raise()
+        return slot
+
+    def send(self, slot: Outgoing) -> None:
+        """Hand a filled buffer over; returns at once."""
+        with self._idle:
+            self._under_way += 1
+        self._ready.put(slot)
+
+    def flush(self) -> None:
+        """Wait until everything handed over is acknowledged.
+
+        Raises
+        ------
+        Failure
+            What ended a push.
+        """
+        with self._idle:
+            self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has its deadline
+        self._raise()
+
+    def close(self) -> None:
+        """End the thread; what is handed over is sent first."""
+        self._ready.put(None)
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        while (slot := self._ready.get()) is not None:
+            try:
+                if self._error is None:  # after a failure, later numbers must not overtake it
+                    self._acknowledged(slot, self._push(slot))
+            except Failure as error:
+                self._error = error
+            finally:
+                self._free.put(slot)
+                with self._idle:
+                    self._under_way -= 1
+                    self._idle.notify_all()
