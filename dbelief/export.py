@@ -50,9 +50,13 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
         for box, start in zip(layout.boxes, layout.starts, strict=True):
             first, last = max(span.start, start), min(span.stop, start + box.size)
             if first < last:
-                tensor = values[offsets[box.name] // 4 :][: math.prod(box.shape)].reshape(box.shape)
-                where = np.unravel_index(np.arange(first - start, last - start), box.box_shape)
-                tensor[box.index][where] = numbers[first - span.start : last - span.start]
+                tensor = values[offsets[box.name] // 4 :][: math.prod(box.shape)]
+                part = numbers[first - span.start : last - span.start]
+                if box.box_shape == box.shape:
+                    tensor[first - start : last - start] = part
+                else:
+                    where = np.unravel_index(np.arange(first - start, last - start), box.box_shape)
+                    tensor.reshape(box.shape)[box.index][where] = part
     values.flush()
     del values
     descriptor = os.open(temporary, os.O_RDONLY)

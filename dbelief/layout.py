@@ -50,9 +50,37 @@ class Box:
         return math.prod(self.box_shape)
 
     @property
+    def fits(self) -> bool:
+        """Whether the box lies within its tensor."""
+        return len(self.start) == len(self.stop) == len(self.shape) and all(
+            0 <= a <= b <= n for a, b, n in zip(self.start, self.stop, self.shape, strict=True)
+        )
+
+    def meets(self, other: Box) -> bool:
+        """Whether both boxes, of one tensor, hold some number of it."""
+        ranges = zip(self.start, self.stop, other.start, other.stop, strict=True)
+        return all(max(a, c) < min(b, d) for a, b, c, d in ranges)
+
+    @property
     def index(self) -> tuple[slice, ...]:
         """The box as an index into the whole tensor."""
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+
+def _check_tensor(boxes: Sequence[Box]) -> None:
+    """Raise ModelError unless the boxes of one tensor are a partition of it, one box for each rank."""
+    name, shape = boxes[0].name, boxes[0].shape
+    for number, box in enumerate(boxes):
+        if not box.fits or box.shape != shape:
+            raise ModelError(f"layout: box {box.start}..{box.stop} does not fit tensor {name!r} {shape}")
+        for other in boxes[:number]:
+            if other.rank == box.rank:
+                raise ModelError(f"layout: rank {box.rank} holds two boxes of {name!r}")
+            if other.meets(box):
+                raise ModelError(f"layout: ranks {other.rank} and {box.rank} hold the same part of {name!r}")
+    size, whole = sum(box.size for box in boxes), math.prod(shape)
+    if size != whole:
+        raise ModelError(f"layout: the boxes of {name!r} hold {size} numbers, the tensor {whole}")
 
 
 @dataclass(frozen=True)
@@ -62,29 +90,23 @@ class Layout:
     Raises
     ------
     ModelError
-        Where ranks are out of order, a box leaves its tensor, or a tensor's boxes do not add up to it.
+        Where ranks are out of order, a box leaves its tensor, a tensor's boxes meet or do not add up to it, or a rank
+        holds two boxes of one tensor.
     """
 
     boxes: tuple[Box, ...]
 
     def __post_init__(self) -> None:
+        tensors: dict[str, list[Box]] = {}
+        for box in self.boxes:
+            tensors.setdefault(box.name, []).append(box)
+        for boxes in tensors.values():
+            _check_tensor(boxes)
         if not self.size:
             raise ModelError("the model has no parameters")
         ranks = [box.rank for box in self.boxes]
-        if ranks != sorted(ranks):
-            raise ModelError(f"layout: ranks must not fall along the vector, got {ranks}")
-        covered: dict[str, int] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for box in self.boxes:
-            inside = all(0 <= a <= b <= n for a, b, n in zip(box.start, box.stop, box.shape, strict=True))
-            if not inside or shapes.setdefault(box.name, box.shape) != box.shape:
-                raise ModelError(f"layout: box {box.start}..{box.stop} does not fit tensor {box.name!r} {box.shape}")
-            covered[box.name] = covered.get(box.name, 0) + box.size
-        for name, size in covered.items():
-            if size != math.prod(shapes[name]):
-                raise ModelError(
-                    f"layout: the boxes of {name!r} hold {size} numbers, the tensor {math.prod(shapes[name])}"
-                )
+        if ranks != sorted(ranks) or ranks[0] < 0:
+            raise ModelError(f"layout: ranks must not be negative nor fall along the vector, got {ranks}")
 
     @classmethod
     def of(cls, parameters: Mapping[str, np.ndarray]) -> Layout:

@@ -47,14 +47,15 @@ class LocalParameters:
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
         """See `Parameters.push`."""
-        staleness, applied = 0, 0
+        staleness, applied, lost = 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run = self.placement.run(place)
             for span in run:
                 values_here = values[span.start : span.stop]
-                outcome, late, _ = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
+                outcome, late, gone = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
                 staleness += late
+                lost = max(lost, gone)
                 applied += outcome.value != "duplicate"
             if not push.assign:
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
-        return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied)
+        return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied, lost)

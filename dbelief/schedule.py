@@ -10,8 +10,11 @@ from dbelief.job import ConstantSchedule, Job, Limits, PolySchedule, StepSchedul
 
 
 def step(rate: float, samples: int, *, every: int, factor: float) -> float:
-    """Give rate * factor^(samples // every)."""
-    return float(rate * factor ** (samples // every))
+    """Give rate * factor^(samples // every); infinity where a factor above 1 has outgrown floats."""
+    try:
+        return float(rate * factor ** (samples // every))
+    except OverflowError:
+        return math.inf
 
 
 def poly(rate: float, samples: int, *, power: float, total: int) -> float:

@@ -76,7 +76,8 @@ def check_finite(values: np.ndarray, layout: Layout, what: str = "gradient") -> 
     One pass, without a temporary: the squares' sum is finite only if all numbers are (or are huge, which is looked
     into).
     """
-    squares = float(np.dot(values, values))
+    with np.errstate(over="ignore"):
+        squares = float(np.dot(values, values))
     if math.isfinite(squares):
         return math.sqrt(squares)
     bad = np.flatnonzero(~np.isfinite(values))

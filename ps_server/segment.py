@@ -8,6 +8,7 @@ the ledger's plus one, answered as a duplicate when it is lower, refused when it
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,6 +52,8 @@ class Segment:
         Pushes that the rule has applied to "w".
     rounds
         With the dial at 0: rounds applied, which is the clock that the next round has.
+    filled
+        How many numbers of "w", from its first, have initial values.
     """
 
     span: Span
@@ -60,9 +63,15 @@ class Segment:
     state: tuple[np.ndarray, ...] = ()
     version: int = 0
     rounds: int = 0
+    filled: int = 0
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of "w" has initial values."""
+        return self.filled == self.span.length
 
     def expect(self, push: Push) -> bool:
         """Whether the push is next in the ledger; False for a duplicate.
@@ -88,11 +97,18 @@ class Segment:
             self.ledger[key] = self.ledger.get(key, 0) + lost
         return lost
 
+    def skip(self, push: Push) -> None:
+        """Count a push as done without its values, so that the pusher's next one is expected."""
+        if self.expect(push):
+            self.ledger[push.vector, push.pusher] = push.sequence
+
     def assign(self, push: Push, values: np.ndarray, offset: int) -> Outcome:
-        """Overwrite a part of a named vector. The first complete initial value of "w" stays."""
+        """Overwrite a part of a named vector."""
         if not self.expect(push):
             return Outcome.DUPLICATE
         self.vectors[push.vector][offset : offset + len(values)] = values
+        if push.vector == PARAMETERS and offset <= self.filled:
+            self.filled = max(self.filled, offset + len(values))
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.APPLIED
 
@@ -115,8 +131,13 @@ class Segment:
             return Outcome.DUPLICATE
         if push.clock < self.rounds:
             raise Refused(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+        waiting = self.staged.setdefault(push.clock, {})
+        if push.pusher in waiting:
+            raise Refused(
+                f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
+            )
         # A private copy: the round outlives the message that the gradient came in.
-        self.staged.setdefault(push.clock, {})[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
+        waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.STAGED
 
@@ -145,8 +166,8 @@ class Segment:
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], int]:
         """The ledger as the vectors show it: what is only staged does not count yet."""
-        waiting = {pusher for round_ in self.staged.values() for pusher in round_}
+        waiting = Counter(pusher for round_ in self.staged.values() for pusher in round_)
         return {
-            (vector, pusher): last - (vector == PARAMETERS and pusher in waiting)
+            (vector, pusher): last - (waiting[pusher] if vector == PARAMETERS else 0)
             for (vector, pusher), last in self.ledger.items()
         }

@@ -100,7 +100,6 @@ class Shard:
         self._turn = threading.Condition()  # a round closed, or members changed
         self._membership = Membership()
         self._fenced: set[int] = set()
-        self._assigned: set[int] = set()
         self._create(PARAMETERS)
         states = [np.full(self._size, rule.initial(name), np.float32) for name in rule.state]
         for segment in self.segments.values():
@@ -118,7 +117,8 @@ class Shard:
         """Give every segment its slice of a new named vector of zeros."""
         values = np.zeros(self._size, DTYPES.get(vector, np.float32))
         for segment in self.segments.values():
-            segment.vectors[vector] = values[self._slice(segment.span)]
+            # A new dict: a snapshot may be going through the one there is.
+            segment.vectors = {**segment.vectors, vector: values[self._slice(segment.span)]}
 
     def _segment(self, index: int) -> Segment:
         try:
@@ -136,7 +136,7 @@ class Shard:
         Refused
             Where initial values are missing; names the first segment without.
         """
-        missing = sorted(self.segments.keys() - self._assigned)
+        missing = sorted(index for index, segment in self.segments.items() if not segment.complete)
         if missing:
             raise Refused(
                 f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
@@ -181,7 +181,7 @@ class Shard:
         segment = self._segment(index)
         with segment.lock:
             values = segment.vectors.get(vector)
-            if values is None or index not in self._assigned:
+            if values is None or not segment.complete:
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
             version = segment.version
             data = None if newer_than is not None and version <= newer_than else values.tobytes()
@@ -206,13 +206,15 @@ class Shard:
             return [i for i in wanted if self._segment(i).rounds < due]
 
         with self._turn:
-            if self._turn.wait_for(lambda: not behind(), timeout_s):
-                return
-        late = self._segment(behind()[0])
-        here = {pusher.replica for pusher in late.staged.get(late.rounds, {})}
-        with self._table:
-            absent = sorted(self._membership.at(late.rounds) - here)
-        raise Unreachable(f"segment {late.span.index}: round {late.rounds} still waits for replicas {absent}")
+            self._turn.wait_for(lambda: not behind(), timeout_s)
+        left = behind()
+        if not left:
+            return
+        late = self._segment(left[0])
+        with late.lock:
+            clock, here = late.rounds, {pusher.replica for pusher in late.staged.get(late.rounds, {})}
+        absent = sorted(self._membership.at(clock) - here)
+        raise Unreachable(f"segment {late.span.index}: round {clock} still waits for replicas {absent}")
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -234,19 +236,18 @@ class Shard:
         segment = self._segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
-        if push.assign and push.vector not in segment.vectors:
-            self._create_once(push.vector)
         with segment.lock:
-            self._gate(push, index)
+            self._gate(push, segment, gradient)
             if push.vector not in segment.vectors:
-                raise Refused(f"segment {index}: no vector {push.vector!r}")
+                self._create_once(push.vector)
             lost = segment.rebase(push)
             staleness = 0
             if push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness is None:
-                staleness = max(0, segment.version - read_version)
+                late = max(0, segment.version - read_version)
                 outcome = segment.apply(push, gradient, offset)
+                staleness = late if outcome is Outcome.APPLIED else 0
             else:
                 outcome = segment.stage(push, gradient)
         if outcome is Outcome.STAGED:
@@ -256,22 +257,29 @@ class Shard:
         self.counters.lost += lost
         return Taken(outcome, staleness, lost)
 
-    def _gate(self, push: Push, index: int) -> None:
+    def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
+        """Refuse what must not touch the segment; nothing is changed before this."""
+        index = segment.span.index
         if push.pusher.incarnation in self._fenced:
-            raise Refused(f"replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
+            raise Refused(f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
         if not push.assign and not self.ready:
             raise Refused(f"segment {index}: initial values are not complete yet")
         if not push.assign and push.vector != PARAMETERS:
-            raise Refused(f"the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
+            raise Refused(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
+        dtype = np.dtype(DTYPES.get(push.vector, np.float32))
+        if gradient.dtype != dtype:
+            raise Refused(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
+        if not push.assign and self.staleness is not None and len(gradient) != segment.span.length:
+            raise Refused(
+                f"segment {index}: with the staleness dial a push holds all {segment.span.length} numbers, "
+                f"not {len(gradient)}"
+            )
 
     def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
         if push.vector == PARAMETERS and self.ready:
+            segment.skip(push)
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
-        outcome = segment.assign(push, values, offset)
-        if push.vector == PARAMETERS and offset + len(values) == segment.span.length:
-            with self._table:
-                self._assigned.add(segment.span.index)
-        return outcome
+        return segment.assign(push, values, offset)
 
     def _create_once(self, vector: str) -> None:
         with self._table:
@@ -334,5 +342,4 @@ class Shard:
                 target[:] = values
             segment.version, segment.rounds = version, rounds
             segment.ledger = dict(ledger)
-        with self._table:
-            self._assigned.add(index)
+            segment.filled = segment.span.length

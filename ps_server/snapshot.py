@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dbelief.errors import SnapshotError
+from dbelief.layout import Span
+from dbelief.optim import Rule
 from dbelief.pushes import Pusher
 
 from .segment import Segment
@@ -116,26 +118,32 @@ class Loaded:
     ledger: Mapping[tuple[str, Pusher], int]
 
 
-def read(folder: Path, set_id: str, job: str, wanted: set[int], rule_state: tuple[str, ...]) -> Iterator[Loaded]:
-    """Read the wanted segments out of a complete set.
+def read(folder: Path, set_id: str, job: str, spans: Iterable[Span], rule: Rule) -> Iterator[Loaded]:
+    """Read segments out of a complete set.
 
     Raises
     ------
     SnapshotError
-        Where a file is missing, torn, of another job or a newer format, or a checksum does not agree.
+        Where a file is missing, torn, of another job, table, rule or a newer format, or a checksum does not agree.
     """
-    left = set(wanted)
+    left = {span.index: span for span in spans}
     for manifest in sorted(folder.glob("shard-*.json")):
-        content = _manifest(manifest, set_id, job)
+        content = _manifest(manifest, set_id, job, rule)
         rows = [row for row in content["segments"] if row["index"] in left]
+        for row in rows:
+            span = left.pop(row["index"])
+            if (row["start"], row["length"]) != (span.start, span.length):
+                raise SnapshotError(
+                    f"{manifest}: segment {span.index} is {row['start']} + {row['length']} numbers; the job's table has "
+                    f"{span.start} + {span.length}"
+                )
         if rows:
-            yield from _read_rows(folder / content["file"], rows, rule_state)
-            left -= {row["index"] for row in rows}
+            yield from _read_rows(folder / content["file"], rows, rule.state)
     if left:
         raise SnapshotError(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
 
 
-def _manifest(path: Path, set_id: str, job: str) -> dict[str, Any]:
+def _manifest(path: Path, set_id: str, job: str, rule: Rule) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
         if content["format"] > FORMAT:
@@ -144,7 +152,9 @@ def _manifest(path: Path, set_id: str, job: str) -> dict[str, Any]:
             raise SnapshotError(
                 f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}"
             )
-    except (OSError, ValueError, KeyError) as error:
+        if content["rule"] != rule.name:
+            raise SnapshotError(f"{path}: holds the state of rule {content['rule']}; the job's is {rule.name}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"{path}: cannot be read as a manifest: {error!r}") from error
     return content
 
@@ -171,7 +181,8 @@ def _read_rows(file: Path, rows: list[dict[str, Any]], rule_state: tuple[str, ..
 
 def restore(shard: Shard, folder: Path, set_id: str, job: str) -> int:
     """Load the shard's segments from a set, and be ready; returns how many segments."""
-    for one in read(folder, set_id, job, set(shard.segments), shard.rule.state):
+    spans = [segment.span for segment in shard.segments.values()]
+    for one in read(folder, set_id, job, spans, shard.rule):
         shard.load(one.index, one.vectors, one.state, one.version, one.rounds, one.ledger)
     shard.make_ready()
     return len(shard.segments)

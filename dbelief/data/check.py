@@ -50,7 +50,7 @@ def finite(array: np.ndarray, where: str) -> None:
     """Raise DataError where a float array holds NaN or infinity; the message names the first such row."""
     if array.dtype.kind != "f":
         return
-    good = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    good = np.isfinite(array)
     if not good.all():
-        row = int(np.argmin(good))
+        row = int(np.argmin(good.reshape(len(array), -1).all(axis=1)))
         raise DataError(f"{where}: row {row} (from 0) holds NaN or infinity, or a number too large for float32")

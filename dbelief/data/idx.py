@@ -40,11 +40,11 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
         images = read_images(find(place, "t10k-images-idx3-ubyte"), len(held["test"]))
         sets["test"] = Split(images, held["test"], PIXEL_SCALE)
     k = classes(labels[:first], held, str(place))
-    widths = {split.inputs.shape[1] for split in sets.values()}
-    if len(widths) > 1:
-        raise DataError(f"{place}: training and test images differ in size, {' and '.join(map(str, widths))} pixels")
+    widths = [split.inputs.shape[1] for split in sets.values()]
+    if len(set(widths)) > 1:
+        raise DataError(f"{place}: training images have {widths[0]} pixels, test images {widths[-1]}")
     kept = {name: split for name, split in sets.items() if name in need and len(split)}
-    return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, tuple(sorted(widths)))
+    return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, (widths[0],))
 
 
 def read_images(path: Path, count: int) -> np.ndarray:

@@ -58,8 +58,10 @@ def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where
     Raises
     ------
     DataError
-        Nothing would be left to train on, or some class would not.
+        There are no samples, or nothing is left to train on, or nothing of some class.
     """
+    if n < 1:
+        raise DataError(f"{where}: there are no samples")
     sizes = [_count(test, n), _count(validation, n)]
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
     if sum(sizes) > n - len(groups):

@@ -41,6 +41,14 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # PyYAML writes these line breaks of Unicode as they are in single quotes, and reads them back as spaces.
+        style = '"' if any(character in data for character in "\x85\u2028\u2029") else None
+        return self.represent_scalar(_TAG + "str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
 
 for _kind, _pattern, _first in _SCALARS:
     for _class in (_Loader, _Dumper):

@@ -102,6 +102,7 @@ class ShardedParameters:
         self._deadline_s = deadline_s
         self._refresh = refresh
         self._channels: dict[str, grpc.Channel] = {}
+        self._stubs: dict[str, stubs.ParametersStub] = {}
         self._watchdog = Watchdog(deadline_s)
 
     def close(self) -> None:
@@ -111,10 +112,10 @@ class ShardedParameters:
             channel.close()
 
     def _stub(self, place: Place) -> stubs.ParametersStub:
-        channel = self._channels.get(place.address)
-        if channel is None:
+        if place.address not in self._stubs:  # making one costs as much as a call
             channel = self._channels[place.address] = open_channel(place.address)
-        return stubs.ParametersStub(channel)
+            self._stubs[place.address] = stubs.ParametersStub(channel)
+        return self._stubs[place.address]
 
     def _target(self, place: Place) -> wire.Target:
         return wire.Target(job=self.job, shard_epoch=place.shard_epoch)

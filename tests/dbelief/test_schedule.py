@@ -66,6 +66,8 @@ def test_samples_seen_are_never_negative() -> None:
 
 def test_the_plain_functions() -> None:
     assert step(8.0, 7, every=2, factor=0.5) == 1.0
+    assert step(8.0, 2000, every=1, factor=2.0) == float("inf")
+    assert step(8.0, 2000, every=1, factor=0.5) == 0.0
     assert poly(8.0, 3, power=3, total=4) == 0.125
 
 

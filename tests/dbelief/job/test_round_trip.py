@@ -1,0 +1,151 @@
+"""Jobs drawn at random survive being written and read; whatever else is given is a JobError."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import JobError
+from dbelief.job import build_job, parse_job
+
+SHARE = st.floats(0, 1, exclude_max=True)
+POSITIVE = st.floats(0, 1e30, exclude_min=True)
+COUNT = st.integers(1, 10**15)
+PART = st.floats(0, 0.4) | st.integers(0, 10**6)
+PATHS = st.text(st.characters(codec="utf-8", exclude_characters="$\0"), min_size=1) | st.sampled_from(
+    ["${DATA}/x", "no", "1e3", "~", "2026-01-01", "a: b", "# c", "x$y"]
+)
+
+
+def options(required: dict[str, Any], **optional: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+LAYER = st.sampled_from(["relu", "sigmoid", "tanh", {"relu": None}]) | st.builds(
+    lambda units, short: {"dense": units if short else {"units": units}}, COUNT, st.booleans()
+)
+MODEL = options(
+    {
+        "layers": st.lists(LAYER, min_size=1, max_size=4),
+        "loss": st.sampled_from(["square", "softmax_cross_entropy"]),
+    }
+) | st.just({"python": "models/mine.py:Model"})
+DATA = st.one_of(
+    st.just({"source": "digits"}),
+    options({"source": st.just("idx"), "folder": PATHS}, validation=st.integers(1, 10**6)),
+    options({"source": st.just("npz"), "file": PATHS}, validation=PART, test=PART),
+    options(
+        {"source": st.just("libsvm"), "train": PATHS},
+        test=PATHS | st.none(),
+        features=COUNT,
+        validation=SHARE,
+    ),
+    options(
+        {
+            "source": st.just("synthetic"),
+            "kind": st.sampled_from(["classes", "regression"]),
+            "samples": st.integers(100, 10**9),
+            "features": st.integers(1, 10**6),
+            "noise": st.floats(0, 10),
+        },
+        classes=st.integers(2, 10),
+    ),
+)
+RULE = st.one_of(
+    options({"name": st.just("sgd"), "rate": POSITIVE}),
+    options({"name": st.just("momentum"), "rate": POSITIVE}, mu=SHARE),
+    options({"name": st.just("adagrad"), "rate": POSITIVE}, eps=POSITIVE, a0=POSITIVE),
+    options({"name": st.just("adam"), "rate": POSITIVE}, beta1=SHARE, beta2=SHARE, eps=POSITIVE),
+)
+STRATEGY = options(
+    {"name": st.just("downpour"), "rule": RULE},
+    batch=st.integers(1, 1000),
+    n_fetch=st.integers(1, 100),
+    n_push=st.integers(1, 100),
+    literal=st.booleans(),
+    overlap=st.booleans(),
+    local_rate=POSITIVE | st.none(),
+    clip_norm=POSITIVE | st.none(),
+    warm_start=st.none() | options({}, samples=COUNT, loss=st.floats(-10, 10), share=SHARE),
+    lease=st.integers(1000, 10**6),
+) | options({"name": st.just("downpour"), "rule": RULE, "staleness": st.just(0)})
+SCHEDULE = st.one_of(
+    st.just({"kind": "constant"}),
+    options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
+    options({"kind": st.just("poly"), "power": POSITIVE}, total=COUNT),
+)
+LIMITS = st.one_of(
+    options({"epochs": POSITIVE}, wall_s=POSITIVE),
+    options({"samples": COUNT}, epochs=POSITIVE),
+)
+JOBS = options(
+    {
+        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
+        "model": MODEL,
+        "data": DATA,
+        "strategy": STRATEGY,
+        "limits": LIMITS,
+    },
+    schedule=SCHEDULE,
+    evaluate=options({}, every=COUNT | st.none(), keep=st.sampled_from(["best", "last"])),
+    grid=st.just([1, 1]),
+    seed=st.integers(0, 10**15),
+    record=st.booleans(),
+    snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
+    output=PATHS,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(JOBS)
+def test_any_job_survives_being_written_and_read(fields: dict[str, Any]) -> None:
+    job = build_job(fields, Path("folder"))
+    again = parse_job(job.to_yaml(), Path("folder"), "again")
+    assert again == job
+    assert again.digest() == job.digest()
+    assert again.to_yaml() == job.to_yaml()
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("{}[]:,-&*!|>'\"%@`#?ab1 \n\t", max_size=60))
+def test_any_text_is_a_job_or_a_job_error(text: str) -> None:
+    with pytest.raises(JobError, match=r"^f"):
+        parse_job(text, Path(), "f")
+
+
+TEXT = """\
+name: small
+model:
+  layers: [{dense: 4}, tanh, {dense: {units: 2}}]
+  loss: square
+data: {source: libsvm, train: train.txt}
+strategy:
+  name: downpour
+  rule: {name: adam, rate: 1e-3}
+limits: {samples: 6e4}
+"""
+
+ANYTHING: list[Any] = [None, True, 0, -1, 1.5, 10**400, "", "x", "\0", [], [[]], {}, {"": None}, {"name": []}]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_value_in_any_place_is_right_or_a_job_error_that_names_the_section(data: st.DataObject) -> None:
+    fields = parse_job(TEXT, Path(), "f").model_dump(mode="json")
+    path, inner = [], fields
+    while True:
+        key = data.draw(st.sampled_from(list(inner)))
+        path.append(key)
+        if not isinstance(inner[key], dict) or data.draw(st.booleans()):
+            break
+        inner = inner[key]
+    inner[key] = data.draw(st.sampled_from(ANYTHING))
+    try:
+        build_job(fields, Path(), "f")
+    except JobError as error:
+        found = str(error)
+    else:
+        found = f"f: {path[0]}"
+    assert all(line.startswith(f"f: {path[0]}") for line in found.splitlines())
