@@ -134,8 +134,8 @@ def read(folder: Path, set_id: str, job: str, spans: Iterable[Span], rule: Rule)
             span = left.pop(row["index"])
             if (row["start"], row["length"]) != (span.start, span.length):
                 raise SnapshotError(
-                    f"{manifest}: segment {span.index} is {row['start']} + {row['length']} numbers; the job's table has "
-                    f"{span.start} + {span.length}"
+                    f"{manifest}: segment {span.index} holds {row['length']} numbers from {row['start']}; the job's "
+                    f"table has {span.length} from {span.start}"
                 )
         if rows:
             yield from _read_rows(folder / content["file"], rows, rule.state)

@@ -15,7 +15,7 @@ class SgdRule(Section):
 
 
 class MomentumRule(Section):
-    """Heavy-ball momentum: v <- mu v - rate * g, w <- w + v."""
+    """Heavy-ball momentum, the rate outside the velocity (torch's sense): v <- mu v + g, w <- w - rate * v."""
 
     name: Literal["momentum"] = Field(description="Which rule this is")
     rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")

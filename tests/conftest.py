@@ -1,0 +1,92 @@
+"""What holds for every test: how Hypothesis runs, what may not be left behind, which data is there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
+
+from hypothesis import settings  # noqa: E402 (reads the line above)
+
+PROGRAMS = ("ps_server", "worker", "coordinator")
+GRACE_S = 5.0
+MARK = "DBELIEF_TEST_SESSION"
+"""In the environment of every process that a test starts, however far down: how an orphan is recognised."""
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+# A deadline per example fails on a busy machine; in CI the same examples are drawn every time.
+settings.register_profile("dbelief", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("dbelief")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """Set up before every other fixture and torn down after them all: fails on what should have ended."""
+    mark = uuid.uuid4().hex
+    os.environ[MARK] = mark
+    yield
+    del os.environ[MARK]
+    both = [name for name in PROGRAMS if name in sys.modules and f"dbelief.{name}" in sys.modules]
+    assert not both, f"one process imported {both} under both names, so their classes and counters exist twice"
+    until_s = time.monotonic() + GRACE_S
+    while (left := _left_threads() + _left_processes(mark)) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    assert not left, f"left behind {GRACE_S:g} s after the last test: {'; '.join(left)}"
+
+
+def _left_threads() -> list[str]:
+    """Threads that would keep this process alive."""
+    main = threading.main_thread()
+    return [f"thread {t.name}" for t in threading.enumerate() if t is not main and not t.daemon]
+
+
+def _left_processes(mark: str) -> list[str]:
+    """Our children, and orphans that carry our mark; none where there is no /proc."""
+    left = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            marked = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+            if int(folder.name) != os.getpid() and (parent == os.getpid() or marked):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                left.append(f"process {folder.name} ({command or 'dead, but nobody waited for it'})")
+        except (OSError, ValueError):
+            continue  # it ended while we looked, or belongs to another user
+    return left
+
+
+def _mnist() -> Path | str:
+    """Folder of the four MNIST files, or why there is none."""
+    data = os.environ.get("DBELIEF_DATA")
+    if not data:
+        return "DBELIEF_DATA is not set: it names a folder that holds mnist/ with the four IDX files"
+    folder = Path(data) / "mnist"
+    missing = [name for name in IDX if not (folder / name).exists() and not (folder / f"{name}.gz").exists()]
+    return f"{folder} lacks {', '.join(missing)}" if missing else folder
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Path:
+    """Folder of the four MNIST files; the test is skipped where it is not there."""
+    found = _mnist()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked `mnist` where MNIST is not."""
+    found = _mnist()
+    if isinstance(found, str):
+        for item in items:
+            if item.get_closest_marker("mnist"):
+                item.add_marker(pytest.mark.skip(reason=found))

@@ -1,0 +1,115 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ("ps_server", "worker", "coordinator")
+PACKAGES = ("dbelief", *PROGRAMS)
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LONGEST = 400
+WRITTEN = {".py", ".pyi", ".proto", ".md", ".yaml", ".toml", ".sh", ""}
+"""Kinds of files that people write; "" is Makefile, Dockerfile and .ci/run."""
+
+
+def _sources() -> Iterator[Path]:
+    """Python files of the packages that people wrote."""
+    for package in PACKAGES:
+        yield from (path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.stem)
+
+
+def _where(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_files_are_short() -> None:
+    long = {_where(path): count for path in _sources() if (count := len(path.read_text().splitlines())) > LONGEST}
+    assert long == {}, f"more than {LONGEST} lines: split along its ideas"
+
+
+def test_programs_know_no_name_of_their_own() -> None:
+    """A program's folder is `worker` in the tree and `dbelief.worker` installed: no import may spell either."""
+    own = {*PROGRAMS, *(f"dbelief.{program}" for program in PROGRAMS)}
+    spelled = []
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            prefixes = {name.rsplit(".", cut)[0] for name in names for cut in range(name.count(".") + 1)}
+            if own & prefixes:
+                spelled.append(f"{_where(path)}:{node.lineno}")
+    assert spelled == []
+
+
+def test_every_program_is_known_to_every_tool() -> None:
+    found = {path.parent.name for path in ROOT.glob("*/command.py")}
+    tool, setuptools = PROJECT["tool"], PROJECT["tool"]["setuptools"]
+    commands = PROJECT["project"]["entry-points"]["dbelief.commands"].values()
+    assert found == set(PROGRAMS)
+    assert set(commands) == {f"dbelief.{program}.command:command" for program in PROGRAMS}
+    assert setuptools["package-dir"] == {f"dbelief.{program}": program for program in PROGRAMS}
+    assert set(tool["importlinter"]["root_packages"]) == set(PACKAGES)
+    assert set(tool["mypy"]["files"]) >= set(PACKAGES)
+    assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == set(PACKAGES)
+
+
+def test_every_algorithm_that_exists_is_held_to_its_contract() -> None:
+    """A contract that names a module no longer there is an error; one that misses a layer's rule says nothing."""
+    contracts = {contract["name"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
+    for program, name in zip(PROGRAMS, ("a shard", "a replica", "a coordinator"), strict=True):
+        (layers,) = (contract["layers"] for title, contract in contracts.items() if title.startswith(f"{name},"))
+        listed = set(re.findall(r"\w+", " ".join(layers)))
+        found = {path.stem for path in (ROOT / program).glob("*.py")} - {"__init__"}
+        assert found - listed == set(), f"{program}: not in the layers of pyproject.toml"
+
+
+@pytest.mark.parametrize("text", [str(ROOT), str(Path.home())])
+def test_no_file_names_this_machine(text: str) -> None:
+    if len(text) < 5:
+        pytest.skip(f"{text!r} says nothing")
+    folders = (*PACKAGES, "protos", "tests", "benchmarks", "examples", "docs", "deploy", ".ci")
+    files = [*(path for folder in folders for path in (ROOT / folder).rglob("*")), *ROOT.iterdir()]
+    written = [path for path in files if path.is_file() and path.suffix in WRITTEN and "__pycache__" not in path.parts]
+    assert len(written) > 100
+    assert [_where(path) for path in written if text in path.read_text()] == []
+
+
+def test_every_dependency_is_explained() -> None:
+    project = PROJECT["project"]
+    needed = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
+    names = {re.split(r"[<>=;\[ ]", line)[0].lower() for line in needed}
+    explained = re.findall(r"^\| `([^`]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
+    assert sorted(explained, key=str.lower) == sorted(explained, key=str.lower)
+    assert {name.lower() for name in explained} == names
+
+
+def test_generated_code_runs_on_the_oldest_versions_allowed() -> None:
+    """Code made by protoc refuses a runtime older than its compiler."""
+    lowest = dict(line.split(">=") for line in PROJECT["project"]["dependencies"] if ">=" in line and ";" not in line)
+    wire = ROOT / "dbelief" / "rpc"
+    (protobuf,) = {
+        re.search(r"Protobuf Python Version: ([\d.]+)", path.read_text())[1]  # type: ignore[index]
+        for path in wire.glob("*_pb2.py")
+    }
+    (grpc,) = {
+        re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", path.read_text())[1]  # type: ignore[index]
+        for path in wire.glob("*_pb2_grpc.py")
+    }
+    assert _version(lowest["protobuf"]) >= _version(protobuf)
+    assert _version(lowest["grpcio"]) >= _version(grpc)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
