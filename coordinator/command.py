@@ -41,8 +41,7 @@ def command(
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end."""
     prepare_process()
     limit_threads(1)
-    with exits_cleanly():
-        interrupted = on_signals()
+    with exits_cleanly(), on_signals() as interrupted:
         code = _run(
             job_file,
             overrides,

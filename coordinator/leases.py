@@ -8,8 +8,8 @@ some segments had and others had not, is trained twice.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, astuple, dataclass, field
+from typing import Any, NamedTuple
 
 from dbelief.work import Cadence, Lease
 
@@ -22,6 +22,16 @@ class Outstanding:
     replica: int
     incarnation: int
     pushes: int = 0  # acknowledged, as far as its holder told
+
+
+class Restored(NamedTuple):
+    """How a set's ledgers differ from what replicas had told.
+
+    `twice` is how many pushes will be trained twice; `corrections` are samples to add to what was told, by replica.
+    """
+
+    twice: int
+    corrections: dict[int, int]
 
 
 @dataclass
@@ -49,6 +59,7 @@ class Leases:
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
+    _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
 
     def take(
@@ -62,7 +73,7 @@ class Leases:
     ) -> Lease | None:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0)."""
         room = min(self.size, self.total - self.leased, self.size if at_most is None else at_most)
-        if room <= 0:
+        if room <= 0 or not self.epoch_samples:
             return None
         epoch, start, stop = self._next_range(room)
         lease = Lease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch)
@@ -84,10 +95,25 @@ class Leases:
         self.position = min(self.epoch_samples, start + room)
         return self.epoch, start, self.position
 
+    def held(self, incarnation: int, next_sequence: int) -> Lease | None:
+        """The lease that a life was given and has not begun: it asks again because the answer was lost."""
+        for held in self.outstanding.values():
+            if held.incarnation == incarnation and held.lease.first_sequence == next_sequence:
+                return held.lease
+        return None
+
     def acknowledge(self, lease_id: int, pushes: int) -> int:
         """Note that so many pushes of a lease are done; returns how many samples are newly done."""
         held = self.outstanding.get(lease_id)
-        if held is None or pushes <= held.pushes:
+        if held is None:
+            return 0
+        newly = self._count(held, pushes)
+        if lease_id not in self.outstanding and self._set_running:
+            self._finished_since_set.append(held)
+        return newly
+
+    def _count(self, held: Outstanding, pushes: int) -> int:
+        if pushes <= held.pushes:
             return 0
         samples = held.lease.samples
         before = self.cadence.samples_in(samples, held.pushes)
@@ -95,12 +121,14 @@ class Leases:
         held.pushes = pushes
         self.done += now - before
         if now == samples:
-            del self.outstanding[lease_id]
-            self._finished_since_set.append(held)
+            del self.outstanding[held.lease.id]
         return now - before
 
     def give_back(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
         """Return what a dead life has not done.
+
+        Its ledgers must be final, and not read while shards write a set: a set written before would lack some of
+        its pushes, one written after holds them all. (Fences and sets are carried out one at a time, in order.)
 
         Parameters
         ----------
@@ -110,22 +138,23 @@ class Leases:
         Returns
         -------
         tuple
-            Samples newly known to be done, and pushes that will be trained twice (0 or 1).
+            Samples newly known to be done, and pushes that will be trained twice (for a death 0 or 1; the segments of
+            a set may be further apart).
         """
         newly = twice = 0
         for held in [h for h in self.outstanding.values() if h.incarnation == incarnation]:
             lease = held.lease
             pushes = self.cadence.pushes(lease.samples)
-            applied = max(0, min(pushes, lowest - lease.first_sequence + 1))
-            newly += self.acknowledge(lease.id, applied)
+            applied = _within(pushes, lowest - lease.first_sequence + 1)
+            newly += self._count(held, applied)
             if lease.id not in self.outstanding:
                 continue
             done = self.cadence.samples_in(lease.samples, held.pushes)
             self.returned.append((lease.epoch, lease.start + done, lease.stop))
             self.leased -= lease.samples - done
             del self.outstanding[lease.id]
-            # A push is on its way twice where some segment applied a number of this lease that not all have.
-            twice += max(lowest, lease.first_sequence - 1) < min(highest, lease.first_sequence + pushes - 1)
+            # A push is trained twice where some segment applied a number of this lease that not all have.
+            twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
         return newly, twice
 
     @property
@@ -142,12 +171,20 @@ class Leases:
 
     def begin_set(self) -> None:
         """A snapshot set begins: leases that end from now on may not be in it."""
+        self._set_running = True
+        self._finished_since_set.clear()
+
+    def end_set(self) -> None:
+        """The set is complete."""
+        self._set_running = False
         self._finished_since_set.clear()
 
     def state(self) -> dict[str, Any]:
         """All that a snapshot set must hold, as of now, while the shards wrote since `begin_set`."""
         held = [*self._finished_since_set, *self.outstanding.values()]
         return {
+            "epoch_samples": self.epoch_samples,
+            "cadence": list(astuple(self.cadence)),
             "epoch": self.epoch,
             "position": self.position,
             "next_id": self.next_id,
@@ -157,16 +194,28 @@ class Leases:
             "held": [[asdict(h.lease), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
-    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> int:
-        """Go on from a set's state and the ledgers in it (lowest, highest by incarnation); returns pushes doubled."""
+    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:
+        """Go on from a set's state and the ledgers in it (lowest, highest by incarnation)."""
         self.epoch, self.position = state["epoch"], state["position"]
         self.next_id, self.leased, self.done = state["next_id"], state["leased"], state["done"]
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
-        twice = 0
+        # What was held was pushed by the job as it was then; the job file may say otherwise by now.
+        today, self.cadence = self.cadence, Cadence(*state["cadence"])
+        twice, corrections = 0, dict[int, int]()
         for lease_fields, replica, incarnation, pushes in state["held"]:
             lease = Lease(**lease_fields)
-            self.done -= self.cadence.samples_in(lease.samples, pushes)
+            told = self.cadence.samples_in(lease.samples, pushes)
+            self.done -= told
+            corrections[replica] = corrections.get(replica, 0) - told
             self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
-        for incarnation in {h.incarnation for h in self.outstanding.values()}:
-            twice += self.give_back(incarnation, *ledgers.get(incarnation, (0, 0)))[1]
-        return twice
+        for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
+            newly, doubled = self.give_back(incarnation, *ledgers.get(incarnation, (0, 0)))
+            twice += doubled
+            corrections[replica] += newly
+        self.cadence = today
+        return Restored(twice, corrections)
+
+
+def _within(pushes: int, count: int) -> int:
+    """`count`, held within the pushes of a lease."""
+    return max(0, min(pushes, count))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from dbelief.errors import Refused
 
+_LONGEST_LOOK_S = 1.0
+"""Looks for silent members that are further apart mean that the coordinator itself was away (stopped, swapped out)."""
+
 
 @dataclass
 class Member:
@@ -60,6 +63,7 @@ class Members:
     beat_s: float
     shards: int
     incarnations: int = 0
+    _looked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
 
     def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
@@ -87,7 +91,7 @@ class Members:
         # Replicas and clients both push, so they share one row of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
-        if wish is not None and wish not in taken:
+        if wish is not None and wish not in taken and (kind != "shard" or wish < self.shards):
             return wish
         return next(n for n in range(len(taken) + 1) if n not in taken)
 
@@ -101,7 +105,12 @@ class Members:
         return self.find("replica", number, incarnation) or self.find("client", number, incarnation)
 
     def silent(self, now_s: float) -> list[Member]:
-        """Those who have not beaten for too long."""
+        """Those who have not beaten for too long; to be asked again and again."""
+        away_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
+        if away_s > max(_LONGEST_LOOK_S, self.beat_s / 2):
+            for member in self._latest.values():  # it was the coordinator that heard nobody
+                member.last_beat_s = min(now_s, member.last_beat_s + away_s)
         return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
 
     def alive(self, *kinds: str) -> list[Member]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .states import Told
+
+_KEPT = ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation")
+"""Plain fields that a snapshot set holds."""
 
 
 @dataclass
@@ -110,7 +114,7 @@ class Progress:
         own.samples += new.samples
         own.pushes += new.pushes
         own.staleness_sum += new.staleness_sum
-        if not new.steps:  # known from a ledger only, so without a loss
+        if not new.steps or not new.samples:  # known from a ledger only, so without a loss
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
 
@@ -121,8 +125,8 @@ class Progress:
             self.loss = self.first_loss = loss
         # An average over about the last 2,000 samples: enough to see through mini-batch noise.
         self.loss += (loss - self.loss) * min(1.0, samples / 2_000)
-        limit = self.divergence_factor * self.first_loss
-        if self.loss <= limit:
+        # A loss that may be negative has no multiples: for it only "not finite" is divergence.
+        if self.first_loss <= 0.0 or self.loss <= self.divergence_factor * self.first_loss:
             self._high_since_s = None
         elif self._high_since_s is None:
             self._high_since_s = now_s
@@ -170,10 +174,10 @@ class Progress:
             self.best = Best("", loss, accuracy, samples)
         return keep_as, self._reason_to_stop(loss, accuracy)
 
-    def kept(self, vector: str, loss: float, accuracy: float | None, samples: int) -> None:
+    def kept(self, best: Best) -> None:
         """The parameters of an evaluation lie whole on the shards under this name."""
-        if self._beats_best(loss, accuracy):
-            self.best = Best(vector, loss, accuracy, samples)
+        if self._beats_best(best.loss, best.accuracy):
+            self.best = best
 
     def _beats_best(self, loss: float, accuracy: float | None) -> bool:
         if self.best is None:
@@ -195,25 +199,19 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """What a snapshot set holds of it."""
-        names = ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation")
-        state: dict[str, Any] = {name: getattr(self, name) for name in names}
-        state["replicas"] = {str(number): vars(own) for number, own in self.replicas.items()}
+        state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
+        state["replicas"] = {str(number): asdict(own) for number, own in self.replicas.items()}
         state["losses"] = [None if math.isnan(x) else x for x in (self.loss, self.first_loss)]
-        state["best"] = vars(self.best) if self.best is not None else None
+        state["best"] = asdict(self.best) if self.best is not None else None
         return state
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a set's state."""
-        for name in (
-            "samples",
-            "steps",
-            "pushes",
-            "staleness_sum",
-            "warm",
-            "without_gain",
-            "next_evaluation",
-        ):
+    def restore(self, state: dict[str, Any], corrections: Mapping[int, int]) -> None:
+        """Go on from a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
+        for name in _KEPT:
             setattr(self, name, state[name])
         self.replicas = {int(number): Figures(**own) for number, own in state["replicas"].items()}
         self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])
         self.best = Best(**state["best"]) if state["best"] else None
+        for replica, samples in corrections.items():
+            self.samples += samples
+            self.replicas.setdefault(replica, Figures()).samples += samples

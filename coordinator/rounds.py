@@ -4,73 +4,112 @@ Synchronous replicas must agree on who takes part in which clock before any of t
 in blocks: when every living replica asks for work, each gets a lease that begins at the same clock, and the shards
 are told who takes part from which clock on before the leases are handed out. A replica whose lease is shorter drops
 out at its end; those who join wait for the next block; one that dies drops out of the clocks that are left.
+
+Numbers of the dead are given out again, so that everything here is held against the incarnation too: an old life's
+end must not take the new one out of its block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dbelief.work import Lease
 
 from .leases import Leases
+from .states import Wait
+
+ASK_AGAIN_S = 0.02
+"""Replicas in lockstep wait for the slowest of them: an answer must not cost them much more."""
+
+
+@dataclass
+class Part:
+    """One replica's part in the block; `end` is one past its last clock."""
+
+    incarnation: int
+    lease: Lease
+    end: int
+    given: bool = False
 
 
 @dataclass
 class Rounds:
-    """The present block and the clocks it covers."""
+    """The present block and the clocks it covers.
+
+    Attributes
+    ----------
+    clock
+        The first clock after the block.
+    blocks
+        How many were formed in this life of the coordinator.
+    armed
+        The shards know the members of this block.
+    """
 
     clock: int = 0
     member_epoch: int = 0
-    armed: bool = True  # the shards know the members of this block
+    blocks: int = 0
+    armed: bool = True
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
-    _ready: dict[int, tuple[int, Lease]] = field(default_factory=dict)  # replica -> (incarnation, its lease)
-    _last_clock: dict[int, int] = field(default_factory=dict)  # replica -> one past its last clock
+    _block: dict[int, Part] = field(default_factory=dict)  # by replica
     _block_start: int = 0
 
-    def ask(self, replica: int, incarnation: int, next_sequence: int) -> Lease | None:
-        """Note that a replica wants work; its lease, where the block is ready."""
-        if replica in self._ready:
-            owner, lease = self._ready[replica]
-            if not self.armed or owner != incarnation:
-                return None
-            del self._ready[replica]
-            return lease
+    def held(self, replica: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
+        """A replica's part in the block, where it has not begun it: also again, for an answer may be lost."""
+        part = self._block.get(replica)
+        if (
+            part is None
+            or part.incarnation != incarnation
+            or (part.given and part.lease.first_sequence != next_sequence)
+        ):
+            return None
+        if not self.armed:
+            return Wait(ASK_AGAIN_S)
+        part.given = True
+        return part.lease
+
+    def ask(self, replica: int, incarnation: int, next_sequence: int) -> None:
+        """Note that a replica wants to be in the next block."""
         self._asking[replica] = (incarnation, next_sequence)
-        return None
 
-    def complete(self, living: set[int]) -> bool:
-        """Whether everyone alive asks, and the last block has been handed out."""
-        return bool(living) and not self._ready and living <= set(self._asking)
+    def complete(self, living: Mapping[int, int]) -> bool:
+        """Whether everyone alive (incarnation by replica) asks, and the last block has been handed out."""
+        asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
+        return bool(living) and asking and all(part.given for part in self._block.values())
 
-    def form(self, living: set[int], leases: Leases) -> bool:
+    def form(self, living: Mapping[int, int], leases: Leases) -> bool:
         """Make the next block; False where no data is left."""
-        self._last_clock.clear()
+        self._block.clear()
         self._block_start = self.clock
         self.member_epoch += 1
-        for replica in sorted(living):
-            incarnation, next_sequence = self._asking[replica]
+        for replica, incarnation in sorted(living.items()):
+            _, next_sequence = self._asking[replica]
             lease = leases.take(
                 replica, incarnation, next_sequence, clock=self._block_start, member_epoch=self.member_epoch
             )
             if lease is None:
                 break
-            self._ready[replica] = (incarnation, lease)
-            self._last_clock[replica] = self._block_start + leases.cadence.steps(lease.samples)
+            end = self._block_start + leases.cadence.steps(lease.samples)
+            self._block[replica] = Part(incarnation, lease, end)
+            self.clock = max(self.clock, end)
         self._asking.clear()
-        self.clock = max(self._last_clock.values(), default=self.clock)
-        self.armed = not self._ready
-        return bool(self._ready)
+        self.blocks += bool(self._block)
+        self.armed = not self._block
+        return bool(self._block)
 
-    def died(self, replica: int) -> bool:
-        """Take a replica out of the clocks that are left; whether the shards must be told."""
-        self._asking.pop(replica, None)
-        self._ready.pop(replica, None)
-        if self._last_clock.pop(replica, None) is None:
+    def died(self, replica: int, incarnation: int) -> bool:
+        """Take a life out of the clocks that are left; whether the shards must be told."""
+        if self._asking.get(replica, (0, 0))[0] == incarnation:
+            del self._asking[replica]
+        part = self._block.get(replica)
+        if part is None or part.incarnation != incarnation:
             return False
+        del self._block[replica]
         self.member_epoch += 1
         return True
 
     def membership(self) -> list[tuple[int, list[int]]]:
         """Who takes part from which clock on, over this block; after it, nobody until the next."""
-        edges = sorted({self._block_start, *self._last_clock.values(), self.clock})
-        return [(edge, sorted(r for r, end in self._last_clock.items() if end > edge)) for edge in edges]
+        edges = sorted({self._block_start, self.clock, *(part.end for part in self._block.values())})
+        return [(edge, sorted(r for r, part in self._block.items() if part.end > edge)) for edge in edges]

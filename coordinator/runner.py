@@ -10,12 +10,14 @@ import json
 import queue
 import shutil
 import threading
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.clock import Clock
+from dbelief.console import announce
 from dbelief.errors import DbeliefError, Failure
 from dbelief.export import write_model
 from dbelief.metrics import Metrics
@@ -203,9 +205,15 @@ class Runner:
         while (action := self._queue.get()) is not None:
             try:
                 self._do(action)
-            except (DbeliefError, OSError) as error:
+            except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
+                known = isinstance(error, (DbeliefError, OSError))
+                reason = f"{type(action).__name__}: {error if known else repr(error)}"
+                if not known:
+                    traceback.print_exc()
                 with self.step() as (machine, _):
-                    machine.fail(f"{type(action).__name__}: {error}")
+                    if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
+                        announce(reason)
+                    machine.fail(reason)
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Note):
@@ -283,9 +291,11 @@ class Runner:
 
     def _finish(self) -> None:
         """Close the run folder: summary and curves."""
-        with self._lock:
-            values = summary_of(self._machine, self.elapsed_s())
-        write_summary(self.folder / "summary.json", values)
-        events = read_events(self.folder / "events.jsonl")
-        draw_curves(events, self.folder / "curves.png", self._machine.job.name)
-        self._finished.set()
+        try:
+            with self._lock:
+                values = summary_of(self._machine, self.elapsed_s())
+            write_summary(self.folder / "summary.json", values)
+            events = read_events(self.folder / "events.jsonl")
+            draw_curves(events, self.folder / "curves.png", self._machine.job.name)
+        finally:
+            self._finished.set()  # a full disk must not keep the job from ending

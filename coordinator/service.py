@@ -102,7 +102,10 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.kept:
                 machine.kept(request.kept, now_s)
             if request.trouble:
-                machine.fail(f"replica {request.replica}: {request.trouble}")
+                # The launcher, which is no member, tells of troubles too.
+                machine.fail(
+                    f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
+                )
         return reply
 
     @answers

@@ -20,6 +20,11 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(folder / "set.json")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)  # the name is in the folder, which has to reach the disk too
+    finally:
+        os.close(descriptor)
 
 
 def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
@@ -42,6 +47,6 @@ def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
             raise SnapshotError(f"{path}: format {state['format']} is newer than {FORMAT}, which this version reads")
         if state["job"] != job:
             raise SnapshotError(f"{path}: belongs to job {state['job']!r}, not {job!r}")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SnapshotError(f"{path}: cannot be read: {error!r}") from error
     return path.parent.name, state

@@ -86,3 +86,14 @@ class Told:
     steps: int = 0
     loss_sum: float = 0.0
     staleness_sum: float = 0.0
+
+    def since(self, before: Told) -> Told:
+        """What is new in it after `before`, of the same lease."""
+        return Told(
+            self.lease,
+            self.pushes - before.pushes,
+            self.samples - before.samples,
+            self.steps - before.steps,
+            self.loss_sum - before.loss_sum,
+            self.staleness_sum - before.staleness_sum,
+        )

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dbelief.client import Client, connect
-    from dbelief.train import train
+    from dbelief.run import train
 
 __all__ = ["Client", "connect", "train"]
 
-_HOMES = {"Client": "dbelief.client", "connect": "dbelief.client", "train": "dbelief.train"}
+_HOMES = {"Client": "dbelief.client", "connect": "dbelief.client", "train": "dbelief.run"}
 
 
 def __getattr__(name: str) -> Any:

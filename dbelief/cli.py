@@ -47,7 +47,7 @@ def main() -> None:
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
 def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool) -> None:
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
-    from dbelief.train import run_job
+    from dbelief.run import run_job
 
     with exits_cleanly():
         code = run_job(job_file, _pairs(overrides), resume, quiet)
@@ -59,7 +59,7 @@ def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quie
 @click.option("--on", "split", type=click.Choice(["validation", "test"]), default="test", show_default=True)
 def evaluate_command(run: Path, split: str) -> None:
     """Evaluate the model of a run folder on its job's data."""
-    from dbelief.train import evaluate_run
+    from dbelief.run import evaluate_run
 
     with exits_cleanly():
         print(json.dumps(evaluate_run(run, split)))
@@ -75,7 +75,7 @@ def job_group() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
 def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     """Check a job file, its data and its model, without training."""
-    from dbelief.train import check_job
+    from dbelief.run import check_job
 
     with exits_cleanly():
         for line in check_job(job_file, _pairs(overrides)):

@@ -60,8 +60,8 @@ class Cluster:
 
     def run(self) -> int:
         """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, 130 stopped by Ctrl-C."""
-        interrupted = on_signals()
         with ExitStack() as stack:
+            interrupted = stack.enter_context(on_signals())
             stack.callback(end_all, self._children)
             registry = "memory:"
             if embedded_available():

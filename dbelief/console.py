@@ -39,17 +39,27 @@ def exits_cleanly() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
-def on_signals() -> threading.Event:
-    """Turn SIGINT and SIGTERM into an event; a second one ends the process the usual way."""
+@contextmanager
+def on_signals() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event for as long as the block lasts; a second one ends the process.
+
+    Outside the main thread, where Python allows no handlers, the event is simply never set.
+    """
     event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
 
     def handler(number: int, frame: FrameType | None) -> None:
         event.set()
         signal.signal(number, signal.SIG_DFL)
 
-    signal.signal(signal.SIGINT, handler)
-    signal.signal(signal.SIGTERM, handler)
-    return event
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def write_address(path: Path, address: str) -> None:

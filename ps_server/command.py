@@ -31,8 +31,8 @@ def command(
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
-    with exits_cleanly():
-        _run(coordinator, listen, advertise, metrics_listen, record, number, patience, on_signals())
+    with exits_cleanly(), on_signals() as interrupted:
+        _run(coordinator, listen, advertise, metrics_listen, record, number, patience, interrupted)
 
 
 def _run(

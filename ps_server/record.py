@@ -11,8 +11,8 @@ from dbelief.pushes import Pusher
 class Recorder:
     """Collects (segment, replica, incarnation, sequence, rate) in the order of application.
 
-    Per segment the order is that of application, for it is noted under the segment's lock; the list's own append is
-    atomic. Across segments there is no order, nor need of one.
+    `dbelief.recorded` reads what is written here. Per segment the order is that of application, for it is noted under
+    the segment's lock; the list's own append is atomic. Across segments there is no order, nor need of one.
     """
 
     def __init__(self) -> None:
@@ -27,5 +27,7 @@ class Recorder:
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"shard-{shard}.jsonl", "w") as file:
+        temporary = folder / f"shard-{shard}.writing"
+        with open(temporary, "w") as file:
             file.writelines(json.dumps(row) + "\n" for row in self._rows)
+        temporary.rename(folder / f"shard-{shard}.jsonl")

@@ -61,6 +61,11 @@ class ShardService(stubs.ParametersServicer):
         # Calls that wait for a round may hold most handlers, never the last: pushes must get through to end a wait.
         self._waiters = threading.BoundedSemaphore(HANDLERS // 2)
 
+    @property
+    def where(self) -> str:
+        """What the reason of every refusal begins with."""
+        return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
+
     # -- commands of the coordinator ---------------------------------------------------------------------
 
     def _obey(self, command: wire.Command) -> None:
@@ -72,9 +77,7 @@ class ShardService(stubs.ParametersServicer):
             Where a later leader is known.
         """
         if command.leader_epoch < self._leader_epoch:
-            raise Refused(
-                f"shard {self.index}: leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads"
-            )
+            raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
         if command.leader_epoch > self._leader_epoch:
             self._leader_epoch = command.leader_epoch
             self._done.clear()
@@ -121,15 +124,15 @@ class ShardService(stubs.ParametersServicer):
 
     def _loaded(self) -> Shard:
         if self.shard is None:
-            raise Refused("this shard has been given no segments yet")
+            raise Refused("no segments have been given to it yet")
         return self.shard
 
     def _at(self, target: wire.Target) -> Shard:
         """The shard, if the call is meant for this job and this life."""
         if target.job != self.job:
-            raise Refused(f"shard {self.index} serves job {self.job!r}, not {target.job!r}")
+            raise Refused(f"a call for job {target.job!r} came here")
         if target.shard_epoch != self.epoch:
-            raise Refused(f"shard {self.index} of job {self.job!r} is in epoch {self.epoch}, not {target.shard_epoch}")
+            raise Refused(f"is in epoch {self.epoch}, not {target.shard_epoch}")
         return self._loaded()
 
     # -- data --------------------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ class ShardService(stubs.ParametersServicer):
 
     def _wait(self, shard: Shard, indices: list[int], clock: int) -> None:
         if not self._waiters.acquire(blocking=False):
-            raise Refused(f"shard {self.index}: {HANDLERS // 2} calls wait for a round already")
+            raise Refused(f"{HANDLERS // 2} calls wait for a round already")
         try:
             shard.wait_for_clock(indices, clock, self._deadline_s)
         finally:

@@ -3,7 +3,7 @@
 Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`. A set is
 complete when set.json exists; it loads on any number of shards, for each shard looks its segments up in every
 manifest. Files are written under a temporary name, fsynced and renamed, so that a reader never sees half a file.
-Every segment carries a CRC-32 over the bytes of all its vectors.
+Every segment carries a CRC-32 over the bytes of all its vectors, and the manifest one over itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
     save_file(tensors, temporary, metadata={"job": job, "set": set_id})
     _publish(temporary, data)
     manifest = folder / f"shard-{number}.json"
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "job": job,
         "set": set_id,
@@ -85,10 +85,16 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
         "file": data.name,
         "segments": rows,
     }
+    content["crc32"] = _checksum(content)
     temporary = manifest.with_suffix(".writing")
     temporary.write_text(json.dumps(content))
     _publish(temporary, manifest)
     return manifest, data.stat().st_size
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    """CRC-32 of a manifest without its own checksum, however it is spaced."""
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _publish(temporary: Path, final: Path) -> None:
@@ -148,6 +154,8 @@ def _manifest(path: Path, set_id: str, job: str, rule: Rule) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text())
         if content["format"] > FORMAT:
             raise SnapshotError(f"{path}: format {content['format']} is newer than {FORMAT}, which this version reads")
+        if content.pop("crc32") != _checksum(content):
+            raise SnapshotError(f"{path}: does not match its checksum")
         if content["set"] != set_id or content["job"] != job:
             raise SnapshotError(
                 f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}"

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("ps_server", "worker", "coordinator")
 PACKAGES = ("dbelief", *PROGRAMS)
@@ -65,34 +63,23 @@ def test_every_program_is_known_to_every_tool() -> None:
     assert set(tool["ruff"]["lint"]["isort"]["known-first-party"]) == set(PACKAGES)
 
 
-def test_every_algorithm_that_exists_is_held_to_its_contract() -> None:
-    """A contract that names a module no longer there is an error; one that misses a layer's rule says nothing."""
-    contracts = {contract["name"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
-    for program, name in zip(PROGRAMS, ("a shard", "a replica", "a coordinator"), strict=True):
-        (layers,) = (contract["layers"] for title, contract in contracts.items() if title.startswith(f"{name},"))
-        listed = set(re.findall(r"\w+", " ".join(layers)))
-        found = {path.stem for path in (ROOT / program).glob("*.py")} - {"__init__"}
-        assert found - listed == set(), f"{program}: not in the layers of pyproject.toml"
-
-
-@pytest.mark.parametrize("text", [str(ROOT), str(Path.home())])
-def test_no_file_names_this_machine(text: str) -> None:
-    if len(text) < 5:
-        pytest.skip(f"{text!r} says nothing")
-    folders = (*PACKAGES, "protos", "tests", "benchmarks", "examples", "docs", "deploy", ".ci")
+def test_no_file_names_a_machine() -> None:
+    """No path below a person's folder, nor below the folder that this tree happens to lie in."""
+    here = [re.escape(str(ROOT))] * (len(ROOT.parts) > 2)
+    machine = re.compile("|".join([r"/(home|root|Users)/\w", *here]))
+    folders = (*PACKAGES, "protos", "tests", "benchmarks", "examples", "docs", ".ci")
     files = [*(path for folder in folders for path in (ROOT / folder).rglob("*")), *ROOT.iterdir()]
     written = [path for path in files if path.is_file() and path.suffix in WRITTEN and "__pycache__" not in path.parts]
-    assert len(written) > 100
-    assert [_where(path) for path in written if text in path.read_text()] == []
+    assert len(written) > 100, "so few files cannot be right"
+    assert [_where(path) for path in written if machine.search(path.read_text())] == []
 
 
 def test_every_dependency_is_explained() -> None:
     project = PROJECT["project"]
-    needed = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
-    names = {re.split(r"[<>=;\[ ]", line)[0].lower() for line in needed}
+    needed = sum(project["optional-dependencies"].values(), project["dependencies"])
+    names = {re.split(r"[<>=;\[ ]", line)[0] for line in needed}
     explained = re.findall(r"^\| `([^`]+)`", (ROOT / "docs" / "dependencies.md").read_text(), re.MULTILINE)
-    assert sorted(explained, key=str.lower) == sorted(explained, key=str.lower)
-    assert {name.lower() for name in explained} == names
+    assert sorted(explained) == sorted(names)
 
 
 def test_generated_code_runs_on_the_oldest_versions_allowed() -> None:

@@ -36,8 +36,8 @@ def command(
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     limit_threads(threads)
-    with exits_cleanly():
-        _run(coordinator, folder, metrics_listen, record, number, patience, on_signals())
+    with exits_cleanly(), on_signals() as interrupted:
+        _run(coordinator, folder, metrics_listen, record, number, patience, interrupted)
 
 
 def _run(

@@ -18,11 +18,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dbelief.backend import Backend, aligned
+from dbelief.clip import clip
 from dbelief.layout import Layout
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
@@ -173,10 +173,10 @@ class Downpour:
         """Add the mini-batch's gradient to what the slot has accrued."""
         if self._settings.cadence.n_push == 1:
             loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
-            self._clip(slot.device)
+            clip(self._backend.xp, slot.device, self._settings.clip_norm)
         else:
             loss = self._model.loss_and_gradient(parameters.views, batch, self._gradient_views)
-            self._clip(self._gradient)
+            clip(self._backend.xp, self._gradient, self._settings.clip_norm)
             if slot.steps == 0:
                 slot.device[:] = self._gradient
             else:
@@ -184,15 +184,6 @@ class Downpour:
         slot.samples += len(batch)
         slot.steps += 1
         slot.loss_sum += loss * len(batch)
-
-    def _clip(self, gradient: Any) -> None:
-        """Shorten a gradient that is longer than clip_norm."""
-        if self._settings.clip_norm is None:
-            return
-        xp = self._backend.xp
-        norm = float(xp.sqrt(xp.dot(gradient, gradient)))
-        if norm > self._settings.clip_norm:
-            xp.multiply(gradient, np.float32(self._settings.clip_norm / norm), out=gradient)
 
     def _local_step(self, parameters: Fetched, slot: Outgoing) -> None:
         """Move the replica's own copy by the gradient of this mini-batch, by plain SGD."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 
-from dbelief.errors import Failure
 from dbelief.placement import Parameters
 
 from .buffers import Fetched
@@ -24,7 +23,7 @@ class Fetcher:
         self._parameters = parameters
         self._spare, self._taken = copies
         self._asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._filled: queue.SimpleQueue[Failure | None] = queue.SimpleQueue()
+        self._filled: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._under_way = False
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
         self._thread.start()
@@ -40,8 +39,8 @@ class Fetcher:
 
         Raises
         ------
-        Failure
-            What ended the fetch.
+        Exception
+            What ended the fetch; a Failure, or a bug.
         """
         assert self._under_way, "take() without ask()"
         error = self._filled.get()
@@ -70,5 +69,5 @@ class Fetcher:
             try:
                 self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)
                 self._filled.put(None)
-            except Failure as error:
+            except Exception as error:  # whatever it is: the thread that waits must hear of it, or it waits forever
                 self._filled.put(error)

@@ -13,10 +13,14 @@ from dbelief.work import Lease
 
 
 class Recorder:
-    """Collects, per mini-batch, the lease, the step in it, and the version of every segment computed from."""
+    """Collects, per mini-batch, the lease, the step in it, and the version of every segment computed from.
+
+    `dbelief.recorded` reads what is written here.
+    """
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
+        self._acknowledged = 0
 
     def note(self, lease: Lease, step: int, versions: np.ndarray) -> None:
         """Take one mini-batch in."""
@@ -31,10 +35,18 @@ class Recorder:
             }
         )
 
+    def acknowledged(self, sequence: int) -> None:
+        """Note that every segment has the pushes up to this one: a log of the shards without them is not whole."""
+        self._acknowledged = sequence
+
     def write(self, folder: Path | None, pusher: Pusher) -> None:
         """Write what was collected as JSON lines to `folder`/replica-R-INCARNATION.jsonl, where there is anything."""
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"replica-{pusher.replica}-{pusher.incarnation}.jsonl", "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in self._rows)
+        path = folder / f"replica-{pusher.replica}-{pusher.incarnation}.jsonl"
+        head = {"replica": pusher.replica, "incarnation": pusher.incarnation, "acknowledged": self._acknowledged}
+        temporary = path.with_suffix(".writing")
+        with open(temporary, "w") as file:
+            file.writelines(json.dumps(row) + "\n" for row in [head, *self._rows])
+        temporary.rename(path)

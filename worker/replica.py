@@ -167,6 +167,7 @@ class Replica:
 
     def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
         """On the push thread: book a push that is done, and report now and then."""
+        self._recorder.acknowledged(slot.sequence)
         with self._told_lock:
             told = self._told
             told.pushes += 1

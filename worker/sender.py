@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-from dbelief.errors import Failure
 from dbelief.pushes import Pushed
 
 from .buffers import Outgoing
@@ -37,7 +36,7 @@ class Sender:
         self._ready: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
         self._under_way = 0
-        self._error: Failure | None = None
+        self._error: Exception | None = None
         for slot in slots:
             self._free.put(slot)
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
@@ -60,8 +59,8 @@ class Sender:
 
         Raises
         ------
-        Failure
-            What ended a push.
+        Exception
+            What ended a push; a Failure, or a bug.
         """
         with self._idle:
             self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has its deadline
@@ -81,7 +80,7 @@ class Sender:
             try:
                 if self._error is None:  # after a failure, later numbers must not overtake it
                     self._acknowledged(slot, self._push(slot))
-            except Failure as error:
+            except Exception as error:  # whatever it is: the thread that waits must hear of it, or it waits forever
                 self._error = error
             finally:
                 self._free.put(slot)

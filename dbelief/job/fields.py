@@ -133,20 +133,20 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
-    def _replicas_have_data(self) -> Self:
-        if isinstance(self.data, NoData) and self.replicas:
-            raise refusal(
-                "replicas", "must be 0 where data.source is none: programs with loops of their own bring the gradients"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _limits_can_be_told(self) -> Self:
         if isinstance(self.data, NoData) and self.limits.epochs is not None:
             raise refusal("limits.epochs", "there is no epoch where data.source is none; give samples or wall_s")
         early = self.limits.early()
         if early and lacks_validation(self.data):
             raise refusal(f"limits.{early[0]}", "needs validation data, and the data section gives none")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_have_data(self) -> Self:
+        if isinstance(self.data, NoData) and self.replicas:
+            raise refusal(
+                "replicas", "must be 0 where data.source is none: programs with loops of their own bring the gradients"
+            )
         return self
 
     @model_validator(mode="after")

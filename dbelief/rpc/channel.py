@@ -70,10 +70,11 @@ def named_errors(what: str) -> Iterator[None]:
         raise Refused(f"{what}: {details or code.name.lower()}") from error
 
 
-def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    """End a call with the error's status; the reason begins with the servicer's `where`, if it has one."""
     for kind, code in _STATUS:
         if isinstance(error, kind):
-            context.abort(code, str(error))
+            context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
     raise error
 
 
@@ -87,7 +88,7 @@ def answers(
         try:
             return method(self, request, context)
         except (DbeliefError, ValueError) as error:
-            _abort(context, error)
+            _abort(self, context, error)
 
     return handler
 
@@ -102,6 +103,6 @@ def streams(
         try:
             yield from method(self, request, context)
         except (DbeliefError, ValueError) as error:
-            _abort(context, error)
+            _abort(self, context, error)
 
     return handler

@@ -39,7 +39,7 @@ class CoordinatorClient:
 
     def __init__(self, address: str, patience_s: float = 30.0) -> None:
         self.address = address
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._channel = open_channel(address)
         self._stub = stubs.CoordinatorStub(self._channel)
 
@@ -51,8 +51,8 @@ class CoordinatorClient:
         """Wait until the coordinator answers."""
         wait_ready(self._channel, timeout_s, f"coordinator at {self.address}")
 
-    def call(self, method: str, request: Any) -> Any:
-        """Call a method, again and again while nobody answers.
+    def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
+        """Call a method, again and again while nobody answers, for `patience_s` (None: the client's).
 
         Raises
         ------
@@ -61,7 +61,7 @@ class CoordinatorClient:
         Unreachable
             It did not answer for `patience_s`.
         """
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         while True:
             try:
                 with named_errors(f"coordinator at {self.address}"):
@@ -137,7 +137,7 @@ class Membership:
         """Whether the job, or this life, has ended."""
         return self.state in OVER or bool(self.lost)
 
-    def beat(self, leaving: bool = False, reason: str = "") -> None:
+    def beat(self, leaving: bool = False, reason: str = "", patience_s: float | None = None) -> None:
         """Tell the coordinator that this member lives, and hear how the job is."""
         reply = self.client.call(
             "Beat",
@@ -149,6 +149,7 @@ class Membership:
                 leaving=leaving,
                 reason=reason,
             ),
+            patience_s,
         )
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
@@ -159,11 +160,15 @@ class Membership:
             self._changed.notify_all()
 
     def _keep_beating(self) -> None:
+        heard_s = time.monotonic()
         # Until training begins everyone waits for the news of a beat, so beats come faster.
         while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
             try:
-                self.beat()
+                self.beat(patience_s=0.0)
+                heard_s = time.monotonic()
             except Failure as error:
+                if isinstance(error, Unreachable) and time.monotonic() - heard_s < self.client.patience_s:
+                    continue
                 with self._changed:
                     self.lost = str(error)
                     self._changed.notify_all()
@@ -197,4 +202,4 @@ class Membership:
         self._thread.join()
         if not self.lost:
             with contextlib.suppress(Failure):
-                self.beat(leaving=True, reason=reason)
+                self.beat(leaving=True, reason=reason, patience_s=0.0)

@@ -75,9 +75,7 @@ def test_cuda_without_cupy_says_so() -> None:
         (RuntimeError("driver too old\nmore"), r"no CUDA driver \(driver too old\)$"),
     ],
 )
-def test_cuda_without_a_device_says_so(
-    monkeypatch: pytest.MonkeyPatch, devices: int | Exception, reason: str
-) -> None:
+def test_cuda_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch, devices: int | Exception, reason: str) -> None:
     with_cupy(monkeypatch, devices)
     with pytest.raises(JobError, match=reason):
         choose("cuda")

@@ -55,9 +55,7 @@ def inputs() -> tuple[np.ndarray, np.ndarray]:
     return w0, gradients
 
 
-def trajectory(
-    make: Any, rate: float, options: dict[str, Any], w0: np.ndarray, gradients: np.ndarray
-) -> np.ndarray:
+def trajectory(make: Any, rate: float, options: dict[str, Any], w0: np.ndarray, gradients: np.ndarray) -> np.ndarray:
     """Give w after each step, in the dtype of w0."""
     w = torch.nn.Parameter(torch.from_numpy(w0.copy()))
     optimizer = make([w], lr=rate, **options)

@@ -89,7 +89,9 @@ def test_wheel_holds_the_tree(wheel: Path) -> None:
 
 
 def test_every_module_imports(environment: Path) -> None:
-    imported, beside = _run(environment / "bin" / "python", "-I", "-c", IMPORT_ALL, cwd=environment).split("\n")[:2]
+    imported, beside = _run(environment / "bin" / "python", "-I", "-B", "-c", IMPORT_ALL, cwd=environment).split("\n")[
+        :2
+    ]
     modules = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in _packaged()

@@ -15,9 +15,7 @@ def check_gradient() -> Check:
     v with `gradients`. One number decides, whatever the shapes.
     """
 
-    def check(
-        value: Callable[[], float], points: Sequence[np.ndarray], gradients: Sequence[np.ndarray]
-    ) -> None:
+    def check(value: Callable[[], float], points: Sequence[np.ndarray], gradients: Sequence[np.ndarray]) -> None:
         rng, h = np.random.default_rng(1), 1e-6
         before = [point.copy() for point in points]
         expected = [gradient.copy() for gradient in gradients]

@@ -48,9 +48,7 @@ def build(layers: Any, loss: str = "softmax_cross_entropy", outputs: int = 10) -
 
 
 def test_a_description_becomes_a_network() -> None:
-    network = build(
-        [("dense", {"units": 32}), ("relu", {}), ("sigmoid", {}), ("tanh", {}), ("dense", {"units": 10})]
-    )
+    network = build([("dense", {"units": 32}), ("relu", {}), ("sigmoid", {}), ("tanh", {}), ("dense", {"units": 10})])
     views = network.parameters(np.random.default_rng(0))
     assert list(views) == ["dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"]
     assert views["dense1.weight"].shape == (64, 32)

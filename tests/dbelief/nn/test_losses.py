@@ -46,9 +46,7 @@ def test_softmax_against_scipy(scale: float) -> None:
 
 def test_softmax_of_equal_outputs_is_the_logarithm_of_the_classes() -> None:
     outputs = np.full((3, 10), 1e30, np.float32)
-    assert total(SoftmaxCrossEntropy(), outputs, np.array([0, 4, 9])) == pytest.approx(
-        3 * np.log(10), rel=1e-6
-    )
+    assert total(SoftmaxCrossEntropy(), outputs, np.array([0, 4, 9])) == pytest.approx(3 * np.log(10), rel=1e-6)
 
 
 def test_square_loss_by_hand() -> None:

@@ -86,9 +86,7 @@ def test_gradient_of_any_stack(check_gradient: Check, hidden: list[Layer], m: in
     views = random_views(network, np.float64)
     out = like(views)
     network.loss_and_gradient(views, batch, out)
-    check_gradient(
-        lambda: network.evaluate(views, batch)[0] / m, list(views.values()), [out[name] for name in views]
-    )
+    check_gradient(lambda: network.evaluate(views, batch)[0] / m, list(views.values()), [out[name] for name in views])
 
 
 def test_gradient_through_relu(check_gradient: Check) -> None:
@@ -96,9 +94,7 @@ def test_gradient_through_relu(check_gradient: Check) -> None:
     views, batch = random_views(network, np.float64), batch_of(3, kind=np.float64)
     out = like(views)
     network.loss_and_gradient(views, batch, out)
-    check_gradient(
-        lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views]
-    )
+    check_gradient(lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views])
 
 
 def test_float32_agrees_with_float64() -> None:
@@ -107,9 +103,7 @@ def test_float32_agrees_with_float64() -> None:
     narrow = {name: value.astype(np.float32) for name, value in wide.items()}
     out_wide, out_narrow = like(wide), like(narrow)
     loss_wide = network.loss_and_gradient(wide, batch, out_wide)
-    loss_narrow = network.loss_and_gradient(
-        narrow, Batch(batch.inputs.astype(np.float32), batch.targets), out_narrow
-    )
+    loss_narrow = network.loss_and_gradient(narrow, Batch(batch.inputs.astype(np.float32), batch.targets), out_narrow)
     assert isinstance(loss_narrow, float)
     assert loss_narrow == pytest.approx(loss_wide, rel=1e-5)
     for name, expected in out_wide.items():
@@ -124,9 +118,7 @@ def test_the_gradient_lands_in_views_of_one_flat_vector() -> None:
     flat = np.full(sum(value.size for value in views.values()), np.nan, np.float32)
     cuts = np.cumsum([value.size for value in views.values()])[:-1]
     pieces = zip(views, np.split(flat, cuts), strict=True)
-    network.loss_and_gradient(
-        views, batch, {name: piece.reshape(views[name].shape) for name, piece in pieces}
-    )
+    network.loss_and_gradient(views, batch, {name: piece.reshape(views[name].shape) for name, piece in pieces})
     np.testing.assert_array_equal(flat, np.concatenate([apart[name].ravel() for name in views]))
 
 
@@ -161,9 +153,7 @@ def test_inputs_of_more_axes_are_read_flat() -> None:
     views = random_views(network)
     flat, square = like(views), like(views)
     loss = network.loss_and_gradient(views, batch, flat)
-    assert (
-        network.loss_and_gradient(views, Batch(batch.inputs.reshape(4, 2, 3), batch.targets), square) == loss
-    )
+    assert network.loss_and_gradient(views, Batch(batch.inputs.reshape(4, 2, 3), batch.targets), square) == loss
     assert all(np.array_equal(flat[name], square[name]) for name in views)
 
 

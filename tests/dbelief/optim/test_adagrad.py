@@ -19,9 +19,7 @@ moderate = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(-(2.0**60
 @both
 @settings(deadline=None, max_examples=50)
 @given(g=st.lists(moderate, min_size=1, max_size=40), rate=st.floats(2.0**-20, 1.0, width=32))
-def test_the_first_step_is_exactly_rate_times_sign(
-    run: Run, fused: bool, g: list[float], rate: float
-) -> None:
+def test_the_first_step_is_exactly_rate_times_sign(run: Run, fused: bool, g: list[float], rate: float) -> None:
     gradient = np.array([g], np.float32)
     first = run(Adagrad(), np.zeros(len(g), np.float32), gradient, rate, fused=fused)
     np.testing.assert_array_equal(first, -np.float32(rate) * np.sign(gradient))
@@ -92,9 +90,7 @@ def test_eps_stands_outside_the_root_and_a0_starts_the_sum(run: Run, fused: bool
     assert after[0, 0] == -np.float32(3.0) / np.float32(5.0)
 
 
-@pytest.mark.parametrize(
-    "options", [{"eps": -1.0}, {"a0": -0.5}, {"a0": float("inf")}, {"eps": float("nan")}]
-)
+@pytest.mark.parametrize("options", [{"eps": -1.0}, {"a0": -0.5}, {"a0": float("inf")}, {"eps": float("nan")}])
 def test_options_out_of_range(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=rf"adagrad: {next(iter(options))} is .*, must be 0 or more"):
         Adagrad(**options)

@@ -79,9 +79,7 @@ def test_shards_together_give_the_bits_of_the_whole(rule: Rule, cuts: int, run: 
     whole = run(rule, w0, gradients, 0.05)
     ends = np.sort(rng.integers(0, 1010, cuts - 1))
     shards = zip(np.split(w0, ends), np.split(gradients, ends, axis=1), strict=True)
-    assert same_bits(
-        np.concatenate([run(rule, w, np.ascontiguousarray(g), 0.05) for w, g in shards], axis=1), whole
-    )
+    assert same_bits(np.concatenate([run(rule, w, np.ascontiguousarray(g), 0.05) for w, g in shards], axis=1), whole)
 
 
 @every_rule

@@ -49,9 +49,7 @@ def test_a_wrong_address_is_refused_before_anything_is_sent(url: str) -> None:
 def test_unreachable_is_tried_until_patience_ends(tmp_path: Path) -> None:
     clock = ManualClock(autojump=True)
     registry = RedisRegistry(f"unix://:secret@{tmp_path}/none.sock", clock, patience_s=3.0)
-    with pytest.raises(
-        Unreachable, match=rf"registry unix://{tmp_path}/none.sock does not answer: "
-    ) as caught:
+    with pytest.raises(Unreachable, match=rf"registry unix://{tmp_path}/none.sock does not answer: ") as caught:
         registry.read("j")
     assert "secret" not in str(caught.value)
     assert 2.0 < clock.now() <= 3.0

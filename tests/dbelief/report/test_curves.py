@@ -103,9 +103,7 @@ def test_any_series_may_be_missing(panels: Any, events: Events) -> None:
 
 
 def test_a_resumed_run_replaces_what_it_went_back_behind(panels: Any) -> None:
-    events = [
-        {"event": "progress", "samples": s, "loss": v} for s, v in ((1, 5), (2, 4), (3, 9), (2, 3), (3, 2))
-    ]
+    events = [{"event": "progress", "samples": s, "loss": v} for s, v in ((1, 5), (2, 4), (3, 9), (2, 3), (3, 2))]
     loss, _, _ = panels(events)
     assert points(loss, "training") == ([1.0, 2.0, 3.0], [5.0, 3.0, 2.0])
 
@@ -124,9 +122,7 @@ def test_a_loss_that_falls_far_is_drawn_by_decades(panels: Any) -> None:
 
 
 def test_staleness_is_not_smoothed_across_the_end_of_the_warm_start(panels: Any) -> None:
-    events = [
-        {"event": "progress", "samples": i, "loss": 1, "staleness_mean": 4 * (i > 200)} for i in range(400)
-    ]
+    events = [{"event": "progress", "samples": i, "loss": 1, "staleness_mean": 4 * (i > 200)} for i in range(400)]
     _, _, staleness = panels([*events, {"event": "warm_start", "samples": 200}])
     _, smooth = points(staleness, "mean of pushes")
     assert set(smooth) == {0.0, 4.0}

@@ -129,9 +129,7 @@ def test_a_last_line_that_was_printed_is_not_repeated() -> None:
 
 def test_on_a_terminal_the_last_picture_stays_and_the_cursor_comes_back() -> None:
     file = io.StringIO()
-    console = Console(
-        file=file, force_terminal=True, width=90, height=40, color_system=None, legacy_windows=False
-    )
+    console = Console(file=file, force_terminal=True, width=90, height=40, color_system=None, legacy_windows=False)
 
     def interrupted() -> None:
         with LiveView(console) as view:

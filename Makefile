@@ -1,0 +1,72 @@
+# Everything made here lies in .venv, .cache, runs and dist; nothing else of the machine is touched.
+PYTHON ?= python3
+ARGS :=
+BIN := .venv/bin
+
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint protos verify-protos bench bench-replicas wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; results in runs/digits
+	@$(BIN)/dbelief train examples/digits.yaml $(ARGS)
+
+test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
+	@$(BIN)/pytest $(ARGS)
+
+lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --check .; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+
+# $(call protoc,FOLDER): the messages of all protos, services only where there are some.
+define protoc
+PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc=protos \
+	--python_out=$(1) --mypy_out=$(1) protos/*.proto
+PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Idbelief/rpc=protos \
+	--grpc_python_out=$(1) --mypy_grpc_out=$(1) protos/parameters.proto protos/coordination.proto
+endef
+
+protos: .venv/ready-to-develop ## make dbelief/rpc/*_pb2* from protos/
+	$(call protoc,.)
+
+verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/*_pb2* are what protos/ says
+	@rm -rf .cache/protos && mkdir -p .cache/protos/committed .cache/protos/made
+	@cp dbelief/rpc/*_pb2*.py* .cache/protos/committed
+	$(call protoc,.cache/protos/made)
+	@cd .cache/protos && diff -ru committed made/dbelief/rpc || \
+		{ echo "dbelief/rpc is not what protos/ says: run \`make protos\`" >&2; exit 1; }
+
+bench: .venv/ready-to-develop ## every benchmark, one after the other
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
+	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+
+wheel: .venv/ready-to-develop ## build the wheel into dist/
+	@rm -rf build
+	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@rm -rf build dbelief.egg-info
+	@ls dist/*.whl
+
+clean: ## remove .venv, caches and dist; runs/ stays
+	rm -rf .venv .cache dist
+	find benchmarks coordinator dbelief examples ps_server tests worker -name __pycache__ -prune -exec rm -rf {} +
+
+# Installed once, and again when pyproject.toml changed. The install is editable: what is edited is what runs.
+.venv/ready-to-run: EXTRAS :=
+.venv/ready-to-develop: EXTRAS := [dev]
+.venv/ready-to-run .venv/ready-to-develop: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "dbelief needs Python 3.11 or newer, \
+	and \`$(PYTHON)\` is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "installing dbelief$(EXTRAS) into .venv (once; about a minute)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install -qq --editable '.$(EXTRAS)'
+	@rm -rf dbelief.egg-info
+	@touch .venv/ready-to-run $@

@@ -1,0 +1,68 @@
+"""The end of a job: leases in, a last validation, the test, a snapshot set, the export. No clock, no socket."""
+
+from __future__ import annotations
+
+from dbelief.pushes import PARAMETERS
+
+from .evaluations import Evaluations
+from .progress import Progress
+from .states import Closing, Shape
+
+
+class Ending:
+    """How far the end of one job has come.
+
+    Attributes
+    ----------
+    step
+        The step that is under way, once the job closes.
+    vector
+        The named vector that is the job's result.
+    evaluate
+        Whether there is a last validation and a test.
+    exported
+        Whether the model is written.
+    """
+
+    def __init__(self, shape: Shape, progress: Progress, evaluations: Evaluations) -> None:
+        self.step = Closing.DRAIN
+        self.vector = PARAMETERS
+        self.evaluate = True
+        self.exported = False
+        self._shape = shape
+        self._progress = progress
+        self._evaluations = evaluations
+
+    def moves_on(self, drained: bool, set_running: bool) -> bool:
+        """Enter the next step if nothing holds this one; whether it did."""
+        waits = {
+            Closing.DRAIN: not drained,
+            Closing.VALIDATE: self._evaluations.busy,
+            Closing.TEST: self._evaluations.busy or set_running,
+            Closing.SNAPSHOT: set_running,
+            Closing.EXPORT: not self.exported,
+            Closing.DONE: True,
+        }
+        if waits[self.step]:
+            return False
+        self.step = Closing(self.step + 1)
+        if self.step is Closing.VALIDATE:
+            self._validate()
+        elif self.step is Closing.TEST:
+            self._test()
+        return True
+
+    def _validate(self) -> None:
+        last = self._progress.last
+        # One that waits here was asked for before the last pushes, or could not be kept: it is asked for anew.
+        due = self._evaluations.asked or last is None or last.samples < self._progress.samples
+        self._evaluations.clear()
+        if self.evaluate and self._shape.validation and due:
+            self._evaluations.ask("validation", PARAMETERS)
+
+    def _test(self) -> None:
+        best = self._progress.best
+        if self._progress.keep_best and best is not None:
+            self.vector = best.vector
+        if self.evaluate and self._shape.test:
+            self._evaluations.ask("test", self.vector)

@@ -1,0 +1,62 @@
+"""What a snapshot set holds of a job beside the shards' part, and how a job goes on from it. No file, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dbelief.errors import Mistake
+
+from .members import Members
+from .opening import Opening
+from .training import Training
+
+
+class Continuation:
+    """Everything of a job that has to outlive its coordinator."""
+
+    def __init__(self, opening: Opening, members: Members, training: Training) -> None:
+        self._opening = opening
+        self._members = members
+        self._training = training
+
+    def state(self, shard_epoch: int) -> dict[str, Any]:
+        """As of now; JSON holds it."""
+        assert self._opening.layout is not None
+        rounds = self._training.rounds
+        return {
+            "leases": self._training.leases.state(),
+            "progress": self._training.progress.state(),
+            "incarnations": self._members.incarnations,
+            "pushes_twice": self._training.pushes_twice,
+            "sets": self._training.snapshots.count,
+            "clock": rounds.clock if rounds else 0,
+            "member_epoch": rounds.member_epoch if rounds else 0,
+            "nominal_length": self._opening.nominal_length,
+            "shard_epoch": shard_epoch,
+            "layout": self._opening.layout.digest(),
+        }
+
+    def begin(self, set_id: str, state: dict[str, Any]) -> None:
+        """Take over what must hold before anyone joins.
+
+        Raises
+        ------
+        Mistake
+            Where the set was made of other data.
+        """
+        then, now = state["leases"]["epoch_samples"], self._training.leases.epoch_samples
+        if then != now:
+            raise Mistake(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
+        # The set's ledgers know the lives up to here: a new life that looked like one would have its pushes ignored.
+        self._members.incarnations = state["incarnations"]
+        self._training.snapshots.count = state["sets"]
+
+    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> None:
+        """Go on, the set being loaded into the shards."""
+        # The ledgers know best: what they lack is trained again, and not counted twice.
+        twice, corrections = self._training.leases.restore(state["leases"], ledgers)
+        self._training.pushes_twice = state["pushes_twice"] + twice
+        self._training.progress.restore(state["progress"], corrections)
+        rounds = self._training.rounds
+        if rounds is not None:
+            rounds.clock, rounds.member_epoch = state["clock"], state["member_epoch"]

@@ -1,0 +1,97 @@
+"""What each replica is given to do: first what is its own already, then evaluations, then data. No clock, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dbelief.work import Lease
+
+from .actions import Action, SetMembership
+from .evaluations import Evaluations
+from .leases import Leases
+from .progress import Progress
+from .rounds import ASK_AGAIN_S, Rounds
+from .states import Evaluate, Wait, Work
+
+FREE_ASK_AGAIN_S = 0.05
+"""A free-running replica waits for a release, a death or the end: none of them is pressing."""
+
+
+class Handout:
+    """The work of one job.
+
+    Parameters
+    ----------
+    rounds
+        With `staleness: 0`, the blocks that all replicas move in; None: each runs free.
+    """
+
+    def __init__(self, leases: Leases, evaluations: Evaluations, progress: Progress, rounds: Rounds | None) -> None:
+        self._leases = leases
+        self._evaluations = evaluations
+        self._progress = progress
+        self._rounds = rounds
+        self._warm_replica: int | None = None  # an incarnation
+
+    def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
+        """Something for this life to do; a repeated call, whose answer was lost, gets the same.
+
+        Parameters
+        ----------
+        trains, evaluates
+            Whether new leases of data, and new evaluations, are handed out now.
+        """
+        work = self._held(number, incarnation, next_sequence)
+        if work is None and evaluates:
+            work = self._evaluation(incarnation)
+        if work is None and trains:
+            work = self._training(number, incarnation, next_sequence)
+        return work or Wait(ASK_AGAIN_S if self._rounds is not None else FREE_ASK_AGAIN_S)
+
+    def _held(self, number: int, incarnation: int, next_sequence: int) -> Work | None:
+        """What is this life's already. It comes before evaluations: in lockstep the others wait for it."""
+        held: Work | None
+        if self._rounds is not None:
+            held = self._rounds.held(number, incarnation, next_sequence)
+        else:
+            held = self._leases.held(incarnation, next_sequence)
+        return held or self._evaluations.held(incarnation)
+
+    def _evaluation(self, incarnation: int) -> Evaluate | None:
+        lease = self._evaluations.take(incarnation, self._leases.next_id, self._progress.samples)
+        self._leases.next_id += lease is not None
+        return lease
+
+    def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | None:
+        if self._rounds is not None:
+            self._rounds.ask(number, incarnation, next_sequence)
+            return None
+        if self._progress.warm:
+            if self._warm_replica is None:
+                self._warm_replica = incarnation
+            if self._warm_replica != incarnation:
+                return None
+        room = self._progress.warm_room(self._leases.leased)
+        return self._leases.take(number, incarnation, next_sequence, at_most=room)
+
+    def form_block(self, living: Mapping[int, int]) -> list[Action]:
+        """In lockstep, make the next block if all the living (incarnation by replica) ask for it."""
+        if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
+            return []
+        return _membership(self._rounds)
+
+    def gone(self, incarnation: int) -> None:
+        """A life is over: another may be the one that trains alone."""
+        if self._warm_replica == incarnation:
+            self._warm_replica = None
+
+    def fenced(self, number: int, incarnation: int) -> list[Action]:
+        """A life can push nothing more: in lockstep, the others need not wait for it."""
+        if self._rounds is None or not self._rounds.died(number, incarnation):
+            return []
+        return _membership(self._rounds)
+
+
+def _membership(rounds: Rounds) -> list[Action]:
+    edges = tuple((clock, tuple(replicas)) for clock, replicas in rounds.membership())
+    return [SetMembership(rounds.member_epoch, edges)]

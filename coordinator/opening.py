@@ -1,0 +1,99 @@
+"""What stands before training: one layout for all, segments placed on shards, initial values exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dbelief.errors import Refused
+from dbelief.layout import Layout, cut, nominal_length, place
+from dbelief.placement import Place, Placement
+
+from .members import Member
+
+
+class Opening:
+    """The opening of one job.
+
+    Parameters
+    ----------
+    shards
+        How many the job plans.
+    resumed
+        State of the snapshot set to go on from, where there is one.
+
+    Attributes
+    ----------
+    layout, placement
+        Once they are known.
+    assigned
+        Whether every shard knows its segments.
+    """
+
+    def __init__(self, shards: int, resumed: dict[str, Any] | None) -> None:
+        self.layout: Layout | None = None
+        self.placement: Placement | None = None
+        self.assigned = False
+        self._shards = shards
+        self._resumed = resumed
+        self._source_digest = ""
+        self._initialiser: int | None = None
+        self._complete = resumed is not None
+
+    def agree(self, layout: Layout, source_digest: str) -> None:
+        """Hold a replica's model against the job's; the first one's is the job's.
+
+        Raises
+        ------
+        Refused
+            Where they are not the same.
+        """
+        if self.layout is None:
+            if self._resumed is not None and layout.digest() != self._resumed["layout"]:
+                raise Refused("this replica's model has another layout than the snapshot set that the job goes on from")
+            self.layout, self._source_digest = layout, source_digest
+        elif layout.digest() != self.layout.digest():
+            raise Refused(
+                "this replica's model has another layout than the job's: are all workers given the same code?"
+            )
+        elif source_digest != self._source_digest:
+            raise Refused("this replica's model source differs from the job's: copy the same file to every machine")
+
+    @property
+    def nominal_length(self) -> int:
+        """Numbers in a full segment: the table lives as long as the job, however many shards it goes on with."""
+        if self._resumed is not None:
+            return int(self._resumed["nominal_length"])
+        assert self.layout is not None
+        return nominal_length(self.layout.size, self._shards)
+
+    def place(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
+        """Give every shard its run of segments."""
+        assert self.layout is not None
+        spans = cut(self.layout.rank_ranges(), self.nominal_length)
+        runs = place(spans, self._shards)
+        places = tuple(Place(m.number, m.address, shard_epoch, *run) for m, run in zip(shards, runs, strict=True))
+        self.placement = Placement(1, tuple(spans), places)
+        return self.placement
+
+    def initialises(self, incarnation: int) -> bool:
+        """Whether this life is to push the initial values: the first to ask, and another only after its end."""
+        if not self.assigned or self._complete:
+            return False
+        if self._initialiser is None:
+            self._initialiser = incarnation
+        return self._initialiser == incarnation
+
+    def initialised(self, incarnation: int) -> bool:
+        """Take in that all initial values are acknowledged; says so once."""
+        if self._complete or incarnation != self._initialiser:
+            return False
+        self._complete = True
+        return True
+
+    def gone(self, incarnation: int, last: bool) -> None:
+        """A life is over; `last`: no other replica or client is left."""
+        if self._initialiser == incarnation:
+            self._initialiser = None
+        if last and self.placement is None:  # nothing hangs on its model yet: the next may bring another
+            self.layout, self._source_digest = None, ""

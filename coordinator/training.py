@@ -1,0 +1,174 @@
+"""What happens while a job trains: work handed out and told of, evaluations, snapshot sets. No clock, no socket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dbelief.job import Job
+from dbelief.pushes import PARAMETERS
+from dbelief.schedule import total_samples
+
+from .accounts import Accounts
+from .actions import Action, Note, TakeSnapshot
+from .evaluations import Evaluations
+from .handout import Handout
+from .leases import Leases
+from .plan import cadence, lease_size, progress
+from .progress import Best, Evaluated
+from .rounds import Rounds
+from .snapshots import Snapshots
+from .states import Evaluate, Shape, Told, Work
+
+
+class Outcome(NamedTuple):
+    """What follows from an evaluation.
+
+    `lease` is None for one that was told before, or is not the teller's; `trouble` is a reason to give up, `enough`
+    one to close.
+    """
+
+    lease: Evaluate | None
+    keep_as: str = ""
+    trouble: str = ""
+    enough: str = ""
+
+
+class Training:
+    """The training of one job.
+
+    Attributes
+    ----------
+    total
+        Samples at which it ends; None: without such a limit.
+    pushes_twice
+        How many pushes were, or will be, trained twice because of deaths.
+    """
+
+    def __init__(self, job: Job, shape: Shape) -> None:
+        self.total = total_samples(job.limits, shape.train or None)
+        unbounded = 2**62 if shape.train else 0
+        self.leases = Leases(shape.train, self.total or unbounded, lease_size(job, shape), cadence(job))
+        self.progress = progress(job, shape, self.total)
+        self.rounds = Rounds() if job.strategy.staleness == 0 else None
+        self.evaluations = Evaluations()
+        self.snapshots = Snapshots(job.snapshots.every_s)
+        self.pushes_twice = 0
+        self._accounts = Accounts(self.leases)
+        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds)
+        self._replicas = job.replicas
+        self._wall_s = job.limits.wall_s
+        self._began_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Time runs from now."""
+        self._began_s = now_s
+        self.snapshots.rest(now_s)
+
+    @property
+    def begins_in_lockstep(self) -> bool:
+        """Whether all replicas have to be there before the first of them is given work."""
+        return self.rounds is not None and not self.rounds.blocks
+
+    # -- work --------------------------------------------------------------------------------------------
+
+    def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
+        """See `Handout.work`."""
+        evaluates = evaluates and not self._keeps_while(self.snapshots.running)
+        return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
+
+    def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
+        """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
+        new = self._accounts.new(incarnation, told)
+        return new is not None, self.progress.trained(number, new, now_s) if new is not None else None
+
+    def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> Outcome:
+        """Take in what a life tells of its evaluation."""
+        lease = self.evaluations.told(lease_id, incarnation)
+        if lease is None:
+            return Outcome(None, self.evaluations.keeping_as(lease_id, incarnation))
+        if lease.set == "test":
+            self.progress.test = Evaluated(loss, accuracy, lease.samples)
+            return Outcome(lease)
+        if not math.isfinite(loss):
+            trouble = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
+            return Outcome(lease, trouble=trouble)
+        keep_as, enough = self.progress.evaluated(loss, accuracy, lease.samples)
+        if keep_as:
+            self.evaluations.keep(lease_id, incarnation, Best(keep_as, loss, accuracy, lease.samples))
+        return Outcome(lease, keep_as, enough=enough or "")
+
+    def kept(self, lease_id: int) -> None:
+        """The parameters of an evaluation lie whole on the shards."""
+        best = self.evaluations.kept(lease_id)
+        if best is not None:
+            self.progress.kept(best)
+
+    # -- lives end ---------------------------------------------------------------------------------------
+
+    def gone(self, incarnation: int) -> None:
+        """A life is over, as far as we can tell."""
+        self._handout.gone(incarnation)
+        self.evaluations.gone(incarnation)
+
+    def fenced(
+        self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
+    ) -> list[Action]:
+        """A life can push nothing more.
+
+        Parameters
+        ----------
+        applied
+            Numbers of its last push that every segment, and that some segment, has applied.
+        evaluate
+            Whether what it did not store whole is to be evaluated again.
+        """
+        samples, twice = self.leases.give_back(incarnation, *applied)
+        if samples:
+            self.progress.trained(number, Told(0, samples=samples), now_s)
+        self.pushes_twice += twice
+        self._accounts.gone(incarnation)
+        self.evaluations.fenced(incarnation, again=evaluate)
+        return self._handout.fenced(number, incarnation)
+
+    # -- moving on ---------------------------------------------------------------------------------------
+
+    def advance(self, living: Mapping[int, int], now_s: float) -> list[Action]:
+        """Ask for what is due; `living` are the replicas, incarnation by number."""
+        wishes: list[Action] = []
+        if self.progress.release_due():
+            wishes.append(Note("warm_start", {"samples": self.progress.samples}))
+        if self.snapshots.due(now_s) and not self._keeps_while(self.evaluations.under_way):
+            wishes.append(self.begin_set())
+        if not self.evaluations.busy and self.progress.evaluation_due():
+            self.evaluations.ask("validation", PARAMETERS)
+        if not (self.begins_in_lockstep and len(living) < self._replicas):
+            wishes += self._handout.form_block(living)
+        return wishes
+
+    def enough(self, fencing: bool, now_s: float) -> str:
+        """The reason to close, "" for none; `fencing`: what a dead life did is not known yet."""
+        if self._wall_s is not None and now_s - self._began_s >= self._wall_s:
+            return f"wall time {self._wall_s:g} s reached"
+        if self.leases.epoch_samples:
+            finished = self.leases.finished and not fencing
+        else:  # clients with loops of their own
+            finished = self.total is not None and self.progress.samples >= self.total
+        return f"{self.progress.samples} samples trained" if finished else ""
+
+    def _keeps_while(self, busy: bool) -> bool:
+        # A set must hold the best parameters whole: keeping them and writing a set take turns.
+        return busy and self.progress.keep_best
+
+    # -- snapshot sets -----------------------------------------------------------------------------------
+
+    def begin_set(self) -> TakeSnapshot:
+        """Begin a snapshot set."""
+        self.leases.begin_set()
+        return self.snapshots.begin(self.progress.samples)
+
+    def end_set(self, now_s: float) -> None:
+        """The set is complete."""
+        self.snapshots.complete(now_s)
+        self.leases.end_set()

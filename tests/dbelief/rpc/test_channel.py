@@ -1,0 +1,120 @@
+"""From errors to statuses and back, without a port."""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+
+from dbelief import errors
+from dbelief.rpc.channel import answers, named_errors, streams
+
+
+class Aborted(Exception):
+    """What grpc raises inside a handler that aborts."""
+
+
+class Context:
+    """The one method of a servicer context that handlers need here."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        raise Aborted(code, details)
+
+
+CONTEXT: Any = Context()
+
+
+class Broken(grpc.RpcError):
+    """A call that ended with a status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str | None) -> None:
+        self._code, self._details = code, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str | None:
+        return self._details
+
+
+class Service:
+    """Handlers that do as the request says."""
+
+    @answers
+    def unary(self, request: Exception | str, context: Any) -> str:
+        if isinstance(request, Exception):
+            raise request
+        return request
+
+    @streams
+    def stream(self, request: Exception | str, context: Any) -> Iterator[str]:
+        yield "first"
+        if isinstance(request, Exception):
+            raise request
+        yield request
+
+
+STATUSES = [
+    (errors.Refused("stale epoch"), grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Unreachable("nobody there"), grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
+    (errors.ModelError("no parameters"), grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.JobError("no such field"), grpc.StatusCode.INVALID_ARGUMENT),
+    (ValueError("wrong length"), grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.NotFinite("NaN"), grpc.StatusCode.ABORTED),
+    (errors.Failure("something else"), grpc.StatusCode.ABORTED),
+]
+every_status = pytest.mark.parametrize(("error", "code"), STATUSES, ids=lambda value: type(value).__name__)
+
+
+@every_status
+def test_a_handler_answers_our_errors_with_their_status_and_reason(error: Exception, code: grpc.StatusCode) -> None:
+    with pytest.raises(Aborted) as unary:
+        Service().unary(error, CONTEXT)
+    assert unary.value.args == (code, str(error))
+    stream = Service().stream(error, CONTEXT)
+    assert next(stream) == "first"
+    with pytest.raises(Aborted) as streamed:
+        next(stream)
+    assert streamed.value.args == (code, str(error))
+
+
+def test_what_goes_well_passes_through() -> None:
+    assert Service().unary("yes", CONTEXT) == "yes"
+    assert list(Service().stream("yes", CONTEXT)) == ["first", "yes"]
+
+
+def test_a_fault_of_our_own_is_not_dressed_up_as_a_refusal() -> None:
+    with pytest.raises(AssertionError, match="broken invariant"):
+        Service().unary(AssertionError("broken invariant"), CONTEXT)
+    with pytest.raises(KeyError):
+        list(Service().stream(KeyError("missing"), CONTEXT))
+
+
+AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+@pytest.mark.parametrize("code", set(grpc.StatusCode) - {grpc.StatusCode.OK}, ids=str)
+def test_a_status_is_either_unreachable_or_refused(code: grpc.StatusCode) -> None:
+    kind = errors.Unreachable if code in AWAY else errors.Refused
+    with pytest.raises(kind, match=r"^push: shard 1: the reason$") as caught, named_errors("push: shard 1"):
+        raise Broken(code, "the reason")
+    assert isinstance(caught.value.__cause__, grpc.RpcError)
+
+
+@pytest.mark.parametrize("details", [None, ""])
+def test_a_status_without_a_reason_is_named(details: str | None) -> None:
+    with pytest.raises(errors.Unreachable, match=r"^pull: unavailable$"), named_errors("pull"):
+        raise Broken(grpc.StatusCode.UNAVAILABLE, details)
+
+
+@every_status
+def test_across_the_wire_a_refusal_stays_one_and_silence_stays_silence(error: Exception, code: grpc.StatusCode) -> None:
+    kind = errors.Unreachable if isinstance(error, errors.Unreachable) else errors.Refused
+    with pytest.raises(kind, match=str(error)), named_errors("push"):
+        raise Broken(code, str(error))
+
+
+def test_other_errors_are_left_alone() -> None:
+    with pytest.raises(ZeroDivisionError), named_errors("push"):
+        raise ZeroDivisionError

@@ -1,0 +1,130 @@
+"""Roles started by hand, as an operator would, each as a process of its own on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+DEADLINE_S = 60.0
+
+
+class Role:
+    """One `dbelief` command."""
+
+    def __init__(self, folder: Path, name: str, arguments: list[str]) -> None:
+        self.log = folder / f"{name}.log"
+        command = [sys.executable, "-P", "-m", "dbelief", *arguments]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+
+    def said(self, pattern: str) -> str:
+        """Wait until the log holds a line like this; its first group."""
+        return wait_for(lambda: self._find(pattern), f"{pattern!r} in {self.log}")
+
+    def _find(self, pattern: str) -> str | None:
+        found = re.search(pattern, self.log.read_text())
+        return found.group(1) if found else None
+
+    def ends(self) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def wait_for(look: Callable[[], T | None], what: str) -> T:
+    """Look until there is something, with a deadline."""
+    until_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < until_s:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {DEADLINE_S:g} s for {what}")
+
+
+class Operator:
+    """Starts roles, and ends at last all that still run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.roles: list[Role] = []
+
+    def start(self, name: str, *arguments: str) -> Role:
+        role = Role(self.folder, name, list(arguments))
+        self.roles.append(role)
+        return role
+
+    def coordinator(self, job: Path, *arguments: str) -> tuple[Role, str]:
+        role = self.start("coordinator", "coordinator", str(job), "--listen", "127.0.0.1:0", *arguments)
+        return role, role.said(r" on (127\.0\.0\.1:\d+),")
+
+    def members(self, address: str, shards: int, workers: int) -> list[Role]:
+        names = [(f"ps-{n}", "ps") for n in range(shards)] + [(f"worker-{n}", "worker") for n in range(workers)]
+        return [self.start(name, role, "--coordinator", address) for name, role in names]
+
+    def summary(self, job: str) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.folder / "runs" / job / "summary.json").read_text())
+        return summary
+
+    def events(self, job: str) -> list[dict[str, Any]]:
+        path = self.folder / "runs" / job / "events.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+    def until_samples(self, job: str, samples: int) -> None:
+        """Wait until so many samples are trained."""
+
+        def look() -> bool | None:
+            seen = [e["samples"] for e in self.events(job) if e["event"] == "progress"]
+            return True if seen and seen[-1] >= samples else None
+
+        wait_for(look, f"{samples} samples of {job}")
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    operator = Operator(tmp_path)
+    yield operator
+    for role in operator.roles:
+        if role.process.poll() is None:
+            role.kill()
+
+
+@pytest.fixture
+def write_job(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a job file beside the run."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "job.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def listening() -> set[str]:
+    """Local addresses that some process of this machine listens on."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if os.path.exists(table):
+            for line in Path(table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A":
+                    found.add(fields[1])
+    return found

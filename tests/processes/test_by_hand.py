@@ -1,0 +1,147 @@
+"""Roles started one by one, as an operator would; workers that come late, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dbelief.run import evaluate_run
+
+from .conftest import Operator, listening, wait_for
+
+pytestmark = pytest.mark.processes
+
+DIGITS = """
+name: hand
+model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 16, rule: {{name: adagrad, rate: 0.05}}, {strategy}}}
+limits: {{{limits}}}
+shards: {shards}
+replicas: {replicas}
+deadlines: {{beat_s: 2}}
+"""
+FLOOR = 0.94
+"""Test accuracy that any of these jobs reaches by far; guessing gives 0.1."""
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """A Redis server of one's own: the system's where it is installed, else the Valkey that comes with the package."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    socket = tmp_path / "redis.sock"
+    server = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(lambda: True if socket.exists() else None, "redis-server")
+    yield f"unix://{socket}"
+    server.terminate()
+    server.wait(10)
+
+
+def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    before = listening()
+    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 10", shards=3, replicas=2))
+    coordinator, address = operator.coordinator(job, "--registry", redis, "--metrics", "127.0.0.1:0")
+    members = operator.members(address, 3, 2)
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members] == [0] * 5
+    summary = operator.summary("hand")
+    assert summary["test_accuracy"] >= FLOOR
+    assert sum(summary["samples_per_replica"].values()) == summary["samples"] == 12_570
+    assert evaluate_run(operator.folder / "runs" / "hand", "test")["accuracy"] == summary["test_accuracy"]
+    assert listening() <= before
+
+
+def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 25", shards=2, replicas=3))
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, 2, 3)
+    operator.until_samples("hand", 8_000)
+    members[-1].kill()
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members[:-1]] == [0] * 4
+    summary = operator.summary("hand")
+    assert summary["members_lost"] == 1
+    assert summary["pushes_trained_twice"] <= 1
+    # Every sample of every epoch is trained; a push that only some segments had is trained again.
+    assert summary["samples"] == 25 * 1_257
+    assert summary["test_accuracy"] >= FLOOR
+    died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
+    assert len(died) == 1
+    assert "silent for" in died[0]["reason"]
+
+
+def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 40", shards=1, replicas=1))
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, 1, 1)
+    operator.until_samples("hand", 2_000)
+    late = operator.start("late", "worker", "--coordinator", address)
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in [*members, late]] == [0, 0, 0]
+    assert operator.summary("hand")["samples_per_replica"]["1"] > 0
+
+
+def test_synchronous_replicas_train_together(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="staleness: 0", limits="epochs: 6", shards=2, replicas=3))
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, 2, 3)
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members] == [0] * 5
+    summary = operator.summary("hand")
+    assert summary["staleness_mean"] == 0
+    assert summary["samples"] == 6 * 1_257
+    assert min(summary["samples_per_replica"].values()) > 0.25 * summary["samples"]
+    assert summary["test_accuracy"] >= 0.9
+
+
+def test_a_signal_ends_a_job_cleanly_and_resume_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 30", shards=2, replicas=2))
+    train = operator.start("train", "train", str(job))
+    operator.until_samples("hand", 5_000)
+    train.process.send_signal(signal.SIGINT)
+    assert train.ends() == 130
+    stopped = operator.summary("hand")
+    assert stopped["reason"] == "stopped by Ctrl-C"
+    assert 5_000 <= stopped["samples"] < 30 * 1_257
+    resumed = operator.start("resumed", "train", str(job), "--resume")
+    assert resumed.ends() == 0
+    summary = operator.summary("hand")
+    assert summary["samples"] == 30 * 1_257
+    assert summary["pushes"] == summary["steps"] == 30 * 79
+    assert summary["test_accuracy"] >= FLOOR
+
+
+def test_no_process_outlives_its_launcher(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="wall_s: 60", shards=2, replicas=2))
+    train = operator.start("train", "train", str(job))
+    operator.until_samples("hand", 500)
+    children = descendants(train.process.pid)
+    assert len(children) >= 6  # registry, coordinator, shards, workers
+    train.kill()
+    wait_for(lambda: True if not any(os.path.exists(f"/proc/{pid}") for pid in children) else None, "their end")
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below this one."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]

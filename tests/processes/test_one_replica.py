@@ -1,0 +1,73 @@
+"""One replica with n_fetch = n_push = 1, through real processes and gRPC, is sequential SGD, bit for bit.
+
+ALGORITHMS: Downpour with one replica whose every fetch sees the push before it (DistBelief, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dbelief.backend import choose
+from dbelief.data import BatchBuffer, load, permutation
+from dbelief.job import load_job
+from dbelief.optim import make_rule
+from dbelief.session import build_model, initial_values
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: one
+model: {{layers: [{{dense: 12}}, tanh, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 50, rule: {{name: {rule}, rate: 0.05}}, warm_start: null}}
+limits: {{epochs: 2}}
+evaluate: {{every: 600}}
+shards: {shards}
+replicas: 1
+seed: 3
+threads: 1
+"""
+
+
+def sequential(job_file: Path) -> dict[str, np.ndarray]:
+    """The same job as a plain loop in this process, by the rule's NumPy form."""
+    job = load_job(job_file, {})
+    data, backend = load(job.data, job.folder), choose("cpu")
+    model, _ = build_model(job, data, backend)
+    layout, w = initial_values(job, model)
+    assert data.train is not None
+    gradient, buffer = np.zeros_like(w), BatchBuffer(data.train, job.strategy.batch)
+    rule = make_rule(job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+    states = tuple(np.full_like(w, rule.initial(name)) for name in rule.state)
+    step = 0
+    for epoch in range(2):
+        order = permutation(len(data.train), job.seed, epoch)
+        for first in range(0, len(order), job.strategy.batch):
+            batch = data.train.gather(order[first : first + job.strategy.batch], buffer)
+            model.loss_and_gradient(layout.views(w), batch, layout.views(gradient))
+            step += 1
+            rule.apply_reference(np, w, gradient, states, np.float32(job.strategy.rule.rate), step)
+    return layout.assemble(w)
+
+
+@pytest.mark.parametrize(("rule", "shards"), [("sgd", 2), ("adagrad", 3)])
+def test_bit_equal_to_sequential(rule: str, shards: int, operator: object, write_job: Callable[[str], Path]) -> None:
+    from .conftest import Operator
+
+    assert isinstance(operator, Operator)
+    job = write_job(JOB.format(rule=rule, shards=shards))
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, shards, 1)
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members] == [0] * (shards + 1)
+    trained = load_file(operator.folder / "runs" / "one" / "model.safetensors")
+    expected = sequential(job)
+    assert trained.keys() == expected.keys()
+    for name, values in expected.items():
+        assert np.array_equal(trained[name], values), name
+    assert operator.summary("one")["staleness_mean"] == 0

@@ -1,0 +1,106 @@
+"""Two shards behind gRPC servers on loopback, for the tests of service and client."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.layout import cut, place
+from dbelief.metrics import Metrics
+from dbelief.placement import Place, Placement
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import open_channel
+from dbelief.rpc.convert import push_to_wire, spans_to_wire
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.serving import Server
+from ps_server.service import ShardService
+
+SGD = segments.Rule(name="sgd")
+A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 10)
+Prepare = Callable[[ShardService], None]
+
+
+class Job:
+    """Two shards behind servers, configured as a coordinator does it, with initial values of 0."""
+
+    def __init__(self, count: int = 40, staleness: int | None = None, prepare: Prepare = lambda service: None) -> None:
+        self.services = [ShardService(Metrics("ps")) for _ in range(2)]
+        for service in self.services:
+            prepare(service)
+        self.servers = [Server("127.0.0.1:0", self._register(service)) for service in self.services]
+        self.channels = [open_channel(server.address) for server in self.servers]
+        self.stubs = [stubs.ParametersStub(channel) for channel in self.channels]
+        self.clients: list[ShardedParameters] = []
+        self.commands = itertools.count(1)
+        spans = tuple(cut([(0, 8 * count - 3)], 8))
+        runs = place(spans, 2)
+        self.placement = Placement(
+            1, spans, tuple(Place(n, self.servers[n].address, n + 5, *run) for n, run in enumerate(runs))
+        )
+        for number, service in enumerate(self.services):
+            service.index = number
+            self.configure(number, job="digits", shard_epoch=number + 5, assignment=self.assignment(number, staleness))
+        self.client(INITIALISER).push(self.full(0.0), self.held(), Push(INITIALISER, 1, assign=True))
+        for number in range(2):
+            self.configure(number, ready=True)
+
+    @staticmethod
+    def _register(service: ShardService) -> Callable[[grpc.Server], None]:
+        return lambda server: stubs.add_ParametersServicer_to_server(service, server)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for channel in self.channels:
+            channel.close()
+        for server in self.servers:
+            server.close()
+
+    def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
+        run = self.placement.run(self.placement.places[number])
+        return wire.Assignment(segments=spans_to_wire(run), rule=SGD, staleness=staleness)
+
+    def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
+        return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)
+
+    def configure(self, number: int, command: wire.Command | None = None, **fields: Any) -> wire.ConfigureReply:
+        return self.stubs[number].Configure(wire.ConfigureRequest(command=command or self.command(), **fields))
+
+    def client(self, pusher: Pusher, **options: Any) -> ShardedParameters:
+        options = {"deadline_s": 10.0, "placement": self.placement, **options}
+        self.clients.append(ShardedParameters("digits", rule=("sgd", {}), pusher=pusher, **options))
+        return self.clients[-1]
+
+    def full(self, value: float) -> np.ndarray:
+        return np.full(self.placement.size, value, np.float32)
+
+    def held(self, version: int = -1) -> np.ndarray:
+        return np.full(len(self.placement.spans), version, np.int64)
+
+    def read(self, vector: str = "w") -> np.ndarray:
+        out = self.full(np.nan)
+        self.client(INITIALISER).pull(out, self.held(), vector=vector)
+        return out
+
+    def target(self, number: int = 0) -> wire.Target:
+        return wire.Target(job="digits", shard_epoch=number + 5)
+
+    def opening(self, push: Push, number: int = 0) -> wire.PushRequest:
+        return wire.PushRequest(opening=push_to_wire(push, self.target(number), SGD))
+
+    def part(self, index: int, value: float = 1.0, **fields: Any) -> wire.PushRequest:
+        length = self.placement.spans[index].length
+        data = np.full(length, value, np.float32).tobytes()
+        return wire.PushRequest(segment=segments.Segment(**{"index": index, "length": length, "data": data, **fields}))
+
+
+def status(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value.code(), caught.value.details() or ""

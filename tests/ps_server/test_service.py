@@ -1,0 +1,231 @@
+"""The face of a shard over real gRPC: refusals, commands, state, the dial."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.metrics import Metrics
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import open_channel
+from dbelief.rpc.convert import push_to_wire
+from dbelief.rpc.serving import Server
+from ps_server.service import ShardService
+from tests.ps_server.servers import SGD, A, B, Job, status
+
+pytestmark = pytest.mark.processes
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
+    good = Push(A, 1, np.float32(1))
+
+    def push(*requests: wire.PushRequest) -> Callable[[], Any]:
+        return lambda: list(job.stubs[1].Push(iter(requests)))
+
+    def pull(**fields: Any) -> Callable[[], Any]:
+        request = wire.PullRequest(**{"target": job.target(1), "vector": "w", "segments": [20], **fields})
+        return lambda: list(job.stubs[1].Pull(request))
+
+    opening = job.opening(good, 1)
+    elsewhere = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="mnist", shard_epoch=6), SGD))
+    before = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=4), SGD))
+    for call, reason in {
+        push(opening, job.part(20), job.part(3)): "segment 3 does not live here",
+        push(opening, job.part(20, offset=1)): "segment 20: 8 numbers at 1 do not fit its 8",
+        push(opening, job.part(20, data=b"123")): "segment 20: 3 bytes are not 8 numbers of float32",
+        push(opening, job.part(21, codec=segments.CODEC_FP64, length=4)): "segment 21: float64 numbers for 'w'",
+        push(job.opening(dataclasses.replace(good, sequence=3), 1), job.part(25)): "came where 1 was expected",
+        push(
+            job.opening(dataclasses.replace(good, vector="x"), 1), job.part(20)
+        ): "segment 20: the rule applies to 'w'",
+        push(): "a push begins with its opening",
+        push(job.part(20)): "a push begins with its opening",
+        push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
+        push(before, job.part(20)): "is in epoch 6, not 4",
+        pull(segments=[0]): "segment 0 does not live here",
+        pull(vector="best.0"): "segment 20: no vector 'best.0' yet",
+        pull(if_newer_than=[1, 2]): "2 versions for 1 segments",
+        pull(target=job.target(0)): "is in epoch 6, not 5",
+    }.items():
+        code, details = status(call)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert details.startswith("job 'digits', shard 1: ")
+        assert reason in details
+    np.testing.assert_array_equal(job.read()[168:], job.full(0.0)[168:])  # segment 20 was applied before the refusal
+
+
+def test_the_client_says_which_shard_refused(job: Job) -> None:
+    places = [dataclasses.replace(one, shard_epoch=4) if one.shard else one for one in job.placement.places]
+    stale = dataclasses.replace(job.placement, places=tuple(places))
+    client = job.client(A, placement=stale)
+    where = rf"shard 1 at {job.servers[1].address}: job 'digits', shard 1: is in epoch 6, not 4"
+    with pytest.raises(Refused, match=f"^pull: {where}$"):
+        client.pull(job.full(0.0), job.held())
+    with pytest.raises(Refused, match=f"^push: {where}$"):
+        client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    pushed = job.client(A).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    assert pushed.duplicates == 20  # shard 0 had taken it
+    np.testing.assert_array_equal(job.read(), job.full(-1.0))
+
+
+def test_a_fenced_life_is_refused(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    life = segments.Pusher(replica=1, incarnation=11)
+    for number in range(2):
+        job.configure(number, fenced=[life])
+    with pytest.raises(Refused, match="shard 0: segment 0: replica 1 in life 11 is fenced"):
+        client.push(job.full(1.0), job.held(0), Push(A, 2, np.float32(1)))
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert [(row.lowest, row.highest) for row in stats.ledgers if row.pusher == life] == [(1, 1)]
+    job.configure(1, forgotten=[life])
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert life not in [row.pusher for row in stats.ledgers]
+
+
+def test_what_no_strategy_needs_yet_is_unimplemented(job: Job) -> None:
+    for call in (
+        lambda: list(job.stubs[0].Exchange(iter([wire.ExchangeRequest()]))),
+        lambda: job.stubs[0].Operate(wire.OperateRequest()),
+    ):
+        code, details = status(call)
+        assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert "not served by this version" in details
+
+
+# -- commands ------------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_a_former_leader_is_refused(job: Job, tmp_path: Path) -> None:
+    job.configure(0, job.command(leader_epoch=3))
+    old = job.command(leader_epoch=2)
+    for call in (
+        lambda: job.configure(0, old, stop=True),
+        lambda: job.stubs[0].Snapshot(wire.SnapshotRequest(command=old, job="digits", folder=str(tmp_path), set="s")),
+        lambda: job.stubs[0].Restore(wire.RestoreRequest(command=old, job="digits", folder=str(tmp_path), set="s")),
+    ):
+        code, details = status(call)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert details == "job 'digits', shard 0: leader epoch 2 is over, 3 leads"
+    assert not job.services[0].stopped.is_set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
+    command = job.command(id=77)
+    job.configure(0, command)
+    before = job.configure(0, job.command(id=78), fenced=[])
+    again = job.configure(0, command, assignment=job.assignment(0), stop=True)  # would empty and end the shard
+    assert again == before
+    assert not job.read().any()
+    assert not job.services[0].stopped.is_set()
+    job.configure(0, job.command(leader_epoch=2, id=77), stop=True)  # ids count anew under the next leader
+    assert job.services[0].stopped.is_set()
+    assert not job.services[1].stopped.is_set()
+
+
+def test_a_shard_without_segments_says_so() -> None:
+    service = ShardService(Metrics("ps"))
+    server = Server("127.0.0.1:0", Job._register(service))
+    channel = open_channel(server.address)
+    try:
+        code, details = status(lambda: stubs.ParametersStub(channel).Stats(wire.StatsRequest()))
+    finally:
+        channel.close()
+        server.close()
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details == "a shard without a job: no segments have been given to it yet"
+
+
+def test_not_ready_before_every_segment_has_values(job: Job) -> None:
+    job.configure(1, shard_epoch=9, assignment=job.assignment(1))
+    code, details = status(lambda: job.configure(1, ready=True))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details == "job 'digits', shard 1: segment 20 has no initial values (20 of 20 miss them)"
+
+
+def test_stats_count_segments(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.pull(job.full(0.0), job.held())
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert (stats.shard_epoch, stats.segments, stats.parameters) == (6, 20, 20 * 8 - 3)
+    assert (stats.pushes, stats.duplicates, stats.pulls) == (40, 20, 20)  # 20 of the pushes are initial values
+    assert list(stats.versions) == [1] * 20
+    rows = {row.pusher.replica: (row.vector, row.lowest, row.highest) for row in stats.ledgers}
+    assert rows == {0: ("w", 1, 1), 1: ("w", 1, 1)}
+
+
+def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    client, values = job.client(A), job.full(1.0)
+    for number in range(2):
+        client.push(values, job.held(number), Push(A, number + 1, np.float32(1)))
+        if number == 0:
+            for stub in job.stubs:
+                reply = stub.Snapshot(wire.SnapshotRequest(command=job.command(), job="digits", folder=folder, set="s"))
+                assert (tmp_path / reply.manifest).exists()
+                assert reply.bytes > 20 * 8 * 4 - 13
+    for number, stub in enumerate(job.stubs):
+        job.configure(number, assignment=job.assignment(number))
+        back = stub.Restore(wire.RestoreRequest(command=job.command(), job="digits", folder=folder, set="s"))
+        assert back.segments == 20
+    np.testing.assert_array_equal(job.read(), -values)
+    client.push(values, job.held(1), Push(A, 2, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), -2 * values)
+    code, details = status(
+        lambda: job.stubs[0].Restore(wire.RestoreRequest(command=job.command(), job="mnist", folder=folder, set="s"))
+    )
+    assert code is grpc.StatusCode.DATA_LOSS
+    assert "shard-0.json: belongs to job digits" in details
+
+
+# -- the dial ------------------------------------------------------------------------------------------------
+
+
+def test_with_the_dial_at_zero_a_push_returns_when_its_round_is_applied(start: Callable[..., Job]) -> None:
+    job = start(staleness=0)
+    membership = wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2])])
+    for number in range(2):
+        job.configure(number, membership=membership)
+    seen: dict[int, list[float]] = {1: [], 2: []}
+
+    def replica(pusher: Pusher) -> None:
+        client, out, versions = job.client(pusher), job.full(np.nan), job.held()
+        for clock in range(3):
+            client.pull(out, versions, clock=clock)
+            seen[pusher.replica] += [float(out.min()), float(out.max())]
+            push = Push(pusher, clock + 1, np.float32(1), samples=4, clock=clock)
+            client.push(job.full(2.0 * pusher.replica), versions, push)
+
+    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in (A, B)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
+    np.testing.assert_array_equal(job.read(), job.full(-9.0))
+
+
+def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[..., Job]) -> None:
+    def impatient(service: ShardService) -> None:
+        service._deadline_s = 0.05
+
+    job = start(staleness=0, prepare=impatient)
+    job.configure(1, membership=wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2, 4])]))
+    push = job.opening(Push(A, 1, np.float32(1)), 1)
+    code, details = status(lambda: list(job.stubs[1].Push(iter([push, job.part(20)]))))
+    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert details == "job 'digits', shard 1: segment 20: round 0 still waits for replicas [2, 4]"

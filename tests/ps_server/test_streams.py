@@ -1,0 +1,213 @@
+"""Push and pull over real gRPC, and what becomes of a stream that breaks."""
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.placement import Placement
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+from ps_server.service import ShardService
+from tests.ps_server.servers import A, B, Job
+
+pytestmark = pytest.mark.processes
+
+# -- push and pull -------------------------------------------------------------------------------------------
+
+
+def test_what_is_pushed_is_pulled(job: Job) -> None:
+    values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
+    client, out, versions = job.client(A), job.full(np.nan), job.held()
+    client.pull(out, versions)
+    pushed = client.push(values, versions, Push(A, 1, np.float32(0.5)))
+    assert (pushed.staleness, pushed.duplicates, pushed.lost) == (0, 0, 0)
+    client.pull(out, versions)
+    assert out.tobytes() == (-np.float32(0.5) * values).tobytes()
+    assert set(versions.tolist()) == {1}
+
+
+def test_the_answer_tells_staleness_duplicates_and_losses(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    stale = job.held(1)
+    stale[:10] = 0
+    assert job.client(B).push(job.full(1.0), stale, Push(B, 1, np.float32(1))).staleness == pytest.approx(10 / 40)
+    again = client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    assert (again.staleness, again.duplicates) == (0, 40)
+    assert client.push(job.full(1.0), job.held(2), Push(A, 5, np.float32(1), base=5)).lost == 3
+    np.testing.assert_array_equal(job.read(), job.full(-3.0))
+
+
+def test_only_newer_segments_are_sent(job: Job) -> None:
+    client, out, versions = job.client(A), job.full(np.nan), job.held()
+    client.pull(out, versions)
+    list(job.stubs[1].Push(iter([job.opening(Push(B, 1, np.float32(1)), 1), job.part(33)])))
+    out[:] = 7.0
+    client.pull(out, versions)
+    span = job.placement.spans[33]
+    np.testing.assert_array_equal(out[span.start : span.stop], np.full(span.length, -1.0))
+    assert np.count_nonzero(out == 7.0) == len(out) - span.length
+    request = wire.PullRequest(target=job.target(1), vector="w", segments=[34, 33], if_newer_than=[0, 0])
+    held, newer = job.stubs[1].Pull(request)
+    assert (held.index, held.unchanged, held.HasField("data")) == (34, True, False)
+    assert (newer.index, newer.unchanged, newer.version, newer.length) == (33, False, 1, 8)
+
+
+def test_named_vectors_are_kept_and_read_segment_by_segment(job: Job) -> None:
+    best = np.arange(job.placement.size, dtype=np.float32)
+    job.client(A).push(best, job.held(), Push(A, 1, vector="best.0", assign=True))
+    np.testing.assert_array_equal(job.read("best.0"), best)
+    for span, numbers in job.client(B).each_segment("best.0"):
+        np.testing.assert_array_equal(numbers, best[span.start : span.stop])
+    assert not job.read().any()
+
+
+def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
+    def replica(number: int) -> None:
+        pusher = Pusher(number, 100 + number)
+        client = job.client(pusher)
+        for sequence in range(1, 6):
+            client.push(job.full(number * sequence), job.held(0), Push(pusher, sequence, np.float32(1)))
+
+    threads = [threading.Thread(target=replica, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
+
+
+# -- acknowledgements and broken streams ---------------------------------------------------------------------
+
+
+class Feed:
+    """The requests of a stream that the test sends one after another."""
+
+    def __init__(self, *requests: wire.PushRequest) -> None:
+        self._queue: queue.SimpleQueue[wire.PushRequest | None] = queue.SimpleQueue()
+        self.send(requests)
+
+    def send(self, requests: Iterable[wire.PushRequest]) -> None:
+        for request in requests:
+            self._queue.put(request)
+
+    def end(self) -> None:
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[wire.PushRequest]:
+        return iter(self._queue.get, None)
+
+
+def test_sixteen_segments_are_acknowledged_while_the_push_goes_on(start: Callable[..., Job]) -> None:
+    job = start(count=80)
+    feed = Feed(job.opening(Push(A, 1, np.float32(1))))
+    call = job.stubs[0].Push(iter(feed))
+    feed.send(job.part(index) for index in range(16))
+    assert next(call).acknowledged == 16
+    feed.send(job.part(index) for index in range(16, 32))
+    assert next(call).acknowledged == 32
+    feed.send(job.part(index) for index in range(32, 40))
+    feed.end()
+    assert [reply.acknowledged for reply in call] == [40]
+
+
+def applied(job: Job, number: int, segments_applied: int) -> None:
+    """Wait until a shard has applied so many segments of pushes by a rule."""
+    until_s = time.monotonic() + 5
+    while sum(job.stubs[number].Stats(wire.StatsRequest(job="digits")).versions) < segments_applied:
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("cut_after", [0, 1, 5, 16, 19])
+def test_a_stream_cut_anywhere_and_sent_again_is_applied_once(job: Job, cut_after: int) -> None:
+    push = Push(A, 1, np.float32(1))
+    feed = Feed(job.opening(push), *(job.part(index) for index in range(cut_after)))
+    call = job.stubs[0].Push(iter(feed))
+    applied(job, 0, cut_after)
+    call.cancel()
+    feed.end()
+    pushed = job.client(A).push(job.full(1.0), job.held(0), push)
+    assert pushed.duplicates == cut_after
+    np.testing.assert_array_equal(job.read(), job.full(-1.0))
+    assert job.client(A).push(job.full(1.0), job.held(1), Push(A, 2, np.float32(1))).duplicates == 0
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
+
+
+def test_the_client_goes_on_from_the_first_segment_not_acknowledged(start: Callable[..., Job]) -> None:
+    began: list[list[int]] = []
+
+    def breaks_once(service: ShardService) -> None:
+        whole = service.Push
+
+        def push(requests: Iterator[wire.PushRequest], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+            opening = next(requests)
+            training = opening.opening.rule.name != "assign"
+            seen: list[int] = []
+            if training:
+                began.append(seen)
+
+            def watched() -> Iterator[wire.PushRequest]:
+                yield opening
+                for request in requests:
+                    seen.append(request.segment.index)
+                    yield request
+
+            if not training or len(began) > 2:  # the first stream to each of the two shards breaks
+                yield from whole(watched(), context)
+                return
+            replies = whole(itertools.islice(watched(), 1 + 34), context)
+            yield next(replies)
+            yield next(replies)  # 32 are acknowledged, two more applied
+            next(replies)
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the network went away")
+
+        service.Push = push  # type: ignore[method-assign]
+
+    job = start(count=80, prepare=breaks_once)
+    asked: list[int] = []
+
+    def refresh() -> Placement:
+        asked.append(1)
+        return job.placement
+
+    client = job.client(A, refresh=refresh)
+    pushed = client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    assert pushed.duplicates == 4  # two on each shard
+    assert sorted(seen[0] for seen in began) == [0, 32, 40, 72]
+    assert len(asked) == 2
+    np.testing.assert_array_equal(job.read(), job.full(-1.0))
+    assert {version for stub in job.stubs for version in stub.Stats(wire.StatsRequest(job="digits")).versions} == {1}
+
+
+def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(start: Callable[..., Job]) -> None:
+    stalled: list[int] = []
+
+    def stalls_once(service: ShardService) -> None:
+        whole = service.Pull
+
+        def pull(request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
+            answers = whole(request, context)
+            yield next(answers)
+            if not stalled:
+                stalled.append(service.index)
+                cancelled = threading.Event()
+                context.add_callback(cancelled.set)
+                assert cancelled.wait(10)
+                return
+            yield from answers
+
+        service.Pull = pull  # type: ignore[method-assign]
+
+    job = start(prepare=stalls_once)
+    out = job.full(np.nan)
+    job.client(A, deadline_s=0.2).pull(out, job.held())
+    assert len(stalled) == 1
+    np.testing.assert_array_equal(out, job.full(0.0))
