@@ -151,9 +151,12 @@ class Progress:
         """Whether validation data should be looked at now; says so once per interval."""
         if self.evaluate_every is None or self.samples < self.next_evaluation:
             return False
-        while self.next_evaluation <= self.samples:
-            self.next_evaluation += self.evaluate_every
+        self._not_before(self.samples)
         return True
+
+    def _not_before(self, samples: int) -> None:
+        while self.evaluate_every is not None and self.next_evaluation <= samples:
+            self.next_evaluation += self.evaluate_every
 
     def evaluated(self, loss: float, accuracy: float | None, samples: int) -> tuple[str, str | None]:
         """Take an evaluation on validation data in.
@@ -164,6 +167,7 @@ class Progress:
             The name to keep its parameters under ("" for none), and a reason to stop, where there is one.
         """
         self.last = Evaluated(loss, accuracy, samples)
+        self._not_before(samples)  # it was asked for a while ago, and has seen all that was trained since
         better = self._beats_best(loss, accuracy)
         self.without_gain = 0 if better else self.without_gain + 1
         # Two names in turn: until the new one is complete, the old one stays whole.

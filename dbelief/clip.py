@@ -18,7 +18,8 @@ def clip(xp: Any, gradient: Any, longest: float | None) -> None:
     """
     if longest is None:
         return
-    squares = float(xp.dot(gradient, gradient))
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(xp.dot(gradient, gradient))
     if math.isinf(squares):  # the squares overflow float32, perhaps the numbers do not
         wide = gradient.astype(np.float64)
         squares = float(xp.dot(wide, wide))

@@ -106,7 +106,7 @@ class Cluster:
         record = ["--record", str(self.folder / "record")] * self.job.record
         for number in range(self.job.shards):
             self._start(f"ps-{number}", ["ps", "--coordinator", address, "--number", str(number), *record])
-        worker = ["worker", "--coordinator", address, "--threads", str(self.job.threads), *record]
+        worker = ["worker", "--coordinator", address, *record]
         for number in range(self.job.replicas):
             self._start(f"worker-{number}", [*worker, "--number", str(number)], RESTARTS)
 

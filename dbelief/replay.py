@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dbelief.backend import Backend, aligned, choose
 from dbelief.clip import clip
@@ -225,8 +226,8 @@ def replay_run(run_folder: Path) -> np.ndarray:
     -------
     (N,) float32
         The run's last parameters, in the order of `initial_values`'s layout. They are what model.safetensors holds,
-        unless the job kept the best evaluation's. The same bits need the same machine and BLAS as the run, and as
-        many BLAS threads as the job's `threads`.
+        unless the job kept the best evaluation's. The same bits need the same kind of machine and the same BLAS as
+        the run had.
 
     Raises
     ------
@@ -247,7 +248,9 @@ def replay_run(run_folder: Path) -> np.ndarray:
     options = job.strategy.rule.model_dump(exclude={"name", "rate"})
     applied, computed = read_record(run_folder / "record", job.strategy.batch)
     gradient_of = _gradient_of(job, data.train, model, layout, backend)
-    return replay(initial, spans, make_rule(job.strategy.rule.name, options), applied, computed, gradient_of)
+    rule = make_rule(job.strategy.rule.name, options)
+    with threadpool_limits(job.threads):  # as replicas compute: BLAS may sum otherwise on more threads
+        return replay(initial, spans, rule, applied, computed, gradient_of)
 
 
 def _check_job(job: Job, run_folder: Path) -> None:

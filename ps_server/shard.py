@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
+from .membership import Membership
 from .segment import Outcome, Segment
 
 DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
@@ -44,27 +45,6 @@ class Taken(NamedTuple):
     outcome: Outcome
     staleness: int
     lost: int
-
-
-@dataclass
-class Membership:
-    """Who takes part in which round: (first clock, replica numbers) by rising clock."""
-
-    member_epoch: int = 0
-    rounds: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-
-    def at(self, clock: int) -> frozenset[int]:
-        """Replica numbers that round `clock` waits for."""
-        current: frozenset[int] = frozenset()
-        for first, replicas in self.rounds:
-            if first > clock:
-                break
-            current = replicas
-        return current
-
-    def goes_on_after(self, clock: int) -> bool:
-        """Whether a later round has members."""
-        return any(first > clock and replicas for first, replicas in self.rounds)
 
 
 class Shard:

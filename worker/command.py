@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals
-from dbelief.rpc.settings import limit_threads, prepare_process
+from dbelief.rpc.settings import prepare_process
 
 
 @click.command("worker")
 @click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
-@click.option("--threads", default=1, show_default=True, help="BLAS threads of this replica.")
+@click.option("--threads", type=int, default=None, help="BLAS threads of this replica; default: as the job says.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
@@ -26,7 +26,7 @@ from dbelief.rpc.settings import limit_threads, prepare_process
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
 def command(
     coordinator: str,
-    threads: int,
+    threads: int | None,
     folder: Path | None,
     metrics_listen: str | None,
     record: Path | None,
@@ -35,13 +35,13 @@ def command(
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
-    limit_threads(threads)
     with exits_cleanly(), on_signals() as interrupted:
-        _run(coordinator, folder, metrics_listen, record, number, patience, interrupted)
+        _run(coordinator, threads, folder, metrics_listen, record, number, patience, interrupted)
 
 
 def _run(
     coordinator: str,
+    threads: int | None,
     folder: Path | None,
     metrics_listen: str | None,
     record: Path | None,
@@ -49,6 +49,8 @@ def _run(
     patience: float,
     interrupted: threading.Event,
 ) -> None:
+    from threadpoolctl import threadpool_limits
+
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.session import Session
@@ -64,10 +66,11 @@ def _run(
     try:
         announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")
         replica = Replica(session, metrics, interrupted)
-        try:
-            reason = replica.run()
-        finally:
-            replica.write_record(record)
+        with threadpool_limits(session.job.threads if threads is None else threads):
+            try:
+                reason = replica.run()
+            finally:
+                replica.write_record(record)
         announce(f"replica {session.member.id} of job {session.job.name} ends: {reason}")
     finally:
         session.close(reason)

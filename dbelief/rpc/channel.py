@@ -30,10 +30,10 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Refused, grpc.StatusCode.FAILED_PRECONDITION),
-    (Unreachable, grpc.StatusCode.DEADLINE_EXCEEDED),
     (SnapshotError, grpc.StatusCode.DATA_LOSS),
     (Mistake, grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+    # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
     (DbeliefError, grpc.StatusCode.ABORTED),
 )
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)

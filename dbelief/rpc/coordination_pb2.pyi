@@ -88,6 +88,7 @@ class Tensor(_message.Message):
     BOX_START_FIELD_NUMBER: _builtins.int
     BOX_STOP_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """unique within the model; canonical in the exported file"""
     rank: _builtins.int
     """the rank that holds this box; default 0"""
     @_builtins.property
@@ -133,6 +134,7 @@ class JoinRequest(_message.Message):
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
+    """what it joins as; ROLE_UNSPECIFIED is refused"""
     job: _builtins.str
     """the job's id as learnt from Status"""
     address: _builtins.str
@@ -187,6 +189,7 @@ class JoinReply(_message.Message):
     incarnation: _builtins.int
     """this member's life"""
     leader_epoch: _builtins.int
+    """of the coordinator's leadership, from 1"""
     beat_s: _builtins.float
     """seconds without a beat after which the member is dead"""
     def __init__(
@@ -216,8 +219,11 @@ class BeatRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
+    """as it joined"""
     id: _builtins.int
+    """its number"""
     incarnation: _builtins.int
+    """its life"""
     placement_epoch: _builtins.int
     """highest one known; 0: none"""
     leaving: _builtins.bool
@@ -252,6 +258,7 @@ class BeatReply(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
+    """of the job"""
     reason: _builtins.str
     """why the job is over, where it is"""
     member: _builtins.bool
@@ -291,12 +298,15 @@ class Placement(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     placement_epoch: _builtins.int
+    """one more whenever segments change place, from 1"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """the whole table"""
 
     @_builtins.property
-    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardPlace]: ...
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardPlace]:
+        """by index"""
+
     def __init__(
         self,
         *,
@@ -322,8 +332,11 @@ class ShardPlace(_message.Message):
     FIRST_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
+    """index of the shard, from 0"""
     address: _builtins.str
+    """where it is reached, host:port"""
     shard_epoch: _builtins.int
+    """its life, from 1; calls meant for another are refused"""
     first: _builtins.int
     """index of its first segment"""
     count: _builtins.int
@@ -353,7 +366,9 @@ class LeaseRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
+    """who asks"""
     incarnation: _builtins.int
+    """in which life"""
     next_sequence: _builtins.int
     """number that the replica's next push will carry"""
     def __init__(
@@ -384,9 +399,13 @@ class LeaseReply(_message.Message):
     stop: _builtins.str
     """nothing more; the reason"""
     @_builtins.property
-    def training(self) -> Global___TrainingLease: ...
+    def training(self) -> Global___TrainingLease:
+        """a range of samples to train on"""
+
     @_builtins.property
-    def evaluation(self) -> Global___EvaluationLease: ...
+    def evaluation(self) -> Global___EvaluationLease:
+        """a set of samples to evaluate on"""
+
     def __init__(
         self,
         *,
@@ -466,6 +485,7 @@ class EvaluationLease(_message.Message):
     VECTOR_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
+    """id, from 1; training leases count in the same row"""
     set: _builtins.str
     """"validation" or "test" """
     vector: _builtins.str
@@ -500,7 +520,9 @@ class ReportRequest(_message.Message):
     TROUBLE_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
+    """who tells"""
     incarnation: _builtins.int
+    """in which life"""
     initialised: _builtins.bool
     """all initial values are acknowledged; default false"""
     trouble: _builtins.str
@@ -508,9 +530,13 @@ class ReportRequest(_message.Message):
     kept: _builtins.int
     """evaluation lease whose parameters were stored as told by `keep_as`; 0: none"""
     @_builtins.property
-    def progress(self) -> Global___Progress: ...
+    def progress(self) -> Global___Progress:
+        """work acknowledged; absent: nothing new"""
+
     @_builtins.property
-    def evaluation(self) -> Global___Evaluation: ...
+    def evaluation(self) -> Global___Evaluation:
+        """an evaluation that is done; absent: none"""
+
     def __init__(
         self,
         *,
@@ -587,6 +613,7 @@ class Evaluation(_message.Message):
     LOSS_FIELD_NUMBER: _builtins.int
     ACCURACY_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
+    """the evaluation lease"""
     loss: _builtins.float
     """mean over the set"""
     accuracy: _builtins.float
@@ -679,7 +706,9 @@ class StatusReply(_message.Message):
     job_folder: _builtins.str
     """folder that its relative paths start from"""
     state: Global___State.ValueType
+    """of the job"""
     reason: _builtins.str
+    """why it is in that state; may be empty"""
     samples: _builtins.int
     """acknowledged"""
     total_samples: _builtins.int
@@ -691,20 +720,27 @@ class StatusReply(_message.Message):
     validation_loss: _builtins.float
     """last one; NaN before the first"""
     validation_accuracy: _builtins.float
+    """last one, 0 to 1; NaN before the first, or where the model has none"""
     samples_per_s: _builtins.float
+    """over the last seconds"""
     staleness_mean: _builtins.float
     """versions, over the whole run; NaN before the first push"""
     elapsed_s: _builtins.float
+    """seconds since the coordinator began"""
     shards: _builtins.int
     """joined"""
     run_folder: _builtins.str
+    """where the run's files are, on the coordinator's machine"""
     test_accuracy: _builtins.float
-    """NaN before the end"""
+    """0 to 1; NaN before the end"""
     test_loss: _builtins.float
+    """mean over the test set; NaN before the end"""
     waiting_for: _builtins.str
     """what an unready job waits for"""
     @_builtins.property
-    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]: ...
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
+        """the latest life of everyone, shards first"""
+
     def __init__(
         self,
         *,
@@ -749,8 +785,11 @@ class MemberStatus(_message.Message):
     STALENESS_MEAN_FIELD_NUMBER: _builtins.int
     SILENT_S_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
+    """as it joined"""
     id: _builtins.int
+    """its number"""
     name: _builtins.str
+    """host and process"""
     state: _builtins.str
     """"training", "evaluating", "waiting", "left", "died" """
     samples: _builtins.int
@@ -784,6 +823,7 @@ class StopRequest(_message.Message):
 
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    """for people; default "stopped" """
     def __init__(
         self,
         *,
@@ -803,6 +843,7 @@ class StopReply(_message.Message):
 
     STATE_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
+    """that the request led to"""
     def __init__(
         self,
         *,

@@ -103,7 +103,9 @@ class ConfigureRequest(_message.Message):
     stop: _builtins.bool
     """true: the job is over, end; default false"""
     @_builtins.property
-    def command(self) -> Global___Command: ...
+    def command(self) -> Global___Command:
+        """of the coordinator that leads"""
+
     @_builtins.property
     def assignment(self) -> Global___Assignment:
         """what this shard holds; absent: as before"""
@@ -284,7 +286,9 @@ class PullRequest(_message.Message):
     clock: _builtins.int
     """with the dial: wait until all members pushed clock - N - 1; default 0"""
     @_builtins.property
-    def target(self) -> Global___Target: ...
+    def target(self) -> Global___Target:
+        """job and life of the shard"""
+
     @_builtins.property
     def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """indices, in the order wanted"""
@@ -328,7 +332,9 @@ class PushRequest(_message.Message):
         """the first message of the stream, and only that"""
 
     @_builtins.property
-    def segment(self) -> _segments_pb2.Segment: ...
+    def segment(self) -> _segments_pb2.Segment:
+        """each further message: one segment of it"""
+
     def __init__(
         self,
         *,
@@ -377,9 +383,13 @@ class PushOpening(_message.Message):
     bundle: _builtins.int
     """id of a bundle that is added at most once; absent: none"""
     @_builtins.property
-    def target(self) -> Global___Target: ...
+    def target(self) -> Global___Target:
+        """job and life of the shard"""
+
     @_builtins.property
-    def pusher(self) -> _segments_pb2.Pusher: ...
+    def pusher(self) -> _segments_pb2.Pusher:
+        """who pushes"""
+
     @_builtins.property
     def rule(self) -> _segments_pb2.Rule:
         """"assign", or the job's rule"""
@@ -453,7 +463,9 @@ class ExchangeRequest(_message.Message):
     OPENING_FIELD_NUMBER: _builtins.int
     SEGMENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def opening(self) -> Global___ExchangeOpening: ...
+    def opening(self) -> Global___ExchangeOpening:
+        """the first message of the stream, and only that"""
+
     @_builtins.property
     def segment(self) -> _segments_pb2.Segment:
         """the worker's own weights"""
@@ -490,9 +502,13 @@ class ExchangeOpening(_message.Message):
     vector: _builtins.str
     """the centre"""
     @_builtins.property
-    def target(self) -> Global___Target: ...
+    def target(self) -> Global___Target:
+        """job and life of the shard"""
+
     @_builtins.property
-    def pusher(self) -> _segments_pb2.Pusher: ...
+    def pusher(self) -> _segments_pb2.Pusher:
+        """who exchanges"""
+
     def __init__(
         self,
         *,
@@ -544,9 +560,13 @@ class OperateRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     PROGRAM_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def command(self) -> Global___Command: ...
+    def command(self) -> Global___Command:
+        """a repeated id gets its first answer"""
+
     @_builtins.property
-    def target(self) -> Global___Target: ...
+    def target(self) -> Global___Target:
+        """job and life of the shard"""
+
     @_builtins.property
     def program(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
         """run in order, all or nothing"""
@@ -580,7 +600,9 @@ class Operation(_message.Message):
         """destination first"""
 
     @_builtins.property
-    def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """factors, in the order of the operation's definition"""
+
     def __init__(
         self,
         *,
@@ -627,12 +649,15 @@ class SnapshotRequest(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
     job: _builtins.str
+    """the job's id"""
     folder: _builtins.str
     """the set's folder, which the shard can reach"""
     set: _builtins.str
     """id of the set"""
     @_builtins.property
-    def command(self) -> Global___Command: ...
+    def command(self) -> Global___Command:
+        """of the coordinator that leads"""
+
     def __init__(
         self,
         *,
@@ -661,6 +686,7 @@ class SnapshotReply(_message.Message):
     bytes: _builtins.int
     """written"""
     seconds: _builtins.float
+    """it took"""
     def __init__(
         self,
         *,
@@ -685,11 +711,15 @@ class RestoreRequest(_message.Message):
     FOLDER_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
     job: _builtins.str
+    """the job's id"""
     folder: _builtins.str
-    """the set's folder"""
+    """the set's folder, which the shard can reach"""
     set: _builtins.str
+    """id of the set"""
     @_builtins.property
-    def command(self) -> Global___Command: ...
+    def command(self) -> Global___Command:
+        """of the coordinator that leads"""
+
     def __init__(
         self,
         *,
@@ -733,6 +763,7 @@ class StatsRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
+    """the job's id"""
     ledgers: _builtins.bool
     """true: answer the ledger rows as well; default false"""
     def __init__(
@@ -762,7 +793,9 @@ class StatsReply(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
     shard_epoch: _builtins.int
+    """the life this shard is in"""
     segments: _builtins.int
+    """held here"""
     parameters: _builtins.int
     """numbers in "w" held here"""
     pushes: _builtins.int
@@ -776,7 +809,9 @@ class StatsReply(_message.Message):
         """of "w", per segment"""
 
     @_builtins.property
-    def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerRow]: ...
+    def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerRow]:
+        """where they were asked for"""
+
     def __init__(
         self,
         *,
@@ -808,12 +843,15 @@ class LedgerRow(_message.Message):
     LOWEST_FIELD_NUMBER: _builtins.int
     HIGHEST_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
+    """the named vector pushed into"""
     lowest: _builtins.int
     """every segment here has applied this number"""
     highest: _builtins.int
     """some segment here has applied this number"""
     @_builtins.property
-    def pusher(self) -> _segments_pb2.Pusher: ...
+    def pusher(self) -> _segments_pb2.Pusher:
+        """whose row it is"""
+
     def __init__(
         self,
         *,

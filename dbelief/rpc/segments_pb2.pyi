@@ -139,8 +139,11 @@ class Segment(_message.Message):
     unchanged: _builtins.bool
     """pull only: not newer than the version asked for, so no payload; default false"""
     data: _builtins.bytes
+    """length times the codec's bytes"""
     @_builtins.property
-    def slot(self) -> Global___SharedSlot: ...
+    def slot(self) -> Global___SharedSlot:
+        """not read by this version"""
+
     def __init__(
         self,
         *,
@@ -173,6 +176,7 @@ class SegmentSpan(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    """row number, from 0"""
     start: _builtins.int
     """first number in the flat vector"""
     length: _builtins.int

@@ -159,7 +159,7 @@ class World:
             first = next(r for r in self.replicas if r.is_initialiser())
             first.initialise()
         self.settle()
-        assert self.machine.state is State.READY, self.machine.reason
+        assert self.machine.state in (State.READY, State.CLOSING), self.machine.reason
         return self
 
     # -- time and actions --------------------------------------------------------------------------------

@@ -188,6 +188,7 @@ def test_a_restarted_replica_takes_its_number_again_and_is_a_new_life(a_world: M
 
 def test_nobody_dies_of_the_coordinators_own_sleep(a_world: MakeWorld) -> None:
     world = a_world().started()
+    world.tick(1.0)
     world.now_s += 60.0
     world.machine.tick(world.now_s)
     assert world.state() is State.READY

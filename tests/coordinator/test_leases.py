@@ -348,9 +348,10 @@ class Pool(RuleBasedStateMachine):
         wanted = {(i // epoch, i % epoch) for i in range(total)}
         assert self.pool.done == total
         assert set(self.counts[0]) == set(self.counts[1]) == wanted
-        assert all(min(counts[i] for counts in self.counts) == 1 for i in wanted)
-        more = sum(max(counts[i] for counts in self.counts) - 1 for i in wanted)
-        assert self.twice <= more <= self.twice * cadence.batch * cadence.n_push
+        # A doubled push is there once more on some segments, on one at least.
+        assert self.twice <= sum(counts[i] - 1 for counts in self.counts for i in wanted)
+        most = sum(max(counts[i] for counts in self.counts) - 1 for i in wanted)
+        assert most <= self.twice * cadence.batch * cadence.n_push
 
 
 TestPool = Pool.TestCase

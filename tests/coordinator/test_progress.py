@@ -122,6 +122,17 @@ def test_intervals_that_were_jumped_over_make_one_evaluation() -> None:
     assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
 
 
+def test_an_evaluation_that_came_late_covers_all_it_has_seen() -> None:
+    progress = Progress(evaluate_every=100)
+    progress.trained(0, told(100), 0.0)
+    assert progress.evaluation_due()
+    progress.trained(0, told(250), 0.0)
+    progress.evaluated(0.5, 0.8, samples=350)
+    assert not progress.evaluation_due()
+    progress.trained(0, told(50), 0.0)
+    assert progress.evaluation_due()
+
+
 def test_without_an_interval_none_is_due() -> None:
     progress = Progress()
     progress.trained(0, told(10**9), 0.0)

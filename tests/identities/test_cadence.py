@@ -74,9 +74,10 @@ def test_aligned_pushes_that_do_not_divide_the_fetches_are_stale(problem: Proble
 
 @pytest.mark.parametrize("local_rate", [None, 0.02], ids=["server's rate", "its own rate"])
 @pytest.mark.parametrize("literal", [False, True])
-@pytest.mark.parametrize("n_push", [1, 2, 3, 4])
+@pytest.mark.parametrize("n_push", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize("n_fetch", [1, 2, 3, 4])
 def test_every_cadence_is_the_pseudocode(n_fetch: int, n_push: int, literal: bool, local_rate: float | None) -> None:
+    """Also where several fetches in a row find nothing new, and must undo the local steps all the same."""
     problem = PROBLEMS["quadratic"]
     w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push, literal, local_rate))
     by_hand = pseudocode(problem, LEASES, BATCH, SGD, RATE, n_fetch, n_push, literal, local_rate)

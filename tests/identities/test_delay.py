@@ -18,9 +18,11 @@ def limit(replicas: int) -> float:
     return float(2 * np.sin(np.pi / (2 * (2 * replicas - 1))))
 
 
-def round_robin(h: np.ndarray, start: np.ndarray, replicas: int, pushes: int) -> tuple[np.ndarray, list[float]]:
+def round_robin(
+    h: np.ndarray, start: np.ndarray, replicas: int, pushes: int, shards: int
+) -> tuple[np.ndarray, list[float]]:
     """All w(t) of f(w) = sum of h w^2 / 2, shape (pushes + 1, N), and the staleness of each push."""
-    parameters = serve(start, SGD, shards=2, nominal=4)
+    parameters = serve(start, SGD, shards, nominal=-(-len(start) // shards))
     segments = len(parameters.placement.spans)
     copies = [start.copy() for _ in range(replicas)]
     versions = [np.zeros(segments, np.int64) for _ in range(replicas)]
@@ -39,7 +41,7 @@ def round_robin(h: np.ndarray, start: np.ndarray, replicas: int, pushes: int) ->
 def test_pushing_in_turn_is_gradient_descent_with_a_delay(replicas: int) -> None:
     h = (limit(replicas) * np.array([0.1, 0.3, 0.7, 0.98, 1.02, 1.5]) / RATE).astype(np.float32)
     start = np.linspace(1, 2, len(h)).astype(np.float32)
-    found, staleness = round_robin(h, start, replicas, 60)
+    found, staleness = round_robin(h, start, replicas, 60, shards=2)
     w = [start]
     for t in range(60):
         w.append(w[t] - RATE * (h * w[max(0, t - replicas + 1)]))
@@ -52,7 +54,7 @@ def test_the_delay_is_borne_up_to_its_limit_and_no_further(replicas: int) -> Non
     """Below the limit w falls to 0, above it w grows; float32 neither overflows nor stalls on the way."""
     shares = np.array([0.2, 0.6, 0.9, 0.98, 1.02])
     h = (limit(replicas) * shares / RATE).astype(np.float32)
-    w, _ = round_robin(h, np.ones(len(h), np.float32), replicas, STEPS[replicas])
+    w, _ = round_robin(h, np.ones(len(h), np.float32), replicas, STEPS[replicas], shards=1)
     began, ended = np.abs(w[: 8 * replicas]).max(axis=0), np.abs(w[-8 * replicas :]).max(axis=0)
     assert (ended[:4] < 5e-6 * began[:4]).all()
     assert 1e4 < ended[4] / began[4] < 1e9

@@ -63,10 +63,10 @@ def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[
 
 
 def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 25", shards=2, replicas=3))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
-    operator.until_samples("hand", 8_000)
+    operator.until_samples("hand", 5_000)
     members[-1].kill()
     assert coordinator.ends() == 0
     assert [member.ends() for member in members[:-1]] == [0] * 4
@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert summary["members_lost"] == 1
     assert summary["pushes_trained_twice"] <= 1
     # Every sample of every epoch is trained; a push that only some segments had is trained again.
-    assert summary["samples"] == 25 * 1_257
+    assert summary["samples"] == 16 * 1_257
     assert summary["test_accuracy"] >= FLOOR
     died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
     assert len(died) == 1
@@ -82,7 +82,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
 
 
 def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 40", shards=1, replicas=1))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 24", shards=1, replicas=1))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 1, 1)
     operator.until_samples("hand", 2_000)
@@ -106,19 +106,19 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
 
 
 def test_a_signal_ends_a_job_cleanly_and_resume_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 30", shards=2, replicas=2))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=2))
     train = operator.start("train", "train", str(job))
     operator.until_samples("hand", 5_000)
     train.process.send_signal(signal.SIGINT)
     assert train.ends() == 130
     stopped = operator.summary("hand")
     assert stopped["reason"] == "stopped by Ctrl-C"
-    assert 5_000 <= stopped["samples"] < 30 * 1_257
+    assert 5_000 <= stopped["samples"] < 16 * 1_257
     resumed = operator.start("resumed", "train", str(job), "--resume")
     assert resumed.ends() == 0
     summary = operator.summary("hand")
-    assert summary["samples"] == 30 * 1_257
-    assert summary["pushes"] == summary["steps"] == 30 * 79
+    assert summary["samples"] == 16 * 1_257
+    assert summary["pushes"] == summary["steps"] == 16 * 79
     assert summary["test_accuracy"] >= FLOOR
 
 

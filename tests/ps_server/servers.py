@@ -27,10 +27,19 @@ Prepare = Callable[[ShardService], None]
 
 
 class Job:
-    """Two shards behind servers, configured as a coordinator does it, with initial values of 0."""
+    """Two shards behind servers, configured as a coordinator does it, with `count` segments of 8 numbers, all 0.
 
-    def __init__(self, count: int = 40, staleness: int | None = None, prepare: Prepare = lambda service: None) -> None:
-        self.services = [ShardService(Metrics("ps")) for _ in range(2)]
+    `prepare` may change each service before it is served.
+    """
+
+    def __init__(
+        self,
+        count: int = 40,
+        staleness: int | None = None,
+        deadline_s: float = 10.0,
+        prepare: Prepare = lambda service: None,
+    ) -> None:
+        self.services = [ShardService(Metrics("ps"), deadline_s) for _ in range(2)]
         for service in self.services:
             prepare(service)
         self.servers = [Server("127.0.0.1:0", self._register(service)) for service in self.services]

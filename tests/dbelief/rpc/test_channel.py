@@ -56,7 +56,7 @@ class Service:
 
 STATUSES = [
     (errors.Refused("stale epoch"), grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.Unreachable("nobody there"), grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.Unreachable("nobody there"), grpc.StatusCode.ABORTED),
     (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
     (errors.ModelError("no parameters"), grpc.StatusCode.INVALID_ARGUMENT),
     (errors.JobError("no such field"), grpc.StatusCode.INVALID_ARGUMENT),
