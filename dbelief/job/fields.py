@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .document import to_yaml
 from .kinds import Count, Name, Natural, NonNegative, Positive, Section, Whole, Words, not_empty, refusal
-from .model import Model
-from .paths import resolve
+from .model import Model, PythonModel
+from .paths import anchor, resolve
 from .sources import Data, NoData, lacks_validation
 from .strategy import ConstantSchedule, Downpour, PolySchedule, Schedule
 
@@ -175,6 +175,15 @@ class Job(Section):
     def keeps_best(self) -> bool:
         """Whether the parameters of the best evaluation are the result, where there is validation data."""
         return self.evaluate.keep == "best" or (self.evaluate.keep is None and bool(self.limits.early()))
+
+    def anchored(self) -> Self:
+        """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
+        data = {name: getattr(self.data, name, None) for name in ("folder", "file", "train", "test")}
+        placed = {name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)}
+        fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
+        if isinstance(self.model, PythonModel):
+            fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})
+        return self.model_copy(update=fields)
 
     def to_yaml(self) -> str:
         """Write all fields, defaults too, as a job file that `parse_job` reads back into an equal job."""

@@ -41,3 +41,8 @@ def resolve(text: str, folder: Path, environment: Mapping[str, str] | None = Non
         return found
 
     return folder / _VARIABLE.sub(value, text)
+
+
+def anchor(text: str, folder: Path) -> str:
+    """The same path for a job file that lies elsewhere; one that begins with a variable, or is absolute, stays."""
+    return text if text.startswith("${") else str(folder.absolute() / text)

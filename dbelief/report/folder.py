@@ -24,7 +24,7 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         if folder.exists() and not resume:
             _move_aside(folder)
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
-        (folder / "job.yaml").write_text(job.to_yaml())
+        (folder / "job.yaml").write_text(job.anchored().to_yaml())
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder

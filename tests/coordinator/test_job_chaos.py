@@ -26,8 +26,9 @@ MakeWorld = Callable[..., "World"]
 class Chaos:
     """One random walk."""
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, crashes: bool = True) -> None:
         self.world = world
+        self.weights = [50, 12, 6, 4, 1, 1, 2, 4, 0.7 * crashes]
         self.rng = random.Random(seed)
         world.interleave = self.interleave
 
@@ -47,7 +48,7 @@ class Chaos:
         one = rng.choice(living) if living else None
         event = rng.choices(
             ["turn", "act", "tick", "partial", "die", "leave", "join", "again", "crash"],
-            [50, 12, 6, 4, 1, 1, 2, 4, 0.7],
+            self.weights,
         )[0]
         if event == "act":
             world.act()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
-from dbelief.job import build_job, parse_job
+from dbelief.job import LibsvmData, PythonModel, build_job, parse_job
 
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, 1e30, exclude_min=True)
@@ -149,3 +149,21 @@ def test_any_value_in_any_place_is_right_or_a_job_error_that_names_the_section(d
     else:
         found = f"f: {path[0]}"
     assert all(line.startswith(f"f: {path[0]}") for line in found.splitlines())
+
+
+def test_an_anchored_job_means_the_same_files_from_anywhere(tmp_path: Path) -> None:
+    text = """
+name: here
+model: {python: "models/mine.py:Mine"}
+data: {source: libsvm, train: a9a, test: "${SOMEWHERE}/a9a.t"}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+"""
+    job = parse_job(text, tmp_path, "job")
+    moved = parse_job(job.anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
+    assert isinstance(moved.model, PythonModel)
+    assert isinstance(moved.data, LibsvmData)
+    assert moved.path(moved.model.file) == tmp_path / "models" / "mine.py"
+    assert moved.path(moved.data.train) == tmp_path / "a9a"
+    assert moved.data.test == "${SOMEWHERE}/a9a.t"
+    assert job.anchored().to_yaml() == moved.to_yaml()
