@@ -372,7 +372,7 @@ class JobMachine:
             samples=p.samples,
             epoch=self.epoch,
             loss=p.loss,
-            staleness_mean=p.staleness_mean if p.pushes else None,
+            staleness=p.staleness,
             members=len(self.members.alive("replica", "client")),
         )
 

@@ -71,6 +71,7 @@ class Progress:
     steps: int = 0
     pushes: int = 0
     staleness_sum: float = 0.0
+    staleness: float = math.nan  # of the latest pushes, in versions
     loss: float = math.nan
     first_loss: float = math.nan
     warm: bool = True
@@ -110,6 +111,7 @@ class Progress:
         self.steps += new.steps
         self.pushes += new.pushes
         self.staleness_sum += new.staleness_sum
+        self._new_staleness(new)
         own = self.replicas.setdefault(replica, Figures())
         own.samples += new.samples
         own.pushes += new.pushes
@@ -117,6 +119,14 @@ class Progress:
         if not new.steps or not new.samples:  # known from a ledger only, so without a loss
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
+
+    def _new_staleness(self, new: Told) -> None:
+        if not new.pushes:
+            return
+        mean = new.staleness_sum / new.pushes
+        # An average over about the last 100 pushes: what the parameters go through now, not over the whole run.
+        share = 1.0 if math.isnan(self.staleness) else min(1.0, new.pushes / 100)
+        self.staleness = mean if share == 1.0 else self.staleness + (mean - self.staleness) * share
 
     def _new_loss(self, loss: float, samples: int, now_s: float) -> str | None:
         if not math.isfinite(loss):

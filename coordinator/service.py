@@ -37,9 +37,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
         """See protos/coordination.proto."""
-        kind = _KINDS.get(request.role)
-        if kind is None:
-            raise Refused("a member joins as shard, replica or client")
+        kind = _kind(request.role)
         layout = layout_from_wire(request.layout) if request.layout else None
         with self._runner.step() as (machine, now_s):
             if request.job != machine.job.name:
@@ -65,7 +63,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Beat(self, request: wire.BeatRequest, context: grpc.ServicerContext) -> wire.BeatReply:
         """See protos/coordination.proto."""
-        kind = _KINDS[request.role]
+        kind = _kind(request.role)
         with self._runner.step() as (machine, now_s):
             member = machine.beat(kind, request.id, request.incarnation, now_s)
             if request.leaving:
@@ -155,6 +153,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
         with self._runner.step() as (machine, now_s):
             machine.stop(request.reason or "stopped", now_s)
             return wire.StopReply(state=_STATES[machine.state])
+
+
+def _kind(role: wire.Role.ValueType) -> str:
+    kind = _KINDS.get(role)
+    if kind is None:
+        raise Refused("a member is a shard, a replica or a client")
+    return kind
 
 
 def _number(value: float | None) -> float:

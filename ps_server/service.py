@@ -66,6 +66,10 @@ class ShardService(stubs.ParametersServicer):
         """What the reason of every refusal begins with."""
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
+    def refused(self, kind: str) -> None:
+        """Count a call that was answered by an error of this kind."""
+        self._metrics.refused_total.labels(kind).inc()
+
     # -- commands of the coordinator ---------------------------------------------------------------------
 
     def _obey(self, command: wire.Command) -> None:
@@ -168,12 +172,12 @@ class ShardService(stubs.ParametersServicer):
         push = push_from_wire(first.opening)
         staged: list[int] = []
         reply = wire.PushReply()
-        received = seconds = 0.0
+        received = 0
         for request in requests:
             values = numbers(request.segment)
             began = time.perf_counter()
             taken = shard.push(push, request.segment.index, values, request.segment.offset, request.segment.version)
-            seconds += time.perf_counter() - began
+            self._metrics.apply_seconds.observe(time.perf_counter() - began)
             received += values.nbytes
             reply.acknowledged += 1
             reply.duplicates += taken.outcome is Outcome.DUPLICATE
@@ -184,12 +188,12 @@ class ShardService(stubs.ParametersServicer):
             elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
                 yield reply
                 reply = wire.PushReply(acknowledged=reply.acknowledged)
-            self._metrics.staleness.observe(taken.staleness)
+            if taken.outcome is Outcome.APPLIED and not push.assign:
+                self._metrics.staleness.observe(taken.staleness)
         if staged:  # with the dial, a push is done when its round is applied
             self._wait(shard, staged, push.clock + 1)
         self._metrics.pushes_total.labels(push.vector).inc(reply.acknowledged)
         self._metrics.bytes_total.labels("received").inc(received)
-        self._metrics.apply_seconds.observe(seconds)
         yield reply
 
     @streams
@@ -225,6 +229,8 @@ class ShardService(stubs.ParametersServicer):
         )
         seconds = time.perf_counter() - began
         self._metrics.snapshot_seconds.observe(seconds)
+        written_s = time.monotonic()
+        self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
         return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
 
     @answers

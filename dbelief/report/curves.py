@@ -57,7 +57,7 @@ class _Story:
         kind, samples = event.get("event"), event.get("samples")
         if kind == "progress":
             self.loss.add(samples, event.get("loss"))
-            self.staleness.add(samples, event.get("staleness_mean"))
+            self.staleness.add(samples, event.get("staleness"))
         elif kind == "evaluation" and event.get("set") == "validation":
             self.validation_loss.add(samples, event.get("loss"))
             self.validation_accuracy.add(samples, event.get("accuracy"))

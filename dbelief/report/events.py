@@ -3,7 +3,7 @@
 Every line has `time` (UTC, ISO 8601), `elapsed_s` (seconds since this log was opened, monotonic) and `event`:
 
     state        state, reason
-    progress     samples, epoch, loss, staleness_mean, rate, samples_per_s, members
+    progress     samples, epoch, loss, staleness, samples_per_s, members
     evaluation   samples, set ("validation" or "test"), loss, accuracy
     member       role, id, what ("joined", "left" or "died"), reason
     snapshot     set

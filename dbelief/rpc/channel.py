@@ -71,9 +71,14 @@ def named_errors(what: str) -> Iterator[None]:
 
 
 def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """End a call with the error's status; the reason begins with the servicer's `where`, if it has one."""
+    """End a call with the error's status.
+
+    A servicer may have `where`, which every reason then begins with, and `refused(kind)`, which is told of each.
+    """
     for kind, code in _STATUS:
         if isinstance(error, kind):
+            if hasattr(servicer, "refused"):
+                servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
     raise error
 

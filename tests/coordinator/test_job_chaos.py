@@ -32,6 +32,17 @@ class Chaos:
         self.rng = random.Random(seed)
         world.interleave = self.interleave
 
+    def walk(self, steps: int) -> World:
+        """So many things happen; then those who are left finish the job."""
+        for _ in range(steps):
+            if not self.world.machine.over:
+                self.step()
+        while len(self.living()) < 2 and not self.world.machine.over:
+            self.world.replica()
+        self.world.run()
+        assert self.world.state() is State.DONE, self.world.machine.reason
+        return self.world
+
     def interleave(self) -> None:
         """While shards write a set, replicas work on."""
         for replica in self.living():
@@ -92,15 +103,7 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
         strategy__n_push=1 + seed % 2,
         deadlines={"beat_s": 2, "join_s": 10_000},
     ).started()
-    chaos = Chaos(world, seed)
-    for _ in range(300):
-        if not chaos.world.machine.over:
-            chaos.step()
-    world = chaos.world
-    if not chaos.living() and not world.machine.over:
-        world.replica()
-    world.run()
-    assert world.state() is State.DONE, world.machine.reason
+    world = Chaos(world, seed).walk(300)
     counts = world.applied()
     twice = world.machine.pushes_twice
     assert counts.min() >= 1, "nothing is skipped, on any segment"
@@ -115,3 +118,17 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
     assert world.exported[0] == (best.vector if keep == "best" else "w")
     if keep == "best":
         assert abs(world.exported[1][:, :200].sum(axis=1) - best.samples).max() <= 200
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=15)
+def test_in_lockstep_every_sample_is_in_some_round(a_world: MakeWorld, seed: int) -> None:
+    world = a_world(
+        evaluate={"every": 40, "keep": "best"},
+        snapshots={"every_s": 10.0},
+        strategy__staleness=0,
+        deadlines={"beat_s": 2, "join_s": 10_000},
+    ).started()
+    world = Chaos(world, seed, crashes=False).walk(300)
+    assert (world.vector()[:, : world.machine.total] > 0).all()
+    assert world.machine.progress.samples == world.machine.leases.done == 200

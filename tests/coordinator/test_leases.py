@@ -355,4 +355,4 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestPool.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

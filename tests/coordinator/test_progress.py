@@ -44,6 +44,15 @@ def test_staleness_is_a_mean_over_pushes_for_all_and_for_each() -> None:
     assert (progress.pushes, progress.steps) == (40, 30)
 
 
+def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
+    progress = Progress()
+    progress.trained(0, told(pushes=1_000, staleness=1.0), 0.0)
+    progress.trained(0, told(pushes=50, staleness=5.0), 0.0)
+    assert progress.staleness == 3.0
+    progress.trained(0, told(pushes=100, staleness=7.0), 0.0)
+    assert progress.staleness == 7.0
+
+
 def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
     progress = Progress()
     progress.trained(0, told(100, 3.0), 0.0)

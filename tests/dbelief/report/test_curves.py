@@ -17,7 +17,7 @@ def progress(count: int, total: int = 10_000) -> Events:
             "event": "progress",
             "samples": total * (i + 1) // count,
             "loss": 2.0 / (i + 1) + 0.3,
-            "staleness_mean": i % 3,
+            "staleness": i % 3,
         }
         for i in range(count)
     ]
@@ -86,8 +86,8 @@ def test_no_events_leave_panels_that_say_so(panels: Any) -> None:
 @pytest.mark.parametrize(
     "events",
     [
-        [{"event": "progress", "samples": 10, "loss": None, "staleness_mean": None}],
-        [{"event": "progress", "samples": 10, "loss": float("nan"), "staleness_mean": 0.0}],
+        [{"event": "progress", "samples": 10, "loss": None, "staleness": None}],
+        [{"event": "progress", "samples": 10, "loss": float("nan"), "staleness": 0.0}],
         [evaluation(10, None), evaluation(10, None, kind="test")],
         [evaluation(0, 0.1)],
         [{"event": "warm_start", "samples": 100}],
@@ -122,7 +122,7 @@ def test_a_loss_that_falls_far_is_drawn_by_decades(panels: Any) -> None:
 
 
 def test_staleness_is_not_smoothed_across_the_end_of_the_warm_start(panels: Any) -> None:
-    events = [{"event": "progress", "samples": i, "loss": 1, "staleness_mean": 4 * (i > 200)} for i in range(400)]
+    events = [{"event": "progress", "samples": i, "loss": 1, "staleness": 4 * (i > 200)} for i in range(400)]
     _, _, staleness = panels([*events, {"event": "warm_start", "samples": 200}])
     _, smooth = points(staleness, "mean of pushes")
     assert set(smooth) == {0.0, 4.0}

@@ -1,0 +1,247 @@
+"""Messages in, events to the machine, messages out: the service called as gRPC calls it, without gRPC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from coordinator.job import JobMachine
+from coordinator.service import CoordinatorService
+from coordinator.states import State
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.convert import layout_to_wire
+
+if TYPE_CHECKING:
+    from tests.coordinator.conftest import World
+
+
+class Aborted(Exception):
+    pass
+
+
+class Context:
+    """What gRPC gives to a handler."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Aborted(code, details)
+
+
+class Steps:
+    """A runner that only steps its machine."""
+
+    leader_epoch = 7
+    folder = Path("runs/test")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.speed = self
+
+    @contextmanager
+    def step(self) -> Iterator[tuple[JobMachine, float]]:
+        yield self._world.machine, self._world.now_s
+
+    def per_second(self) -> float:
+        return 123.0
+
+    def elapsed_s(self) -> float:
+        return 4.5
+
+
+class Caller:
+    """Calls a method of the service by name; `world` is what stands behind it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._service = CoordinatorService(Steps(world))  # type: ignore[arg-type]
+
+    def __call__(self, method: str, request: Any) -> Any:
+        return getattr(self._service, method)(request, Context())
+
+    def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(Aborted) as caught:
+            self(method, request)
+        code, details = caught.value.args
+        return code, details
+
+
+@pytest.fixture
+def call(a_world: Callable[..., World]) -> Caller:
+    return Caller(a_world(evaluate={"every": 30, "keep": "best"}))
+
+
+@pytest.fixture
+def training(call: Caller) -> Caller:
+    call.world.started()
+    return call
+
+
+def join(role: wire.Role.ValueType = wire.ROLE_SHARD, job: str = "test", **fields: Any) -> wire.JoinRequest:
+    return wire.JoinRequest(role=role, job=job, **fields)
+
+
+def report(call: Caller, number: int = 0, **fields: Any) -> wire.ReportRequest:
+    replica = call.world.replicas[number]
+    return wire.ReportRequest(replica=replica.number, incarnation=replica.incarnation, **fields)
+
+
+def lease(call: Caller, number: int = 0, next_sequence: int = 0) -> wire.LeaseReply:
+    replica = call.world.replicas[number]
+    sequence = next_sequence or replica.sequences.get("w", 0) + 1
+    request = wire.LeaseRequest(replica=replica.number, incarnation=replica.incarnation, next_sequence=sequence)
+    reply: wire.LeaseReply = call("Lease", request)
+    return reply
+
+
+def test_join_gives_a_number_a_life_and_what_a_member_must_know(call: Caller) -> None:
+    reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1, highest_epoch=3))
+    assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, beat_s=5.0)
+    assert call.world.machine.shard_epoch == 4
+    assert call("Join", join(token=6)).id == 0
+
+
+def test_a_wish_for_number_zero_is_a_wish(call: Caller) -> None:
+    assert [call("Join", join(token=token, wish=wish)).id for token, wish in ((5, 1), (6, 0))] == [1, 0]
+
+
+def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
+    assert call.refusal("Join", join(job="mnist")) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "this coordinator runs job 'test', not 'mnist'",
+    )
+    for method, request in (("Join", join(wire.ROLE_UNSPECIFIED)), ("Beat", wire.BeatRequest())):
+        assert call.refusal(method, request)[1] == "a member is a shard, a replica or a client"
+
+
+def test_join_takes_a_layout_from_the_wire(call: Caller) -> None:
+    layout = call.world.replica().world.machine.layout
+    assert layout is not None
+    reply = call("Join", join(wire.ROLE_CLIENT, token=9, layout=layout_to_wire(layout)))
+    assert reply.id == 1
+    assert call.refusal("Join", join(wire.ROLE_REPLICA, token=10))[1] == "a replica joins with its model's layout"
+
+
+def test_a_beat_tells_the_state_and_who_is_to_initialise(call: Caller) -> None:
+    world = call.world.all_shards()
+    replica = world.replica()
+    world.settle()
+    request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
+    reply = call("Beat", request)
+    assert (reply.state, reply.member, reply.initialise) == (wire.STATE_INITIALISING, True, True)
+    assert [place.count for place in reply.placement.shards] == [2, 2]
+    request.placement_epoch = reply.placement.placement_epoch
+    assert not call("Beat", request).HasField("placement")
+    request.incarnation += 100
+    assert not call("Beat", request).member
+
+
+def test_a_leaving_beat_is_goodbye(training: Caller) -> None:
+    replica = training.world.replicas[0]
+    request = wire.BeatRequest(
+        role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation, leaving=True, reason="asked to end"
+    )
+    training("Beat", request)
+    assert [m.number for m in training.world.machine.members.alive("replica")] == [1]
+
+
+def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
+    first = training.world.replicas[0]
+    reply = lease(training)
+    assert reply.training == wire.TrainingLease(
+        lease=1, epoch=0, start=0, stop=30, first_sequence=first.sequences["w"] + 1, samples_before=0
+    )
+    first.work()
+    first.train()
+    assert lease(training).evaluation == wire.EvaluationLease(lease=2, set="validation", vector="w", samples=30)
+    training.world.machine.stop("enough", training.world.now_s)
+    assert lease(training, number=1).wait_s == 0.05
+    training.world.machine.fail("out of memory")
+    assert lease(training, number=1).stop == "out of memory"
+
+
+def test_reports_are_taken_in(training: Caller) -> None:
+    lease(training)
+    told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
+    assert training("Report", report(training, progress=told)) == wire.ReportReply()
+    assert training.world.machine.progress.loss == 2.0
+    evaluation = lease(training, number=1).evaluation
+    outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
+    assert training("Report", report(training, 1, evaluation=outcome)).keep_as == "best.0"
+    training("Report", report(training, 1, kept=evaluation.lease))
+    best = training.world.machine.progress.best
+    assert best is not None
+    assert (best.vector, best.accuracy) == ("best.0", 0.0)
+
+
+def test_a_model_without_accuracy_has_none(training: Caller) -> None:
+    lease(training)
+    training("Report", report(training, progress=wire.Progress(lease=1, pushes=3, samples=30)))
+    evaluation = lease(training, number=1).evaluation
+    training("Report", report(training, 1, evaluation=wire.Evaluation(lease=evaluation.lease, loss=0.5)))
+    assert training.world.machine.progress.last is not None
+    assert training.world.machine.progress.last.accuracy is None
+
+
+def test_initial_values_are_reported(call: Caller) -> None:
+    world = call.world.all_shards()
+    replica = world.replica()
+    world.settle()
+    assert replica.is_initialiser()
+    replica.initialise(segments=range(4))
+    call("Report", report(call, initialised=True))
+    world.settle()
+    assert world.state() is State.READY
+
+
+def test_trouble_ends_the_job_and_names_who_had_it(training: Caller) -> None:
+    training("Report", report(training, 1, trouble="gradient of 'w' holds nan"))
+    assert training.world.machine.reason == "replica 1: gradient of 'w' holds nan"
+
+
+def test_the_launchers_trouble_is_no_replicas(training: Caller) -> None:
+    training("Report", wire.ReportRequest(trouble="every worker died 4 times"))
+    assert training.world.machine.reason == "every worker died 4 times"
+
+
+def test_status_before_anything_is_known(call: Caller) -> None:
+    status = call("Status", wire.StatusRequest())
+    assert (status.job, status.state, status.waiting_for) == ("test", wire.STATE_EMPTY, "shards (0 of 2 joined)")
+    unknown = ("loss", "validation_loss", "validation_accuracy", "test_loss", "test_accuracy", "staleness_mean")
+    assert all(math.isnan(getattr(status, name)) for name in unknown)
+    assert (status.samples, status.total_samples, status.job_yaml) == (0, 200, "")
+    assert (status.samples_per_s, status.elapsed_s, status.run_folder) == (123.0, 4.5, "runs/test")
+
+
+def test_status_while_training_tells_of_everyone(training: Caller) -> None:
+    first = training.world.replicas[0]
+    first.work()
+    first.train()
+    training.world.tick(2.0)
+    status = training("Status", wire.StatusRequest(job=True))
+    assert (status.state, status.samples, status.epoch, status.loss, status.shards) == (
+        wire.STATE_READY,
+        30,
+        0.3,
+        1.0,
+        2,
+    )
+    assert status.waiting_for == ""
+    assert status.job_yaml == training.world.job.to_yaml()
+    rows = [(m.role, m.id, m.state, m.samples) for m in status.members]
+    assert rows == [
+        (wire.ROLE_REPLICA, 0, "training", 30),
+        (wire.ROLE_REPLICA, 1, "waiting", 0),
+        (wire.ROLE_SHARD, 0, "waiting", 0),
+        (wire.ROLE_SHARD, 1, "waiting", 0),
+    ]
+
+
+def test_stop_answers_with_the_state(training: Caller) -> None:
+    training.world.replicas[0].work()
+    assert training("Stop", wire.StopRequest()).state == wire.STATE_CLOSING
+    assert training.world.machine.reason == "stopped"
