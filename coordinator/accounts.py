@@ -7,7 +7,7 @@ from .states import Told
 
 
 class Accounts:
-    """The totals heard last: per lease, and per life of a client, which has none."""
+    """The totals heard last: per lease, and per life of a client, which has none. Neither number is used twice."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -35,8 +35,3 @@ class Accounts:
             return None
         self._of_client[incarnation] = told
         return told.since(before)
-
-    def gone(self, incarnation: int) -> None:
-        """A life is over and its leases are given back."""
-        self._of_client.pop(incarnation, None)
-        self._of_lease = {k: told for k, told in self._of_lease.items() if k in self._leases.outstanding}

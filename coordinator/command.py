@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals, write_address
+from dbelief.console import announce, exits_cleanly, on_signals, pairs, serve_metrics, write_address
+from dbelief.errors import DbeliefError
 from dbelief.rpc.settings import limit_threads, prepare_process
+
+if TYPE_CHECKING:
+    from dbelief.registry import Registry
 
 
 @click.command("coordinator")
@@ -26,7 +32,12 @@ from dbelief.rpc.settings import limit_threads, prepare_process
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
-@click.option("--run-folder", type=click.Path(path_type=Path), default=None, help="A run folder made before.")
+@click.option(
+    "--run-folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
+    default=None,
+    help="A run folder made before.",
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
 def command(
     job_file: Path,
@@ -72,7 +83,7 @@ def _run(
     from dbelief.job import load_job
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
-    from dbelief.report.folder import prepare_folder
+    from dbelief.report.folder import held, prepare_folder
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
@@ -82,31 +93,37 @@ def _run(
     from .states import State
 
     clock = SystemClock()
-    job = load_job(job_file, dict(item.partition("=")[::2] for item in overrides))
-    folder = run_folder or prepare_folder(job, resume)
-    registry = open_registry(registry_url, clock)
-    owner = f"{socket.gethostname()}:{os.getpid()}"
-    epoch = registry.acquire(job.name, owner, LEASE_TTL_S)
-    if epoch is None:
-        holder = registry.holder(job.name)
-        who = f"{holder[0]}, for {holder[1]:.0f} s" if holder else "somebody"
-        raise Refused(f"job {job.name!r} is led by {who}; end that coordinator first, or wait")
-    metrics = Metrics("coordinator")
-    machine = make_machine(job, folder, resume)
-    runner = Runner(machine, folder, registry, epoch, metrics, clock)
-    service = CoordinatorService(runner)
-    server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
-    try:
-        if metrics_listen is not None:
-            host, _, port = metrics_listen.rpartition(":")
-            announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
+    job = load_job(job_file, pairs(overrides))
+    with ExitStack() as stack:
+        registry = open_registry(registry_url, clock)
+        stack.callback(registry.close)
+        owner = f"{socket.gethostname()}:{os.getpid()}"
+        epoch = registry.acquire(job.name, owner, LEASE_TTL_S)
+        if epoch is None:
+            holder = registry.holder(job.name)
+            who = f"{holder[0]}, for {holder[1]:.0f} s" if holder else "somebody"
+            raise Refused(f"job {job.name!r} is led by {who}; end that coordinator first, or wait")
+        stack.callback(_release, registry, job.name, epoch)
+        # Only its leader may touch the run folder: another coordinator may be writing into it.
+        folder = run_folder or prepare_folder(job, resume)
+        stack.enter_context(held(folder))
+        metrics = Metrics("coordinator")
+        stack.callback(metrics.close)
+        machine = make_machine(job, folder, resume)
+        runner = Runner(machine, folder, registry, epoch, metrics, clock)
+        service = CoordinatorService(runner)
+        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        stack.callback(server.close)
+        serve_metrics(metrics.serve, metrics_listen)
         announce(f"coordinator of job {job.name} on {server.address}, leader epoch {epoch}, run folder {folder}")
         if ready_file is not None:
             write_address(ready_file, server.address)
         state = runner.run(interrupted)
         announce(f"job {job.name} {state.value}: {machine.reason}")
-    finally:
-        server.close()
-        metrics.close()
-        registry.close()
     return 0 if state is State.DONE else 1
+
+
+def _release(registry: Registry, job: str, epoch: int) -> None:
+    """Let another lead the job; where that cannot be told, the lease runs out by itself."""
+    with suppress(DbeliefError):
+        registry.release(job, epoch)

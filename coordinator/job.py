@@ -67,7 +67,7 @@ class JobMachine:
         self.opening = Opening(job.shards, resume[1] if resume else None)
         self.ending = Ending(shape, self.progress, self.training.evaluations)
         self.continuation = Continuation(self.opening, self.members, self.training)
-        self.patience = Patience(self.members, job.deadlines.join_s, job.shards, job.replicas)
+        self.patience = Patience(self.members, job.deadlines.join_s, job.shards, job.replicas, resume is not None)
         self.shard_epoch = first_shard_epoch
         self.members_lost = 0
         self._resume = resume
@@ -334,7 +334,7 @@ class JobMachine:
     def _advance_ready(self, now_s: float) -> None:
         living = {m.number: m.incarnation for m in self.members.alive("replica")}
         self.actions += self.training.advance(living, now_s)
-        enough = self.training.enough(bool(self._fencing), now_s)
+        enough = self.training.enough(now_s)
         if enough:
             self.close(enough)
             self._advance_closing()

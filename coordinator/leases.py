@@ -142,6 +142,7 @@ class Leases:
             a set may be further apart).
         """
         newly = twice = 0
+        self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
         for held in [h for h in self.outstanding.values() if h.incarnation == incarnation]:
             lease = held.lease
             pushes = self.cadence.pushes(lease.samples)

@@ -15,13 +15,16 @@ class Patience:
         How long members may be missing.
     shards, replicas
         How many the job plans.
+    resumes
+        Whether it goes on from a snapshot set.
     """
 
-    def __init__(self, members: Members, join_s: float, shards: int, replicas: int) -> None:
+    def __init__(self, members: Members, join_s: float, shards: int, replicas: int, resumes: bool) -> None:
         self._members = members
         self._join_s = join_s
         self._shards = shards
         self._replicas = replicas
+        self._resumes = resumes
         self._someone_s: float | None = None
         self._complete_s: float | None = None
 
@@ -33,7 +36,7 @@ class Patience:
         if not self._members.alive("replica", "client"):
             return "a replica to join"
         if state is State.INITIALISING:
-            return "initial values"
+            return "the snapshot set to load" if self._resumes else "initial values"
         if begins and replicas < self._replicas:
             return f"replicas ({replicas} of {self._replicas} joined)"
         return ""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dbelief.clock import Clock
 from dbelief.console import announce
-from dbelief.errors import DbeliefError, Failure
+from dbelief.errors import DbeliefError
 from dbelief.export import write_model
 from dbelief.metrics import Metrics
 from dbelief.registry import Registry
@@ -40,7 +40,7 @@ from .actions import (
     TakeSnapshot,
 )
 from .job import JobMachine
-from .sets import write_set
+from .sets import by_age, write_set
 from .shards import Shards
 from .states import State
 from .summary import summary_of
@@ -107,6 +107,7 @@ class Runner:
         self._shards = Shards(machine.job.name, leader_epoch)
         self._events = EventLog(folder / "events.jsonl", clock)
         self._noted_s = -_PROGRESS_EVERY_S
+        self._told_wait = ""
 
     def elapsed_s(self) -> float:
         """Seconds since this coordinator began."""
@@ -134,11 +135,13 @@ class Runner:
         never = threading.Event()
         while not self._finished.is_set():
             with self.step() as (machine, now_s):
-                machine.tick(now_s)
+                if not machine.over:  # members that have heard of the end are silent, and not dead
+                    machine.tick(now_s)
                 if interrupted.is_set() and not stopping:
                     stopping = True
                     machine.stop("stopped by a signal", now_s)
                 self._show(machine)
+                self._tell_wait(machine)
             if now_s - renewed_s > LEASE_TTL_S / 3:
                 renewed_s = now_s
                 self._renew()
@@ -150,9 +153,16 @@ class Runner:
         actor.join()
         self._shards.stop()
         self._shards.close()
-        self._registry.release(self._machine.job.name, self.leader_epoch)
         self._events.close()
         return self._machine.state
+
+    def _tell_wait(self, machine: JobMachine) -> None:
+        """Say what the job waits for, whenever that changes."""
+        quiet = machine.over or machine.state is State.CLOSING
+        waiting_for = "" if quiet else machine.waiting_for()
+        if waiting_for and waiting_for != self._told_wait:
+            announce(f"waiting for {waiting_for}")
+        self._told_wait = waiting_for
 
     def _renew(self) -> None:
         job = self._machine.job.name
@@ -163,7 +173,7 @@ class Runner:
                 self._registry.write(job, self.leader_epoch, {"state": state})
                 return
             reason = "another coordinator leads this job now"
-        except Failure as error:
+        except DbeliefError as error:
             reason = str(error)
         with self.step() as (machine, _):
             machine.fail(reason)
@@ -267,7 +277,8 @@ class Runner:
         with self._lock:
             state = self._machine.set_state()
         write_set(folder, set_id, self._machine.job.name, state)
-        for old in sorted(p for p in folder.parent.iterdir() if p.is_dir())[: -self._machine.job.snapshots.keep]:
+        sets = sorted((path for path in folder.parent.iterdir() if path.is_dir()), key=by_age)
+        for old in sets[: -self._machine.job.snapshots.keep]:
             shutil.rmtree(old, ignore_errors=True)
         with self.step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)

@@ -27,6 +27,12 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
         os.close(descriptor)
 
 
+def by_age(folder: Path) -> tuple[str, str]:
+    """Sorts the folders of sets from old to new: by their count, for a resumed job may begin with fewer samples."""
+    samples, _, count = folder.name.partition("-")
+    return count, samples
+
+
 def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
     """Id and state of the newest complete set of a run.
 
@@ -37,7 +43,7 @@ def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
     SnapshotError
         Where it cannot be read, or belongs to another job or a newer format.
     """
-    complete = sorted(snapshots.glob("*/set.json"))
+    complete = sorted(snapshots.glob("*/set.json"), key=lambda path: by_age(path.parent))
     if not complete:
         raise Mistake(f"{snapshots}: no complete snapshot set to resume from")
     path = complete[-1]

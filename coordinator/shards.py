@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from dbelief.placement import Place, Placement
+from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
@@ -109,7 +110,7 @@ class Shards:
         holders = [place for place in self._places() if place.count]
         for place in holders:
             for row in self.stats(place, ledgers=True).ledgers:
-                if row.vector == "w":
+                if row.vector == PARAMETERS:
                     found.setdefault(row.pusher.incarnation, []).append((row.lowest, row.highest))
         return {
             incarnation: (

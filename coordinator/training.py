@@ -128,7 +128,6 @@ class Training:
         if samples:
             self.progress.trained(number, Told(0, samples=samples), now_s)
         self.pushes_twice += twice
-        self._accounts.gone(incarnation)
         self.evaluations.fenced(incarnation, again=evaluate)
         return self._handout.fenced(number, incarnation)
 
@@ -147,12 +146,12 @@ class Training:
             wishes += self._handout.form_block(living)
         return wishes
 
-    def enough(self, fencing: bool, now_s: float) -> str:
-        """The reason to close, "" for none; `fencing`: what a dead life did is not known yet."""
+    def enough(self, now_s: float) -> str:
+        """The reason to close, "" for none."""
         if self._wall_s is not None and now_s - self._began_s >= self._wall_s:
             return f"wall time {self._wall_s:g} s reached"
         if self.leases.epoch_samples:
-            finished = self.leases.finished and not fencing
+            finished = self.leases.finished  # a dead one's leases stay outstanding until it is known what it did
         else:  # clients with loops of their own
             finished = self.total is not None and self.progress.samples >= self.total
         return f"{self.progress.samples} samples trained" if finished else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dbelief.console import exits_cleanly
+from dbelief.console import exits_cleanly, pairs
 
 GROUP = "dbelief.commands"
 
@@ -50,7 +50,7 @@ def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quie
     from dbelief.run import run_job
 
     with exits_cleanly():
-        code = run_job(job_file, _pairs(overrides), resume, quiet)
+        code = run_job(job_file, pairs(overrides), resume, quiet)
     raise SystemExit(code)
 
 
@@ -78,16 +78,8 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     from dbelief.run import check_job
 
     with exits_cleanly():
-        for line in check_job(job_file, _pairs(overrides)):
+        for line in check_job(job_file, pairs(overrides)):
             print(line)
-
-
-def _pairs(items: tuple[str, ...]) -> dict[str, str]:
-    """FIELD=VALUE options as a mapping."""
-    for item in items:
-        if "=" not in item:
-            raise click.UsageError(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
-    return dict(item.split("=", 1) for item in items)
 
 
 if os.environ.get("DBELIEF_DEBUG"):

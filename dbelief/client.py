@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from dbelief.backend import aligned
-from dbelief.errors import ModelError, Refused
+from dbelief.errors import JobError, ModelError, Refused
 from dbelief.job import Job
 from dbelief.pushes import Pushed
 from dbelief.rpc import coordination_pb2 as wire
@@ -73,7 +73,7 @@ class Client:
         loss
             That mean loss, for people to see; where it is given, divergence is watched for.
         rate
-            Learning rate; None: the job's, by its schedule.
+            Learning rate; None: the job's, its schedule run by this client's own samples.
 
         Raises
         ------
@@ -82,7 +82,9 @@ class Client:
         NotFinite
             Before a byte is sent, where a number is NaN or infinite.
         Refused
-            Where the job has ended.
+            Where the job has ended, or this member was given up.
+        Unreachable
+            A shard did not answer; whether it has this push is not known, so that later ones are refused.
         """
         if self._versions[0] < 0:
             raise Refused("push() before pull(): a gradient is computed from pulled parameters")
@@ -143,6 +145,10 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
     Unreachable
         Nobody answers for `patience_s`.
     Mistake
-        The job's model or data cannot be loaded here.
+        The job's model or data cannot be loaded here, or its replicas go in rounds (`staleness: 0`).
     """
-    return Client(Session.open(address, wire.ROLE_CLIENT, patience_s))
+    session = Session.open(address, wire.ROLE_CLIENT, patience_s)
+    if session.job.strategy.staleness is not None:
+        session.close("refused")
+        raise JobError("strategy.staleness: a loop of one's own runs free, and this job's replicas go in rounds")
+    return Client(session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.console import announce, on_signals
-from dbelief.errors import DbeliefError, Failure, Mistake
+from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
 from dbelief.job import Job
-from dbelief.processes import RESTARTS, Child, end_all
+from dbelief.processes import ASKED_S, RESTARTS, Child, end_all
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.report.folder import prepare_folder
 from dbelief.rpc import coordination_pb2 as wire
@@ -23,6 +22,8 @@ from dbelief.rpc.coordination import OVER, CoordinatorClient
 START_S = 60.0
 """How long the coordinator may take to come up."""
 LOOK_S = 0.25
+SILENT_S = 60.0
+"""How long it may leave questions unanswered."""
 STOP_S = 60.0
 """How long a clean end may take after Ctrl-C."""
 
@@ -57,21 +58,23 @@ class Cluster:
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []
+        self._given_up: set[str] = set()
 
     def run(self) -> int:
         """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, 130 stopped by Ctrl-C."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(on_signals())
-            stack.callback(end_all, self._children)
             registry = "memory:"
             if embedded_available():
                 registry = stack.enter_context(EmbeddedRegistry(self.folder / "registry")).url
             else:
                 announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
+            stack.callback(end_all, self._children)  # before what they use is gone: a stack unwinds backwards
             coordinator = self._start_coordinator(registry, scratch)
             client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
             stack.callback(client.close)
+            (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is gone on from
             self._start_members(client.address)
             return self._watch(coordinator, client, interrupted.is_set)
 
@@ -94,9 +97,12 @@ class Cluster:
         while not (scratch / "address").exists():
             if coordinator.code is not None:
                 words = coordinator.last_words().removeprefix("Error: ")
-                raise (Mistake if coordinator.code == Mistake.exit_code else Failure)(words)
+                if coordinator.code == Mistake.exit_code:
+                    raise Mistake(words)
+                raise Failure(f"{coordinator.fate()}; see {coordinator.log}")
             if interrupted():
-                raise Failure("stopped before the coordinator was up")
+                coordinator.end(ASKED_S)
+                raise Interrupted("stopped before the coordinator was up")
             if time.monotonic() > until_s:
                 raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
             time.sleep(0.02)
@@ -113,6 +119,7 @@ class Cluster:
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""
         stop_by_s = 0.0
+        heard_s = time.monotonic()
         while coordinator.code is None:
             if interrupted() and not stop_by_s:
                 stop_by_s = time.monotonic() + STOP_S
@@ -120,33 +127,53 @@ class Cluster:
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
             try:
-                status = client.status()
-            except DbeliefError:
-                continue  # it has just ended: the loop's condition sees that
-            self._show(status_of(status))
-            if status.state not in OVER:
-                self._see_to_the_dead(client)
+                status = client.call("Status", wire.StatusRequest(), patience_s=0.0)
+                heard_s = time.monotonic()
+                self._show(status_of(status))
+                if status.state not in OVER:
+                    self._see_to_the_dead(client)
+            except DbeliefError as error:  # where it has just ended, the loop's condition sees that
+                if time.monotonic() - heard_s > SILENT_S:
+                    raise Failure(
+                        f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
+                    ) from error
             time.sleep(LOOK_S)
         if coordinator.code < 0:
-            name = signal.Signals(-coordinator.code).name
-            raise Failure(f"the coordinator was killed by {name}; `--resume` goes on from its last snapshot set")
+            end_all(self._children, grace_s=0.0)  # nobody tells them that it is over
+            raise Failure(f"the {coordinator.fate()}; `--resume` goes on from its last snapshot set")
+        if coordinator.code and not (self.folder / "summary.json").exists():
+            raise Failure(f"the {coordinator.fate()}; see {coordinator.log}")
         return 130 if interrupted() else coordinator.code
 
     def _ask_to_stop(self, client: CoordinatorClient) -> None:
-        announce("stopping: leased work is finished, a snapshot set taken")
+        announce("stopping: where it trains already, leased work is finished and a snapshot set taken")
         try:
             client.call("Stop", wire.StopRequest(reason="stopped by Ctrl-C"))
         except DbeliefError as error:
             announce(f"the coordinator could not be told to stop: {error}")
 
     def _see_to_the_dead(self, client: CoordinatorClient) -> None:
-        """Restart workers; when nobody is left who may be restarted, say what and why, and end."""
+        """Restart workers; where a shard ended, or no worker is left that may be restarted, say why, and end."""
+        for shard in self._children:
+            if shard.name.startswith("ps") and shard.code is not None:
+                client.call("Report", wire.ReportRequest(trouble=f"{shard.fate()}; its part of the parameters is gone"))
+                return
         workers = [child for child in self._children if child.name.startswith("worker")]
-        alive = [child.revive(time.monotonic()) for child in workers]
+        alive = [self._revive(child) for child in workers]
         if workers and not any(alive):
-            words = workers[-1].last_words().removeprefix("Error: ")
-            reason = f"every worker died {RESTARTS + 1} times; the last words: {words}"
+            reason = f"no worker is left: {workers[-1].fate()}"
             client.call("Report", wire.ReportRequest(trouble=reason))
+
+    def _revive(self, worker: Child) -> bool:
+        """Restart a worker that died, some time later, and say so; False where it is dead for good."""
+        fate, started = worker.fate(), worker.started
+        alive = worker.revive(time.monotonic())
+        if worker.started > started:
+            announce(f"{fate}; started again ({started} of {worker.restarts} times)")
+        elif not alive and worker.name not in self._given_up:
+            self._given_up.add(worker.name)
+            announce(f"{fate}; not started again")
+        return alive
 
 
 def status_of(status: wire.StatusReply) -> dict[str, Any]:

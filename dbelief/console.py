@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from dbelief.errors import DbeliefError
+from dbelief.errors import DbeliefError, Mistake
 
 
 def announce(line: str) -> None:
@@ -59,7 +59,37 @@ def on_signals() -> Iterator[threading.Event]:
         yield event
     finally:
         for number, old in before.items():
-            signal.signal(number, old)
+            signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python
+
+
+def pairs(items: tuple[str, ...]) -> dict[str, str]:
+    """FIELD=VALUE options as a mapping.
+
+    Raises
+    ------
+    Mistake
+        Where one has no "=".
+    """
+    for item in items:
+        if "=" not in item:
+            raise Mistake(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
+    return dict(item.split("=", 1) for item in items)
+
+
+def serve_metrics(serve: Callable[[str, int], int], listen: str | None) -> None:
+    """Serve a process's metrics (`serve` is `Metrics.serve`) at `host:port` and say where; nothing for None.
+
+    Raises
+    ------
+    Mistake
+        Where this is no address, or it cannot be listened on.
+    """
+    if listen is None:
+        return
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal():
+        raise Mistake(f"--metrics {listen}: wanted HOST:PORT, for example 127.0.0.1:9100")
+    announce(f"metrics on http://{host}:{serve(host, int(port))}/metrics")
 
 
 def write_address(path: Path, address: str) -> None:

@@ -10,7 +10,8 @@ DbeliefError
     ├── Unreachable      a peer did not answer within its deadline
     ├── Diverged         the loss is not finite, or ran away
     ├── NotFinite        a gradient holds NaN or infinity
-    └── SnapshotError    a snapshot that is torn, foreign, or of a newer format
+    ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
+    └── Interrupted      somebody pressed Ctrl-C: exit code 130
 
 A wrong argument to a function is a ValueError at its door; a broken invariant is an AssertionError.
 Messages are one line and name the cause and the place.
@@ -63,3 +64,9 @@ class NotFinite(Failure):
 
 class SnapshotError(Failure):
     """A snapshot is torn, belongs to another job, or has a newer format."""
+
+
+class Interrupted(Failure):
+    """Somebody pressed Ctrl-C before there was anything to end."""
+
+    exit_code = 130

@@ -42,6 +42,22 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % _ALIGN)
     temporary = path.with_suffix(".writing")
+    try:
+        _write(temporary, text, total, layout, offsets, parts)
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(
+    temporary: Path,
+    text: bytes,
+    total: int,
+    layout: Layout,
+    offsets: dict[str, int],
+    parts: Iterable[tuple[Span, np.ndarray]],
+) -> None:
+    """Header and tensors, durably; `total` is the tensors' bytes, `offsets` where each begins."""
     with open(temporary, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + total)
@@ -62,4 +78,3 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
     descriptor = os.open(temporary, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
-    temporary.rename(path)

@@ -10,10 +10,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dbelief.errors import Mistake
 from dbelief.registry import with_parent
 
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
+ASKED_S = 5.0
+"""How long all of them together may take to end once they are asked to."""
 
 
 @dataclass
@@ -60,7 +63,7 @@ class Child:
         """Start it again if it died and may be; False where it has died for good. To be called again and again."""
         if self.code in (None, 0):
             return True
-        if self.started > self.restarts:
+        if self.started > self.restarts or self.code == Mistake.exit_code:  # a person has to put that right first
             return False
         if not self._due_s:
             self._due_s = now_s + BACK_OFF_S[min(self.started, len(BACK_OFF_S)) - 1]
@@ -77,11 +80,30 @@ class Child:
             return ""
         return lines[-1] if lines else ""
 
+    def fate(self) -> str:
+        """How it ended and what it said last, in one line."""
+        if self.code is None:
+            return f"{self.name} runs"
+        if self.code < 0:
+            return f"{self.name} was killed by {signal.Signals(-self.code).name}"
+        words = self.last_words().removeprefix("Error: ")
+        return f"{self.name} ended with exit code {self.code}" + (f": {words}" if words else "")
+
+    def ask_to_end(self) -> bool:
+        """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        self.process.send_signal(signal.SIGTERM)
+        return True
+
     def end(self, grace_s: float) -> None:
         """Ask it to end, wait, and kill it if it does not."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGTERM)
+        if self.ask_to_end():
+            self.finish(grace_s)
+
+    def finish(self, grace_s: float) -> None:
+        """Wait for one that was asked to end, and kill it if it does not."""
+        assert self.process is not None
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -98,5 +120,7 @@ def end_all(children: list[Child], grace_s: float = 5.0) -> None:
                 child.process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 continue
-    for child in children:
-        child.end(2.0)
+    asked = [child for child in children if child.ask_to_end()]
+    until_s = time.monotonic() + ASKED_S
+    for child in asked:
+        child.finish(max(0.0, until_s - time.monotonic()))

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from dbelief.backend import choose
+from dbelief.backend import Backend, aligned, choose
 from dbelief.cluster import Cluster
 from dbelief.console import announce
-from dbelief.data import load
-from dbelief.errors import DataError, Failure
+from dbelief.data import BatchBuffer, Split, load
+from dbelief.errors import DataError, Failure, ModelError
 from dbelief.evaluation import evaluate
 from dbelief.job import Job, load_job
-from dbelief.layout import cut, nominal_length, place
+from dbelief.layout import Layout, cut, nominal_length, place
+from dbelief.nn import Batch, Model
 from dbelief.report.live import LiveView
 from dbelief.report.summary import Summary, read_summary
-from dbelief.session import build_model, initial_values
+from dbelief.session import build_model, check_finite, initial_values
 
 
 def run_job(job_file: Path, overrides: Mapping[str, str], resume: bool = False, quiet: bool = False) -> int:
     """Run a job on this machine with a live view; returns the exit code."""
-    job = load_job(job_file, overrides)
-    if quiet:
-        return Cluster(job, job_file, overrides, resume, lambda status: None).run()
-    console = Console(stderr=True)
-    with LiveView(console) as view:
-        cluster = Cluster(job, job_file, overrides, resume, view.update)
-        code = cluster.run()
-    announce(verdict(read_summary(cluster.folder / "summary.json"), cluster.folder))
+    code, folder = _run_cluster(job_file, overrides, resume, quiet)
+    if code or not quiet:
+        announce(verdict(read_summary(folder / "summary.json"), folder))
     return code
+
+
+def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool) -> tuple[int, Path]:
+    """Exit code and run folder."""
+    job = load_job(job_file, overrides)
+    with ExitStack() as stack:
+        view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
+        cluster = Cluster(job, job_file, overrides, resume, view.update if view else lambda status: None)
+        return cluster.run(), cluster.folder
 
 
 def verdict(summary: Summary, folder: Path) -> str:
@@ -53,6 +60,8 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
     ----------
     job
         Path of the job file.
+    quiet
+        Show nothing while it runs.
     overrides
         Fields to replace, dots written as double underscores: `strategy__batch=64`.
 
@@ -68,13 +77,17 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
     Failure
         Why it did not end as planned.
     """
-    fields = {name.replace("__", "."): str(value) for name, value in overrides.items()}
-    code = run_job(Path(job), fields, quiet=quiet)
-    loaded = load_job(Path(job), fields)
-    summary = read_summary(Path(loaded.output).absolute() / loaded.name / "summary.json")
+    fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
+    code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+    summary = read_summary(folder / "summary.json")
     if code:
         raise Failure(f"job {summary.job}: {summary.reason}")
     return summary
+
+
+def _as_yaml(value: Any) -> str:
+    """A field's new value as text: None is null, a mapping a mapping."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def evaluate_run(run: Path, split: str) -> dict[str, Any]:
@@ -100,6 +113,9 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     backend = choose(job.device)
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
+    shapes = {name: values.shape for name, values in tensors.items()}
+    if shapes != {box.name: box.shape for box in layout.boxes}:
+        raise DataError(f"{run / 'model.safetensors'}: holds other tensors than the model of {run / 'job.yaml'}")
     layout.flatten(tensors, flat)
     loss, accuracy = evaluate(model, layout.views(backend.to_device(flat)), samples, layout, backend)
     return {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
@@ -109,8 +125,12 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and say what would run."""
     job: Job = load_job(job_file, overrides)
     data = load(job.data, job.folder) if job.data.source != "none" else None
-    model, _ = build_model(job, data, choose(job.device))
+    backend = choose(job.device)
+    model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
+    check_finite(flat, layout, "initial value")
+    if data is not None and data.train is not None:
+        _try_gradient(job, model, layout, flat, data.train, backend)
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     counts = [count for _, count in place(spans, job.shards)]
     lines = [
@@ -122,5 +142,26 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
         lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
     lines.append(f"strategy: {job.strategy.name}, {job.replicas} replicas, mini-batches of {job.strategy.batch}")
-    assert np.isfinite(flat).all(), "initial values are not finite"
     return lines
+
+
+def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, train: Split, backend: Backend) -> None:
+    """Compute the gradient of the first mini-batch.
+
+    Raises
+    ------
+    ModelError
+        Where the model cannot; quotes its error.
+    NotFinite
+        Where it holds NaN or infinity; names the tensor.
+    """
+    size = min(job.strategy.batch, len(train))
+    batch = train.gather(np.arange(size), BatchBuffer(train, size))
+    if backend.name != "numpy":
+        batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
+    gradient = backend.to_device(aligned(layout.size, np.float32))
+    try:
+        model.loss_and_gradient(layout.views(backend.to_device(flat)), batch, layout.views(gradient))
+    except Exception as error:  # whatever a person's own code raises
+        raise ModelError(f"loss_and_gradient on the first {size} training samples: {error!r}") from error
+    check_finite(backend.to_host(gradient), layout)

@@ -6,6 +6,7 @@ Used by the worker and by people's own loops (`dbelief.connect`); what they do i
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from dbelief.errors import ModelError, NotFinite
 from dbelief.job import Job, LayersModel, parse_job
 from dbelief.layout import Layout
 from dbelief.nn import Model, build_network, load_python_model
-from dbelief.placement import Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Membership
@@ -131,8 +131,9 @@ class Session:
         Mistake, Failure
             Naming what is wrong: the job's data or model on this machine, a layout unlike the others', nobody there.
         """
-        client = CoordinatorClient(address)
-        try:
+        with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
+            client = CoordinatorClient(address)
+            undo.callback(client.close)
             client.wait(patience_s)
             status = client.status(job=True)
             job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
@@ -141,25 +142,19 @@ class Session:
             model, source = build_model(job, data, backend)
             layout, initial = initial_values(job, model)
             member = Membership(client, role, job.name, layout=layout, source_digest=source, wish=wish)
-        except BaseException:
-            client.close()
-            raise
-        member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
-        assert member.placement is not None
-        pusher = Pusher(member.id, member.incarnation)
-        rule = (job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
-
-        def refresh() -> Placement:
-            member.beat()
+            undo.callback(member.leave, "could not begin")
+            member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
             assert member.placement is not None
-            return member.placement
-
-        parameters = ShardedParameters(
-            job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=refresh
-        )
-        session = cls(job, data, backend, model, layout, client, member, parameters, pusher, {})
-        session._initialise(initial)
-        return session
+            pusher = Pusher(member.id, member.incarnation)
+            rule = (job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+            parameters = ShardedParameters(
+                job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=member.placed
+            )
+            undo.callback(parameters.close)
+            session = cls(job, data, backend, model, layout, client, member, parameters, pusher, {})
+            session._initialise(initial)
+            undo.pop_all()
+            return session
 
     def _initialise(self, initial: np.ndarray) -> None:
         """Push the initial values if told to, and wait until the job trains."""
@@ -208,6 +203,7 @@ class Session:
 
     def close(self, reason: str) -> None:
         """Say goodbye and close all channels."""
-        self.member.leave(reason)
-        self.parameters.close()
-        self.client.close()
+        with ExitStack() as stack:
+            stack.callback(self.client.close)
+            stack.callback(self.parameters.close)
+            stack.callback(self.member.leave, reason)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals
+from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 
@@ -31,8 +30,8 @@ def command(
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
-    with exits_cleanly(), on_signals() as interrupted:
-        _run(coordinator, listen, advertise, metrics_listen, record, number, patience, interrupted)
+    with exits_cleanly():
+        _run(coordinator, listen, advertise, metrics_listen, record, number, patience)
 
 
 def _run(
@@ -43,8 +42,8 @@ def _run(
     record: Path | None,
     number: int | None,
     patience: float,
-    interrupted: threading.Event,
 ) -> None:
+    from dbelief.errors import Mistake, Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import parameters_pb2_grpc as stubs
@@ -54,27 +53,32 @@ def _run(
     from .record import Recorder
     from .service import ShardService
 
+    if advertise is None and listen.rpartition(":")[0] in ("", "0.0.0.0", "[::]"):
+        raise Mistake(f"--listen {listen} is no address that others reach it by: give --advertise HOST:PORT")
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
     server = Server(listen, lambda s: stubs.add_ParametersServicer_to_server(service, s))
     client = CoordinatorClient(coordinator)
     try:
-        if metrics_listen is not None:
-            host, _, port = metrics_listen.rpartition(":")
-            announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
-        client.wait(patience)
+        serve_metrics(metrics.serve, metrics_listen)
+        announce(f"joining the job at {coordinator}, for up to {patience:g} s")
+        client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job
         member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address, wish=number)
         service.index = member.id
         announce(f"shard {member.id} of job {job} on {server.address}")
-        while not service.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
-            pass
+        with on_signals() as interrupted:
+            while not service.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
+                pass
         if member.over and not service.stopped.is_set():
             service.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
         recorder.write(record, member.id)
-        reason = "signal" if interrupted.is_set() else member.lost or "the job is over"
+        lost = not service.stopped.is_set() and not interrupted.is_set() and member.lost
+        reason = "signal" if interrupted.is_set() else "the job is over"
         member.leave(reason)
+        if lost:
+            raise Refused(f"shard {member.id} of job {job}: {lost}")
         announce(f"shard {member.id} of job {job} ends: {reason}")
     finally:
         client.close()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals
+from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
 from dbelief.rpc.settings import prepare_process
 
 
@@ -35,8 +34,8 @@ def command(
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
-    with exits_cleanly(), on_signals() as interrupted:
-        _run(coordinator, threads, folder, metrics_listen, record, number, patience, interrupted)
+    with exits_cleanly():
+        _run(coordinator, threads, folder, metrics_listen, record, number, patience)
 
 
 def _run(
@@ -47,7 +46,6 @@ def _run(
     record: Path | None,
     number: int | None,
     patience: float,
-    interrupted: threading.Event,
 ) -> None:
     from threadpoolctl import threadpool_limits
 
@@ -58,20 +56,23 @@ def _run(
     from .replica import Replica
 
     metrics = Metrics("worker")
-    if metrics_listen is not None:
-        host, _, port = metrics_listen.rpartition(":")
-        announce(f"metrics on http://{host}:{metrics.serve(host, int(port))}/metrics")
+    serve_metrics(metrics.serve, metrics_listen)
+    announce(f"joining the job at {coordinator}, for up to {patience:g} s; then waiting until it trains")
+    # Until there is a lease to finish, a signal simply ends this process.
     session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number)
     reason = "failed"
     try:
         announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")
-        replica = Replica(session, metrics, interrupted)
-        with threadpool_limits(session.job.threads if threads is None else threads):
+        with on_signals() as interrupted, threadpool_limits(session.job.threads if threads is None else threads):
+            replica = Replica(session, metrics, interrupted)
             try:
                 reason = replica.run()
             finally:
                 replica.write_record(record)
         announce(f"replica {session.member.id} of job {session.job.name} ends: {reason}")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
     finally:
         session.close(reason)
         metrics.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from dbelief.backend import Backend
 from dbelief.data import BatchBuffer, Split, permutation
-from dbelief.errors import DataError, NotFinite, Refused
+from dbelief.errors import DataError, NotFinite, Refused, Unreachable
 from dbelief.evaluation import evaluate
 from dbelief.metrics import Metrics
 from dbelief.nn import Batch
@@ -71,6 +73,10 @@ class Replica:
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
         self._reported_s = 0.0
+        if session.data is None or session.data.train is None:
+            raise DataError(
+                "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
+            )
         job, layout, backend = session.job, session.layout, session.backend
         segments = len(session.parameters.placement.spans)
         self._fetcher = Fetcher(
@@ -80,10 +86,6 @@ class Replica:
         self._sender = Sender(
             self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
         )
-        if session.data is None or session.data.train is None:
-            raise DataError(
-                "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
-            )
         strategy = job.strategy
         self._downpour = Downpour(
             session.model,
@@ -118,6 +120,7 @@ class Replica:
                 )
                 work = reply.WhichOneof("work")
                 if work == "stop":
+                    self._check_standing()
                     return reply.stop
                 if work == "training":
                     self._train(reply.training)
@@ -135,7 +138,15 @@ class Replica:
             self._fetcher.close()
             self._sender.close()
 
-    def write_record(self, folder: Any) -> None:
+    def _check_standing(self) -> None:
+        """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
+        member = self._session.member
+        with contextlib.suppress(Unreachable):
+            member.beat(patience_s=0.0)
+        if member.lost:
+            raise Refused(member.lost)
+
+    def write_record(self, folder: Path | None) -> None:
         """Write the log for a replay, where the job asks for one."""
         self._recorder.write(folder, self._session.pusher)
 

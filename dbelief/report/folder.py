@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.errors import Mistake
@@ -15,12 +19,14 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     Raises
     ------
     Mistake
-        Where there is nothing to resume, or the folder cannot be made.
+        Where there is nothing to resume, a run is under way there, or the folder cannot be made.
     """
     folder = Path(job.output).absolute() / job.name
     try:
         if resume and not folder.is_dir():
             raise Mistake(f"{folder}: no run to resume")
+        if folder.exists():
+            _refuse_if_held(folder)
         if folder.exists() and not resume:
             _move_aside(folder)
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
@@ -28,6 +34,40 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep another run of that name out of the folder for as long as the block lasts."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _where_locks_work():
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_if_held(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _where_locks_work():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Mistake(f"{folder}: a run is under way there; end it first, or give this one another name") from None
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _where_locks_work() -> Iterator[None]:
+    """Some network file systems cannot lock a folder: there nobody watches."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
 
 
 def _move_aside(folder: Path) -> None:

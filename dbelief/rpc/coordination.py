@@ -191,10 +191,21 @@ class Membership:
         if not happened():
             raise Refused(self.lost or f"the job is over: {self.reason}")
 
-    def wait_until_over(self, timeout_s: float) -> bool:
-        """Wait for the end of the job or of this life; False when it did not come within `timeout_s`."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.over, timeout_s)
+    def placed(self) -> Placement:
+        """Where segments live as of now.
+
+        Raises
+        ------
+        Refused
+            The job, or this life, is over: its shards will not be found again.
+        Unreachable
+            The coordinator cannot be reached.
+        """
+        self.beat()
+        if self.over:
+            raise Refused(self.lost or f"the job is over: {self.reason}")
+        assert self.placement is not None
+        return self.placement
 
     def leave(self, reason: str) -> None:
         """Say goodbye and stop beating; a coordinator that is gone already does not matter."""

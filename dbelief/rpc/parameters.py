@@ -10,6 +10,7 @@ makes the repetition harmless. The deadline is "no segment for so long", never a
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ from .channel import named_errors, open_channel
 from .convert import numbers, push_to_wire, pusher_to_wire
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Pauses before a stream is opened again; the last one for all further times."""
 
 
 class Watchdog:
@@ -81,9 +83,9 @@ class ShardedParameters:
     pusher
         Who pulls and pushes; None for a reader.
     deadline_s
-        Without a segment for so long, a call fails.
+        A stream without a segment for so long is opened again, as a broken one is; after twice as long a call fails.
     refresh
-        Called when a shard cannot be reached or refuses an old life; returns the placement as it is now.
+        Called when a shard cannot be reached; returns the placement as it is now, or raises where the job is over.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class ShardedParameters:
         self._refresh = refresh
         self._channels: dict[str, grpc.Channel] = {}
         self._stubs: dict[str, stubs.ParametersStub] = {}
+        self._opening = threading.Lock()
         self._watchdog = Watchdog(deadline_s)
 
     def close(self) -> None:
@@ -112,10 +115,11 @@ class ShardedParameters:
             channel.close()
 
     def _stub(self, place: Place) -> stubs.ParametersStub:
-        if place.address not in self._stubs:  # making one costs as much as a call
-            channel = self._channels[place.address] = open_channel(place.address)
-            self._stubs[place.address] = stubs.ParametersStub(channel)
-        return self._stubs[place.address]
+        with self._opening:  # pulls and pushes come from two threads
+            if place.address not in self._stubs:  # making one costs as much as a call
+                channel = self._channels[place.address] = open_channel(place.address)
+                self._stubs[place.address] = stubs.ParametersStub(channel)
+            return self._stubs[place.address]
 
     def _target(self, place: Place) -> wire.Target:
         return wire.Target(job=self.job, shard_epoch=place.shard_epoch)
@@ -232,7 +236,8 @@ class ShardedParameters:
         """Work one stream off; where it breaks, open it again from the first segment that is not done."""
         run = self.placement.run(place)
         done = 0
-        for pause_s in (*_RETRY_S, None):
+        moved_s = time.monotonic()
+        for pause_s in itertools.chain(_RETRY_S, itertools.repeat(_RETRY_S[-1])):
             first = done
             where = f"{what}: shard {place.shard} at {place.address}"
             self._watchdog.moved(call)
@@ -240,6 +245,7 @@ class ShardedParameters:
                 with named_errors(where):
                     for answer in call:
                         done = take(answer, first, done)
+                        moved_s = time.monotonic()
                         self._watchdog.moved(call)
                 if done >= len(run):
                     return
@@ -248,8 +254,9 @@ class ShardedParameters:
                 trouble = error
             finally:
                 self._watchdog.done(call)
-            if pause_s is None:
-                raise trouble
+            still_s = time.monotonic() - moved_s
+            if still_s + pause_s >= 2 * self._deadline_s:  # a stream that stood still had its second chance
+                raise Unreachable(f"{trouble}; no segment for {still_s:.3g} s")
             time.sleep(pause_s)
             place = self._again(place)
             call = start(place, run[done:])

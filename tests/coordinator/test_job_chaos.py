@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from coordinator.states import State
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import Replica, World
+    from tests.coordinator.replica import Replica
+    from tests.coordinator.world import World
 
 MakeWorld = Callable[..., "World"]
 
@@ -92,7 +93,7 @@ class Chaos:
 @pytest.mark.parametrize("keep", ["best", "last"])
 @pytest.mark.parametrize("warm_start", [None, {"samples": 45}])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=12)
+@settings(max_examples=10)
 def test_every_sample_is_trained_as_often_as_the_books_say(
     a_world: MakeWorld, keep: str, warm_start: object, seed: int
 ) -> None:
@@ -121,7 +122,7 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_in_lockstep_every_sample_is_in_some_round(a_world: MakeWorld, seed: int) -> None:
     world = a_world(
         evaluate={"every": 40, "keep": "best"},

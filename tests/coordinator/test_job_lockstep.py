@@ -13,7 +13,7 @@ from coordinator.states import Evaluate, State, Wait
 from dbelief.work import Lease
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import World
+    from tests.coordinator.world import World
 
 MakeWorld = Callable[..., "World"]
 

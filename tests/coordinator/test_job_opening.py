@@ -14,7 +14,7 @@ from dbelief.errors import Refused
 from dbelief.layout import Layout
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import World
+    from tests.coordinator.world import World
 
 MakeWorld = Callable[..., "World"]
 

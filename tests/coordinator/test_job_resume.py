@@ -15,7 +15,7 @@ from dbelief.errors import Mistake, Refused
 from dbelief.layout import Layout
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import World
+    from tests.coordinator.world import World
 
 MakeWorld = Callable[..., "World"]
 
@@ -181,6 +181,7 @@ def test_another_model_is_refused(a_world: MakeWorld, other_layout: Layout) -> N
 def test_a_stop_while_the_set_is_loaded_stays_a_stop(a_world: MakeWorld) -> None:
     heir = interrupted(a_world).after_crash()
     heir.all_shards().replica()
+    assert heir.machine.waiting_for() == "the snapshot set to load"
     heir.machine.stop("stopped by Ctrl-C", heir.now_s)
     heir.settle()
     assert heir.state() is State.FAILED

@@ -191,6 +191,15 @@ def test_a_lease_that_a_fence_found_done_is_done_whatever_the_set_says() -> None
     assert (heir.done, list(heir.returned)) == (30, [])
 
 
+def test_so_is_one_that_was_told_to_be_done_before_the_fence() -> None:
+    pool = leases()
+    pool.begin_set()
+    finish(pool, take(pool, life=1, sequence=1))
+    pool.give_back(1, lowest=3, highest=3)
+    heir, _ = restored(pool, {})
+    assert (heir.done, list(heir.returned)) == (30, [])
+
+
 def test_the_ledgers_may_hold_more_than_was_told() -> None:
     pool = leases()
     take(pool, life=1, sequence=1)

@@ -20,7 +20,7 @@ from dbelief.report.events import read_events
 from dbelief.report.summary import read_summary
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import World
+    from tests.coordinator.world import World
 
 
 @pytest.fixture

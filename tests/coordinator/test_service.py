@@ -18,7 +18,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.convert import layout_to_wire
 
 if TYPE_CHECKING:
-    from tests.coordinator.conftest import World
+    from tests.coordinator.world import World
 
 
 class Aborted(Exception):

@@ -35,6 +35,12 @@ def test_the_newest_complete_one_is_taken(tmp_path: Path) -> None:
     assert newest_set(tmp_path, "digits")[0] == ids[-2]
 
 
+def test_a_later_set_may_hold_fewer_samples(tmp_path: Path) -> None:
+    for set_id in ("000000000950-0004", "000000001000-0003"):
+        written(tmp_path, set_id)
+    assert newest_set(tmp_path, "digits")[0] == "000000000950-0004"
+
+
 def test_no_set_is_a_mistake_of_the_one_who_resumes(tmp_path: Path) -> None:
     (tmp_path / "000000000100-0001").mkdir()
     with pytest.raises(Mistake, match="no complete snapshot set to resume from"):

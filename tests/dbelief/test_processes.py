@@ -155,6 +155,19 @@ def test_without_restarts_the_first_death_is_the_last(child: MakeChild) -> None:
     assert not ended(one).revive(0.0)
 
 
+def test_a_mistake_is_not_tried_again(child: MakeChild) -> None:
+    one = child("exit", "2", restarts=3)
+    one.start()
+    assert not ended(one).revive(0.0)
+    assert one.fate().endswith(" ended with exit code 2: leaving with 2")
+
+
+def test_a_death_by_signal_is_told(child: MakeChild) -> None:
+    one = started(child("wait"))
+    one.end(10.0)
+    assert one.fate().endswith(" was killed by SIGTERM")
+
+
 def test_it_is_asked_to_end(child: MakeChild) -> None:
     one = started(child("finish", "7"))
     one.end(10.0)

@@ -1,0 +1,202 @@
+"""A replica that a test moves step by step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coordinator.plan import cadence
+from coordinator.states import Evaluate, Stop, Told, Work
+from dbelief.layout import Layout
+from dbelief.pushes import PARAMETERS, Push, Pusher
+from dbelief.work import Lease
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+SLOTS = 1024
+"""Numbers in a segment: the least that a job cuts."""
+LAYOUT = Layout.of({"counts": np.zeros((4, SLOTS), np.float32)})
+_tokens = itertools.count(1)
+
+
+def next_token() -> int:
+    """A token that nobody had."""
+    return next(_tokens)
+
+
+class Replica:
+    """One life of a replica (or client), that does what real ones do, one small step at a time.
+
+    Attributes
+    ----------
+    mute
+        Died, or cut off: it neither beats nor works.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        wish: int | None = None,
+        kind: str = "replica",
+        layout: Layout = LAYOUT,
+        source: str = "",
+        token: int | None = None,
+    ) -> None:
+        self.world = world
+        self.kind = kind
+        self.token = token or next_token()
+        member = world.machine.join(
+            kind, self.token, f"r{self.token}", "", world.now_s, layout, source_digest=source, wish=wish
+        )
+        self.number, self.incarnation = member.number, member.incarnation
+        self.mute = False
+        self.sequences: dict[str, int] = {}
+        self.lease: Lease | None = None
+        self.evaluation: Evaluate | None = None
+        self.told = Told(0)
+        self._unsent: list[int] | None = None  # segments that the push under way has not reached; None: there is none
+        world.replicas.append(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.number} life {self.incarnation}>"
+
+    # -- initial values ----------------------------------------------------------------------------------
+
+    def is_initialiser(self) -> bool:
+        """Whether a beat would tell it to push initial values."""
+        return self.world.machine.initialises(self.number, self.incarnation)
+
+    def initialise(self, segments: Iterable[int] | None = None) -> None:
+        """Push zeros to these segments; to all of them, and say so, where none are named."""
+        self.assign(PARAMETERS, np.zeros((4, SLOTS), np.float32), segments)
+        if segments is None:
+            self.world.machine.initialised(self.incarnation, self.world.now_s)
+
+    def assign(self, vector: str, values: np.ndarray, segments: Iterable[int] | None = None) -> None:
+        """Store values under a name."""
+        self.sequences[vector] = self.sequences.get(vector, 0) + 1
+        push = Push(Pusher(self.number, self.incarnation), self.sequences[vector], vector=vector, assign=True)
+        for shard in self.world.shards:
+            for index in shard.segments:
+                if segments is None or index in segments:
+                    shard.push(push, index, values[index])
+
+    # -- work --------------------------------------------------------------------------------------------
+
+    def ask(self) -> Work:
+        """Ask for work, and take it up."""
+        next_sequence = self.sequences.get(PARAMETERS, 0) + 1
+        work = self.world.machine.lease(self.number, self.incarnation, next_sequence, self.world.now_s)
+        if isinstance(work, Lease):
+            assert work.first_sequence == next_sequence
+            self.lease, self.told, self._unsent = work, Told(work.id), None
+        elif isinstance(work, Evaluate):
+            self.evaluation = work
+        return work
+
+    def work(self) -> Lease:
+        """Ask for work that must be training."""
+        work = self.ask()
+        assert isinstance(work, Lease), work
+        return work
+
+    def push(self, only: int | None = None) -> bool:
+        """Make the next push of the lease, or go on with it; whether it is acknowledged.
+
+        `only`: how many segments it reaches now.
+        """
+        assert self.lease is not None
+        rhythm = cadence(self.world.job)
+        before = rhythm.samples_in(self.lease.samples, self.told.pushes)
+        after = rhythm.samples_in(self.lease.samples, self.told.pushes + 1)
+        clock = self.lease.clock + self.told.pushes
+        if self._unsent is None:
+            if self._lockstep and any(segment.rounds < clock for segment in self.world.segments):
+                return False  # the fetch before it still waits
+            self.sequences[PARAMETERS] = self.sequences.get(PARAMETERS, 0) + 1
+            self._unsent = [segment.span.index for segment in self.world.segments]
+        if self._unsent:
+            first = self.lease.epoch * self.world.shape.train + self.lease.start
+            gradient = np.zeros(SLOTS, np.float32)
+            gradient[first + before : first + after] = 1.0
+            self._unsent = self._send(gradient, after - before, clock, self._unsent, only)
+        if self._unsent or (self._lockstep and any(segment.rounds <= clock for segment in self.world.segments)):
+            return False  # a push in lockstep is acknowledged when its round is applied
+        self._unsent = None
+        new, steps = after - before, rhythm.steps(after) - rhythm.steps(before)
+        t = self.told
+        self.told = Told(t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum)
+        return True
+
+    @property
+    def _lockstep(self) -> bool:
+        return self.world.job.strategy.staleness == 0
+
+    def _send(self, gradient: np.ndarray, samples: int, clock: int, unsent: list[int], only: int | None) -> list[int]:
+        sequence = self.sequences[PARAMETERS]
+        push = Push(Pusher(self.number, self.incarnation), sequence, samples=samples, clock=clock)
+        now = unsent[:only]
+        for shard in self.world.shards:
+            for index in now:
+                if index in shard.segments:
+                    shard.push(push, index, gradient)
+        return unsent[len(now) :]
+
+    def tell(self) -> None:
+        """Report the lease's progress."""
+        self.world.machine.trained(self.number, self.incarnation, self.told, self.world.now_s)
+
+    def train(self, pushes: int | None = None, tell: bool = True) -> None:
+        """Make so many pushes of the lease (all that are left), and report them."""
+        assert self.lease is not None
+        left = cadence(self.world.job).pushes(self.lease.samples) - self.told.pushes
+        for _ in range(left if pushes is None else pushes):
+            assert self.push()
+        if tell:
+            self.tell()
+        if pushes is None or pushes == left:
+            self.lease = None
+
+    def evaluate(self, loss: float | None = None, accuracy: float | None = None, store: bool = True) -> str:
+        """Report the evaluation at hand, and store its parameters where told to; under which name."""
+        assert self.evaluation is not None
+        lease, self.evaluation = self.evaluation, None
+        if loss is None:
+            loss, accuracy = self.world.score(lease)
+        machine, now_s = self.world.machine, self.world.now_s
+        values = self.world.vector(lease.vector)
+        keep_as = machine.evaluated(self.number, self.incarnation, lease.id, loss, accuracy, now_s)
+        if keep_as and store:
+            self.assign(keep_as, values)
+            machine.kept(lease.id, now_s)
+        return keep_as
+
+    def turn(self) -> None:
+        """Live one small step: ask, push, report, evaluate or leave."""
+        if self.mute:
+            return
+        if self.evaluation is not None:
+            self.evaluate()
+        elif self.lease is None:
+            if isinstance(self.ask(), Stop):
+                self.leave()
+        elif self.push():
+            self.tell()
+            if self.told.samples == self.lease.samples:
+                self.lease = None
+
+    # -- ends --------------------------------------------------------------------------------------------
+
+    def leave(self, reason: str = "asked to end") -> None:
+        """Say goodbye."""
+        self.mute = True
+        self.world.machine.leave(self.kind, self.number, self.incarnation, reason, self.world.now_s)
+
+    def die(self) -> None:
+        """Fall silent until the machine has noticed."""
+        self.mute = True
+        self.world.tick(self.world.job.deadlines.beat_s + 1.0)

@@ -1,0 +1,294 @@
+"""A job without processes: the machine, its shards in memory, a disk, and the runner's part.
+
+The model has one number per segment and sample, and the rule adds what is pushed. So the parameters show how often
+each sample of each epoch was applied to each segment, whatever died meanwhile: see `World.applied`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.actions import (
+    Action,
+    AssignShards,
+    Export,
+    Fence,
+    Finish,
+    MakeReady,
+    Note,
+    Restore,
+    SetMembership,
+    TakeSnapshot,
+)
+from coordinator.job import JobMachine
+from coordinator.states import Evaluate, Shape, State
+from dbelief.job import Job, build_job
+from dbelief.layout import Layout
+from dbelief.pushes import PARAMETERS, Pusher
+from ps_server.shard import Shard
+from tests.coordinator.replica import SLOTS, Replica, next_token
+
+OTHER_LAYOUT = Layout.of({"counts": np.zeros((SLOTS, 4), np.float32)})
+SHAPE = Shape(train=100, validation=20, test=30)
+
+
+class Adding:
+    """The rule w <- w + g, without a loop that must be compiled."""
+
+    name = "adding"
+    state: tuple[str, ...] = ()
+
+    def initial(self, state_name: str) -> float:
+        raise AssertionError(state_name)
+
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
+        w += g
+
+    def apply_reference(self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: Any, step: int) -> None:
+        w += g
+
+
+def make_job(**changes: Any) -> Job:
+    """A small job; `strategy__lease=20` replaces a field of a section."""
+    fields: dict[str, Any] = {
+        "name": "test",
+        "model": {"python": "model.py:Model"},
+        "data": {"source": "digits"},
+        "strategy": {
+            "name": "downpour",
+            "batch": 10,
+            "rule": {"name": "sgd", "rate": 1.0},
+            "warm_start": None,
+            "lease": 30,
+        },
+        "limits": {"epochs": 2},
+        "evaluate": {"every": 10**6},
+        "shards": 2,
+        "replicas": 2,
+        "snapshots": {"every_s": None},
+        "deadlines": {"beat_s": 5, "join_s": 60},
+    }
+    for path, value in changes.items():
+        *sections, name = path.split("__")
+        place = fields
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    return build_job(fields, Path())
+
+
+@dataclass
+class StoredSet:
+    """What a disk holds of a complete set: per segment what a shard wrote, and the coordinator's state."""
+
+    segments: dict[int, tuple[dict[str, np.ndarray], int, int, dict[tuple[str, Pusher], int]]]
+    state: dict[str, Any]
+
+
+@dataclass
+class World:
+    """A job, its shards, its disk, and the runner's part: actions are carried out one at a time, in order.
+
+    Attributes
+    ----------
+    interleave
+        Called between the parts of a snapshot set: training goes on while shards write.
+    score
+        Loss and accuracy of an evaluation.
+    """
+
+    job: Job
+    shape: Shape = SHAPE
+    resume: tuple[str, dict[str, Any]] | None = None
+    disk: dict[str, StoredSet] = field(default_factory=dict)
+    now_s: float = 100.0
+    interleave: Callable[[], None] = lambda: None
+    score: Callable[[Evaluate], tuple[float, float | None]] = lambda lease: (0.5, 0.8)
+    shards: list[Shard] = field(default_factory=list)
+    waiting: deque[Action] = field(default_factory=deque)
+    done: list[Action] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
+    exported: tuple[str, np.ndarray] | None = None
+    finished: bool = False
+
+    def __post_init__(self) -> None:
+        first_epoch = self.resume[1]["shard_epoch"] + 1 if self.resume else 1
+        self.machine = JobMachine(self.job, self.shape, self.resume, first_epoch)
+        self.shard_members: list[tuple[int, int]] = []  # number, incarnation
+
+    # -- members -----------------------------------------------------------------------------------------
+
+    def shard(self, token: int | None = None, wish: int | None = None) -> int:
+        """A shard joins; its number."""
+        token = token or next_token()
+        member = self.machine.join("shard", token, f"s{token}", f"10.0.0.{token}:1", self.now_s, wish=wish)
+        self.shard_members.append((member.number, member.incarnation))
+        return member.number
+
+    def all_shards(self) -> World:
+        """All shards join."""
+        for _ in range(self.job.shards):
+            self.shard()
+        return self
+
+    def replica(self, **options: Any) -> Replica:
+        """A replica or client joins."""
+        return Replica(self, **options)
+
+    def started(self, replicas: int | None = None) -> World:
+        """Everyone joins, initial values are pushed, and training begins."""
+        self.all_shards()
+        for _ in range(self.job.replicas if replicas is None else replicas):
+            self.replica()
+        self.settle()
+        if not self.resume:
+            first = next(r for r in self.replicas if r.is_initialiser())
+            first.initialise()
+        self.settle()
+        assert self.machine.state in (State.READY, State.CLOSING), self.machine.reason
+        return self
+
+    # -- time and actions --------------------------------------------------------------------------------
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Time passes; all who are not mute beat, and the machine looks twice a second."""
+        for _ in range(max(1, round(seconds / 0.5))):
+            self.now_s += min(seconds, 0.5)
+            for number, incarnation in self.shard_members:
+                self.machine.beat("shard", number, incarnation, self.now_s)
+            for replica in self.replicas:
+                if not replica.mute:
+                    self.machine.beat(replica.kind, replica.number, replica.incarnation, self.now_s)
+            self.machine.tick(self.now_s)
+
+    def act(self) -> Action | None:
+        """Carry out the next action; None where there is none."""
+        self.waiting.extend(self.machine.actions)
+        self.machine.actions.clear()
+        if not self.waiting:
+            return None
+        action = self.waiting.popleft()
+        self._do(action)
+        self.done.append(action)
+        return action
+
+    def settle(self) -> None:
+        """Carry out all actions, and those that follow from them."""
+        while self.act() is not None:
+            pass
+
+    def _do(self, action: Action) -> None:
+        machine, now_s = self.machine, self.now_s
+        if isinstance(action, AssignShards):
+            placement = action.placement
+            self.shards = [Shard(placement.run(p), Adding(), self.job.strategy.staleness) for p in placement.places]
+            machine.assigned(now_s)
+        elif isinstance(action, Restore):
+            self._restore(self.disk[action.set_id])
+            machine.restored(self.ledgers(), now_s)
+        elif isinstance(action, TakeSnapshot):
+            self._snapshot(action.set_id)
+        elif isinstance(action, MakeReady):
+            for shard in self.shards:
+                shard.make_ready()
+            machine.ready(now_s)
+        elif isinstance(action, Fence):
+            for shard in self.shards:
+                shard.fence([action.incarnation])
+            lowest, highest = self.ledgers().get(action.incarnation, (0, 0))
+            for shard in self.shards:
+                shard.forget([action.incarnation])
+            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+        elif isinstance(action, SetMembership):
+            for shard in self.shards:
+                shard.set_membership(action.member_epoch, action.rounds)
+            machine.membership_set(action.member_epoch)
+        elif isinstance(action, Export):
+            self.exported = action.vector, self.vector(action.vector)
+            machine.exported(now_s)
+        elif isinstance(action, Finish):
+            self.finished = True
+
+    def ledgers(self) -> dict[int, tuple[int, int]]:
+        """As `coordinator.shards.Shards.ledgers` reads them over the wire."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        holders = [shard for shard in self.shards if shard.segments]
+        for shard in holders:
+            for (vector, pusher), row in shard.ledgers().items():
+                if vector == PARAMETERS:
+                    found.setdefault(pusher.incarnation, []).append(row)
+        return {
+            life: (min(low for low, _ in rows) if len(rows) == len(holders) else 0, max(high for _, high in rows))
+            for life, rows in found.items()
+        }
+
+    def _snapshot(self, set_id: str) -> None:
+        rows = {}
+        for shard in self.shards:
+            for index, segment in shard.segments.items():
+                self.interleave()
+                vectors = {name: values.copy() for name, values in segment.vectors.items()}
+                rows[index] = vectors, segment.version, segment.rounds, segment.applied_ledger()
+        self.interleave()
+        self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
+        self.machine.snapshot_taken(set_id, self.now_s)
+
+    def _restore(self, stored: StoredSet) -> None:
+        for shard in self.shards:
+            for index in shard.segments:
+                vectors, version, rounds, ledger = stored.segments[index]
+                shard.load(index, vectors, (), version, rounds, ledger)
+            shard.make_ready()
+
+    def after_crash(self, **changes: Any) -> World:
+        """Everything dies; another world goes on from the newest set."""
+        set_id = max(self.disk)
+        job = self.job.model_copy(update=changes)
+        return World(job, self.shape, (set_id, self.disk[set_id].state), self.disk, self.now_s)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """Where the job stands."""
+        return self.machine.state
+
+    @property
+    def segments(self) -> list[Any]:
+        """All segments, by index."""
+        return [segment for shard in self.shards for _, segment in sorted(shard.segments.items())]
+
+    def vector(self, name: str = PARAMETERS) -> np.ndarray:
+        """A named vector as (segments, SLOTS)."""
+        return np.stack([segment.vectors[name] for segment in self.segments])
+
+    def applied(self) -> np.ndarray:
+        """How often each sample of each epoch was applied, as (segments, epochs x samples) whole numbers."""
+        return np.round(self.vector()[:, : self.machine.total]).astype(int)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What was noted under a name."""
+        return [dict(a.fields) for a in self.done if isinstance(a, Note) and a.event == name]
+
+    def did(self, kind: type[Action]) -> list[Any]:
+        """Actions of a kind, in order."""
+        return [action for action in self.done if isinstance(action, kind)]
+
+    def run(self, turns: int = 2_000) -> World:
+        """Let all replicas work in turn until the job is over."""
+        for _ in range(turns):
+            if self.machine.over:
+                break
+            for replica in list(self.replicas):
+                replica.turn()
+            self.tick(0.05)
+            self.settle()
+        self.settle()
+        assert self.machine.over, f"{self.machine.state} after {turns} turns: {self.machine.waiting_for()}"
+        return self

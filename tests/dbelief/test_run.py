@@ -1,0 +1,59 @@
+"""`dbelief job check`, and fields replaced from Python."""
+
+from pathlib import Path
+
+import pytest
+
+from dbelief.errors import ModelError, NotFinite
+from dbelief.job import load_job
+from dbelief.run import _as_yaml, check_job
+
+JOB = """
+name: own
+model: {python: "model.py:Own"}
+data: {source: synthetic, kind: regression, samples: 50, features: 3, noise: 0.1}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {samples: 100}
+"""
+MODEL = """
+import numpy as np
+
+class Own:
+    def parameters(self, rng):
+        return {"w": np.zeros((3, 1), np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        out["w"][:] = GRADIENT
+        return 1.0
+"""
+
+
+def job_with(folder: Path, gradient: str) -> Path:
+    (folder / "model.py").write_text(MODEL.replace("GRADIENT", gradient))
+    (folder / "job.yaml").write_text(JOB)
+    return folder / "job.yaml"
+
+
+def test_a_gradient_is_computed(tmp_path: Path) -> None:
+    assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[0].endswith("job own is fine")
+    with pytest.raises(ModelError, match=r"first 32 training samples: ValueError"):
+        check_job(job_with(tmp_path, "np.zeros((2, 7))"), {})
+    with pytest.raises(NotFinite, match="gradient of 'w' holds nan"):
+        check_job(job_with(tmp_path, "np.nan"), {})
+
+
+def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
+    values = {
+        "strategy.warm_start": None,
+        "strategy.rule.rate": 1e-5,
+        "record": True,
+        "limits": {"epochs": 2},
+        "output": Path("elsewhere"),
+        "name": "other",
+    }
+    job = load_job(job_with(tmp_path, "0"), {name: _as_yaml(value) for name, value in values.items()})
+    assert job.strategy.warm_start is None
+    assert job.strategy.rule.rate == 1e-5
+    assert job.record
+    assert (job.limits.epochs, job.limits.samples) == (2, None)
+    assert (str(job.output), job.name) == ("elsewhere", "other")
