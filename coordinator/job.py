@@ -71,7 +71,6 @@ class JobMachine:
         self.shard_epoch = first_shard_epoch
         self.members_lost = 0
         self._resume = resume
-        self._fencing: set[int] = set()
         if resume is not None:
             self.continuation.begin(*resume)
 
@@ -170,13 +169,11 @@ class JobMachine:
         self.training.gone(member.incarnation)
         self.opening.gone(member.incarnation, last=not self._lives())
         if self.placement is not None:
-            self._fencing.add(member.incarnation)
             self.actions.append(Fence(member.number, member.incarnation))
         self._advance(now_s)
 
     def fenced(self, number: int, incarnation: int, lowest: int, highest: int, now_s: float) -> None:
         """The shards refuse this life now; its ledgers say what it had pushed."""
-        self._fencing.discard(incarnation)
         applied = lowest, highest
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
@@ -341,7 +338,8 @@ class JobMachine:
 
     def _advance_closing(self) -> None:
         """Take every step of the end whose condition holds."""
-        drained = not (self.leases.outstanding or self._fencing or self.training.evaluations.given)
+        # What a dead life holds stays outstanding until it is fenced.
+        drained = not (self.leases.outstanding or self.training.evaluations.given)
         while self.ending.moves_on(drained, self.training.snapshots.running):
             if self.ending.step is Closing.SNAPSHOT:
                 self.actions.append(self.training.begin_set())

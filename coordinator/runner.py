@@ -255,9 +255,10 @@ class Runner:
             self._finish()
 
     def _assign(self, action: AssignShards) -> None:
-        strategy = self._machine.job.strategy
-        options = strategy.rule.model_dump(exclude={"name", "rate"})
-        self._shards.assign(action.placement, strategy.rule.name, options, strategy.staleness, self._machine.job.record)
+        job = self._machine.job
+        rule, staleness = job.strategy.rule, job.strategy.staleness
+        options = rule.model_dump(exclude={"name", "rate"})
+        self._shards.assign(action.placement, rule.name, options, staleness, job.record, job.deadlines.progress_s)
         with self.step() as (machine, now_s):
             machine.assigned(now_s)
 

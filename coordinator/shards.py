@@ -64,7 +64,13 @@ class Shards:
                 self._stub(place).Configure(request, timeout=TIMEOUT_S, wait_for_ready=True)
 
     def assign(
-        self, placement: Placement, rule: str, options: dict[str, float], staleness: int | None, record: bool
+        self,
+        placement: Placement,
+        rule: str,
+        options: dict[str, float],
+        staleness: int | None,
+        record: bool,
+        progress_s: float | None = None,
     ) -> None:
         """Give every shard its segments, its rule and its life."""
         self.placement = placement
@@ -79,6 +85,7 @@ class Shards:
                     rule=segments.Rule(name=rule, options=options),
                     staleness=staleness,
                     record=record,
+                    progress_s=progress_s,
                 ),
             )
 

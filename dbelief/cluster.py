@@ -129,7 +129,7 @@ class Cluster:
             try:
                 status = client.call("Status", wire.StatusRequest(), patience_s=0.0)
                 heard_s = time.monotonic()
-                self._show(status_of(status))
+                self._show({**status_of(status), "wall_limit_s": self.job.limits.wall_s})
                 if status.state not in OVER:
                     self._see_to_the_dead(client)
             except DbeliefError as error:  # where it has just ended, the loop's condition sees that

@@ -8,7 +8,6 @@ DbeliefError
 └── Failure              something broke while running: exit code 1
     ├── Refused          a peer answered, and said no (stale epoch, fenced, wrong length, sequence gap)
     ├── Unreachable      a peer did not answer within its deadline
-    ├── Diverged         the loss is not finite, or ran away
     ├── NotFinite        a gradient holds NaN or infinity
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
     └── Interrupted      somebody pressed Ctrl-C: exit code 130
@@ -52,10 +51,6 @@ class Refused(Failure):
 
 class Unreachable(Failure):
     """A peer did not answer within its deadline."""
-
-
-class Diverged(Failure):
-    """Training ran away: the loss is not finite, or far above its start."""
 
 
 class NotFinite(Failure):

@@ -123,6 +123,8 @@ class ShardService(stubs.ParametersServicer):
             assignment.staleness if assignment.HasField("staleness") else None,
             self._record if assignment.record else None,
         )
+        if assignment.HasField("progress_s"):
+            self._deadline_s = assignment.progress_s
         self._metrics.segments.set(len(self.shard.segments))
         self._metrics.parameters.set(self.shard.size)
 

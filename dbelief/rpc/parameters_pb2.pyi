@@ -163,10 +163,13 @@ class Assignment(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     RECORD_FIELD_NUMBER: _builtins.int
+    PROGRESS_S_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
     """true: log the order of applied pushes; default false"""
+    progress_s: _builtins.float
+    """seconds that a call may wait for a round; absent: as the shard was started"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -182,13 +185,19 @@ class Assignment(_message.Message):
         rule: _segments_pb2.Rule | None = ...,
         staleness: _builtins.int | None = ...,
         record: _builtins.bool = ...,
+        progress_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_staleness", b"_staleness", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_staleness", b"_staleness", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
+    _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
     _WhichOneofReturnType__staleness: _TypeAlias = _typing.Literal["staleness"]  # noqa: Y015
     _WhichOneofArgType__staleness: _TypeAlias = _typing.Literal["_staleness", b"_staleness"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress_s) -> _WhichOneofReturnType__progress_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015

@@ -205,6 +205,30 @@ def test_stop_waits_for_an_evaluation_under_way_and_for_nothing_more(a_world: Ma
     assert isinstance(second.ask(), Stop)
 
 
+def test_no_evaluation_is_begun_while_a_job_drains(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    second.train()  # and an evaluation is due
+    world.machine.stop("enough", world.now_s)
+    assert isinstance(second.ask(), Wait)
+
+
+def test_an_evaluation_under_way_when_the_job_closes_is_the_last_one(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30}, limits={"wall_s": 20.0}).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    assert isinstance(first.ask(), Evaluate)
+    world.tick(20.0)
+    assert world.machine.ending.step is Closing.DRAIN
+    assert isinstance(second.ask(), Wait)
+    first.evaluate()
+    world.run()
+    assert [event["set"] for event in world.events("evaluation")] == ["validation", "test"]
+
+
 def test_stop_with_nobody_left_takes_a_set_and_ends(a_world: MakeWorld) -> None:
     world = a_world().started()
     for replica in world.replicas:

@@ -142,6 +142,15 @@ def test_sets_are_written_on_time_and_one_at_a_time(a_world: MakeWorld) -> None:
     assert [a.set_id for a in world.did(TakeSnapshot)] == [f"000000000000-{n:04d}" for n in (1, 2, 3)]
 
 
+def test_between_sets_no_lease_that_is_done_is_remembered(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    (first, second) = world.replicas
+    first.work()
+    first.train()
+    held = second.work()
+    assert [row[0]["id"] for row in world.machine.set_state()["leases"]["held"]] == [held.id]
+
+
 def test_a_set_is_not_begun_while_the_best_parameters_may_be_stored(a_world: MakeWorld) -> None:
     world = evaluating(a_world, snapshots={"every_s": 30.0})
     world.tick(40.0)
