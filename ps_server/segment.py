@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -89,6 +89,15 @@ class Segment:
             )
         return push.sequence == last + 1
 
+    def drop_staged(self, incarnations: Collection[int]) -> None:
+        """Forget the gradients of these lives that wait for a round, in the ledger too."""
+        for clock, round_ in list(self.staged.items()):
+            for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
+                del round_[pusher]
+                self.ledger[PARAMETERS, pusher] -= 1
+            if not round_:
+                del self.staged[clock]
+
     def rebase(self, push: Push) -> int:
         """Go on from where a pusher says it was; returns how many of its pushes this shard has lost."""
         key = (push.vector, push.pusher)
@@ -145,7 +154,7 @@ class Segment:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.
 
         The round's gradient is the mean weighted by samples, summed in rising order of replica: for equal arrival
-        sets the same bits, whatever order they arrived in. Those who pushed and died since still count; a round
+        sets the same bits, whatever order they arrived in. A round
         that nobody takes part in passes without a step.
         """
         arrived = self.staged.get(self.rounds, {})

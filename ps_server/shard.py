@@ -129,7 +129,9 @@ class Shard:
             self._fenced.update(incarnations)
         for segment in self.segments.values():
             with segment.lock:
-                pass  # a push that had passed the gate is through now
+                # A push that had passed the gate is through now. What only waits for a round goes back with its data:
+                # a snapshot would not hold it.
+                segment.drop_staged(self._fenced)
         self._close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:

@@ -136,15 +136,18 @@ def test_who_drops_out_holds_nobody_up(make: Make) -> None:
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
 
-def test_what_the_dead_had_pushed_still_counts(make: Make) -> None:
+def test_what_the_dead_had_waiting_goes_back(make: Make) -> None:
+    """A snapshot would not hold it, so the ledger must not either: its samples are trained again."""
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1])])
     subject.push(B, 3.0)
+    assert subject.shard.ledgers()["w", B] == (1, 1)
     subject.shard.fence([B.incarnation])
+    assert subject.shard.ledgers()["w", B] == (0, 0)
     subject.shard.forget([B.incarnation])
     subject.shard.set_membership(2, [(0, [0])])
     subject.push(A, 1.0)
-    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
 
 
 def test_a_joiner_is_waited_for_from_its_clock_on(make: Make) -> None:
