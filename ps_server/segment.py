@@ -154,8 +154,7 @@ class Segment:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.
 
         The round's gradient is the mean weighted by samples, summed in rising order of replica: for equal arrival
-        sets the same bits, whatever order they arrived in. A round
-        that nobody takes part in passes without a step.
+        sets the same bits, whatever order they arrived in. A round that nobody takes part in passes without a step.
         """
         arrived = self.staged.get(self.rounds, {})
         if not members <= {pusher.replica for pusher in arrived}:
