@@ -25,9 +25,9 @@ strategy: {{name: downpour, batch: 16, rule: {{name: adagrad, rate: 0.05}}, {str
 limits: {{{limits}}}
 shards: {shards}
 replicas: {replicas}
-deadlines: {{beat_s: 2}}
+deadlines: {{beat_s: 4}}
 """
-FLOOR = 0.94
+FLOOR = 0.9
 """Test accuracy that any of these jobs reaches by far; guessing gives 0.1."""
 
 
@@ -50,23 +50,23 @@ def redis(tmp_path: Path) -> Iterator[str]:
 
 def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     before = listening()
-    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 10", shards=3, replicas=2))
+    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 6", shards=3, replicas=2))
     coordinator, address = operator.coordinator(job, "--registry", redis, "--metrics", "127.0.0.1:0")
     members = operator.members(address, 3, 2)
     assert coordinator.ends() == 0
     assert [member.ends() for member in members] == [0] * 5
     summary = operator.summary("hand")
     assert summary["test_accuracy"] >= FLOOR
-    assert sum(summary["samples_per_replica"].values()) == summary["samples"] == 12_570
+    assert sum(summary["samples_per_replica"].values()) == summary["samples"] == 6 * 1_257
     assert evaluate_run(operator.folder / "runs" / "hand", "test")["accuracy"] == summary["test_accuracy"]
     assert listening() <= before
 
 
 def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=2, replicas=3))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
-    operator.until_samples("hand", 5_000)
+    operator.until_samples("hand", 3_000)
     members[-1].kill()
     assert coordinator.ends() == 0
     assert [member.ends() for member in members[:-1]] == [0] * 4
@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert summary["members_lost"] == 1
     assert summary["pushes_trained_twice"] <= 1
     # Every sample of every epoch is trained; a push that only some segments had is trained again.
-    assert summary["samples"] == 16 * 1_257
+    assert summary["samples"] == 10 * 1_257
     assert summary["test_accuracy"] >= FLOOR
     died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
     assert len(died) == 1
@@ -82,7 +82,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
 
 
 def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 24", shards=1, replicas=1))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 18", shards=1, replicas=1))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 1, 1)
     operator.until_samples("hand", 2_000)
@@ -106,19 +106,19 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
 
 
 def test_a_signal_ends_a_job_cleanly_and_resume_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=2))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 8", shards=2, replicas=2))
     train = operator.start("train", "train", str(job))
-    operator.until_samples("hand", 5_000)
+    operator.until_samples("hand", 2_000)
     train.process.send_signal(signal.SIGINT)
     assert train.ends() == 130
     stopped = operator.summary("hand")
     assert stopped["reason"] == "stopped by Ctrl-C"
-    assert 5_000 <= stopped["samples"] < 16 * 1_257
+    assert 2_000 <= stopped["samples"] < 8 * 1_257
     resumed = operator.start("resumed", "train", str(job), "--resume")
     assert resumed.ends() == 0
     summary = operator.summary("hand")
-    assert summary["samples"] == 16 * 1_257
-    assert summary["pushes"] == summary["steps"] == 16 * 79
+    assert summary["samples"] == 8 * 1_257
+    assert summary["pushes"] == summary["steps"] == 8 * 79
     assert summary["test_accuracy"] >= FLOOR
 
 
