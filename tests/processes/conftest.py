@@ -87,6 +87,15 @@ class Operator:
             return []
         return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
 
+    def until_joined(self, job: str, replicas: int) -> None:
+        """Wait until so many replicas have joined."""
+
+        def look() -> bool | None:
+            joined = [e for e in self.events(job) if e["event"] == "member" and e["what"] == "joined"]
+            return True if sum(e["role"] == "replica" for e in joined) >= replicas else None
+
+        wait_for(look, f"{replicas} replicas of {job}")
+
     def until_samples(self, job: str, samples: int) -> None:
         """Wait until so many samples are trained."""
 

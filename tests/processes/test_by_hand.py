@@ -63,9 +63,10 @@ def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[
 
 
 def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 10", shards=2, replicas=3))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
+    operator.until_joined("hand", replicas=3)
     operator.until_samples("hand", 3_000)
     members[-1].kill()
     assert coordinator.ends() == 0
@@ -74,7 +75,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert summary["members_lost"] == 1
     assert summary["pushes_trained_twice"] <= 1
     # Every sample of every epoch is trained; a push that only some segments had is trained again.
-    assert summary["samples"] == 10 * 1_257
+    assert summary["samples"] == 16 * 1_257
     assert summary["test_accuracy"] >= FLOOR
     died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
     assert len(died) == 1
