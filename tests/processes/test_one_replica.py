@@ -18,6 +18,8 @@ from dbelief.job import load_job
 from dbelief.optim import make_rule
 from dbelief.session import build_model, initial_values
 
+from .conftest import Operator
+
 pytestmark = pytest.mark.processes
 
 JOB = """
@@ -56,10 +58,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("rule", "shards"), [("sgd", 2), ("adagrad", 3)])
-def test_bit_equal_to_sequential(rule: str, shards: int, operator: object, write_job: Callable[[str], Path]) -> None:
-    from .conftest import Operator
-
-    assert isinstance(operator, Operator)
+def test_bit_equal_to_sequential(rule: str, shards: int, operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(rule=rule, shards=shards))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, shards, 1)
