@@ -6,7 +6,8 @@ DbeliefError
 │   ├── DataError        a data file that is missing, torn, or not what the job says
 │   └── ModelError       a model that cannot be built, or breaks its contract
 └── Failure              something broke while running: exit code 1
-    ├── Refused          a peer answered, and said no (stale epoch, fenced, wrong length, sequence gap)
+    ├── Refused          a peer answered, and said no (fenced, wrong length, sequence gap)
+    │   └── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
     ├── Unreachable      a peer did not answer within its deadline
     ├── NotFinite        a gradient holds NaN or infinity
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
@@ -47,6 +48,10 @@ class Failure(DbeliefError):
 
 class Refused(Failure):
     """A peer answered, and said no; the message is the peer's reason."""
+
+
+class Moved(Refused):
+    """What was asked for lives elsewhere, or in another life, by now: find out where, and ask there."""
 
 
 class Unreachable(Failure):

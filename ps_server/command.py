@@ -66,15 +66,15 @@ def _run(
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job
         member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address, wish=number)
-        service.index = member.id
+        service.life.index = member.id
         announce(f"shard {member.id} of job {job} on {server.address}")
         with on_signals() as interrupted:
-            while not service.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
+            while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
-        if member.over and not service.stopped.is_set():
-            service.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
+        if member.over and not service.life.stopped.is_set():
+            service.life.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
         recorder.write(record, member.id)
-        lost = not service.stopped.is_set() and not interrupted.is_set() and member.lost
+        lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost
         reason = "signal" if interrupted.is_set() else "the job is over"
         member.leave(reason)
         if lost:

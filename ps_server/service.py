@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc
 
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
-from dbelief.optim import make_rule, warm_up
 from dbelief.pushes import Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import answers, streams
-from dbelief.rpc.convert import numbers, push_from_wire, pusher_to_wire, spans_from_wire
+from dbelief.rpc.convert import numbers, push_from_wire, pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
-from . import snapshot
+from .life import Life
 from .segment import Outcome
 from .shard import Shard
 
@@ -47,24 +45,15 @@ class ShardService(stubs.ParametersServicer):
         deadline_s: float = 60.0,
         record: Callable[[int, Pusher, int, float], None] | None = None,
     ) -> None:
-        self.stopped = threading.Event()
-        self.job = ""
-        self.index = -1
-        self.epoch = 0
-        self.shard: Shard | None = None
+        self.life = Life(metrics, deadline_s, record)
         self._metrics = metrics
-        self._deadline_s = deadline_s
-        self._record = record
-        self._leader_epoch = 0
-        self._done: dict[int, wire.ConfigureReply] = {}  # replies by command id of the present leader
-        self._command_lock = threading.Lock()
         # Calls that wait for a round may hold most handlers, never the last: pushes must get through to end a wait.
         self._waiters = threading.BoundedSemaphore(HANDLERS // 2)
 
     @property
     def where(self) -> str:
         """What the reason of every refusal begins with."""
-        return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
+        return self.life.where
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered by an error of this kind."""
@@ -72,81 +61,27 @@ class ShardService(stubs.ParametersServicer):
 
     # -- commands of the coordinator ---------------------------------------------------------------------
 
-    def _obey(self, command: wire.Command) -> None:
-        """Let a command of the present leader through.
-
-        Raises
-        ------
-        Refused
-            Where a later leader is known.
-        """
-        if command.leader_epoch < self._leader_epoch:
-            raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
-        if command.leader_epoch > self._leader_epoch:
-            self._leader_epoch = command.leader_epoch
-            self._done.clear()
-
     @answers
     def Configure(self, request: wire.ConfigureRequest, context: grpc.ServicerContext) -> wire.ConfigureReply:
         """See protos/parameters.proto."""
-        with self._command_lock:
-            self._obey(request.command)
-            if request.command.id in self._done:
-                return self._done[request.command.id]
-            if request.job:
-                self.job = request.job
-            if request.shard_epoch:
-                self.epoch = max(self.epoch, request.shard_epoch)
-            if request.HasField("assignment"):
-                self._assign(request.assignment)
-            if request.HasField("membership"):
-                rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
-                self._loaded().set_membership(request.membership.member_epoch, rounds)
-            if request.fenced:
-                self._loaded().fence(pusher.incarnation for pusher in request.fenced)
-            if request.forgotten:
-                self._loaded().forget(pusher.incarnation for pusher in request.forgotten)
-            if request.HasField("ready") and request.ready:
-                self._loaded().make_ready()
-            if request.stop:
-                self.stopped.set()
-            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0)
-            self._done[request.command.id] = reply
-            return reply
+        return self.life.configure(request)
 
-    def _assign(self, assignment: wire.Assignment) -> None:
-        rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
-        warm_up(rule)  # compiled before the first push, not during it
-        self.shard = Shard(
-            spans_from_wire(assignment.segments),
-            rule,
-            assignment.staleness if assignment.HasField("staleness") else None,
-            self._record if assignment.record else None,
-        )
-        if assignment.HasField("progress_s"):
-            self._deadline_s = assignment.progress_s
-        self._metrics.segments.set(len(self.shard.segments))
-        self._metrics.parameters.set(self.shard.size)
+    @answers
+    def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:
+        """See protos/parameters.proto."""
+        return self.life.snapshot(request)
 
-    def _loaded(self) -> Shard:
-        if self.shard is None:
-            raise Refused("no segments have been given to it yet")
-        return self.shard
-
-    def _at(self, target: wire.Target) -> Shard:
-        """The shard, if the call is meant for this job and this life."""
-        if target.job != self.job:
-            raise Refused(f"a call for job {target.job!r} came here")
-        if target.shard_epoch != self.epoch:
-            raise Refused(f"is in epoch {self.epoch}, not {target.shard_epoch}")
-        return self._loaded()
+    @answers
+    def Restore(self, request: wire.RestoreRequest, context: grpc.ServicerContext) -> wire.RestoreReply:
+        """See protos/parameters.proto."""
+        return self.life.restore(request)
 
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
         """See protos/parameters.proto."""
-        shard = self._at(request.target)
+        shard = self.life.at(request.target)
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
             raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
@@ -170,7 +105,7 @@ class ShardService(stubs.ParametersServicer):
         first = next(requests, None)
         if first is None or not first.HasField("opening"):
             raise Refused("a push begins with its opening")
-        shard = self._at(first.opening.target)
+        shard = self.life.at(first.opening.target)
         push = push_from_wire(first.opening)
         staged: list[int] = []
         reply = wire.PushReply()
@@ -215,39 +150,18 @@ class ShardService(stubs.ParametersServicer):
         if not self._waiters.acquire(blocking=False):
             raise Refused(f"{HANDLERS // 2} calls wait for a round already")
         try:
-            shard.wait_for_clock(indices, clock, self._deadline_s)
+            shard.wait_for_clock(indices, clock, self.life.deadline_s)
         finally:
             self._waiters.release()
 
-    # -- state -------------------------------------------------------------------------------------------
-
-    @answers
-    def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:
-        """See protos/parameters.proto."""
-        self._obey(request.command)
-        began = time.perf_counter()
-        manifest, written = snapshot.save(
-            self._loaded(), Path(request.folder), self.index, request.set, self.job, self.epoch
-        )
-        seconds = time.perf_counter() - began
-        self._metrics.snapshot_seconds.observe(seconds)
-        written_s = time.monotonic()
-        self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
-        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
-
-    @answers
-    def Restore(self, request: wire.RestoreRequest, context: grpc.ServicerContext) -> wire.RestoreReply:
-        """See protos/parameters.proto."""
-        self._obey(request.command)
-        loaded = snapshot.restore(self._loaded(), Path(request.folder), request.set, request.job)
-        return wire.RestoreReply(segments=loaded)
+    # -- telling ---------------------------------------------------------------------------------------
 
     @answers
     def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:
         """See protos/parameters.proto."""
-        shard = self._loaded()
+        shard = self.life.loaded()
         reply = wire.StatsReply(
-            shard_epoch=self.epoch,
+            shard_epoch=self.life.epoch,
             segments=len(shard.segments),
             parameters=shard.size,
             pushes=shard.counters.pushes,

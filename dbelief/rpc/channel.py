@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.errors import DbeliefError, Mistake, Refused, SnapshotError, Unreachable
+from dbelief.errors import DbeliefError, Mistake, Moved, Refused, SnapshotError, Unreachable
 
 T = TypeVar("T")
 
@@ -29,12 +29,13 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (Moved, grpc.StatusCode.ABORTED),
     (Refused, grpc.StatusCode.FAILED_PRECONDITION),
     (SnapshotError, grpc.StatusCode.DATA_LOSS),
     (Mistake, grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
     # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
-    (DbeliefError, grpc.StatusCode.ABORTED),
+    (DbeliefError, grpc.StatusCode.INTERNAL),
 )
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
@@ -60,14 +61,15 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused where the peer said no."""
+    """Turn gRPC's errors into ours: Unreachable where nobody answered, Moved or Refused where the peer said no."""
     try:
         yield
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
         if code in _AWAY:
             raise Unreachable(f"{what}: {details or code.name.lower()}") from error
-        raise Refused(f"{what}: {details or code.name.lower()}") from error
+        kind = Moved if code is grpc.StatusCode.ABORTED else Refused
+        raise kind(f"{what}: {details or code.name.lower()}") from error
 
 
 def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> NoReturn:

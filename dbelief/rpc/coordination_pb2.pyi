@@ -133,6 +133,8 @@ class JoinRequest(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """what it joins as; ROLE_UNSPECIFIED is refused"""
     job: _builtins.str
@@ -149,6 +151,10 @@ class JoinRequest(_message.Message):
     """shards: highest shard epoch known to it"""
     wish: _builtins.int
     """the number it would like; given where it is free; absent: any"""
+    again: _builtins.bool
+    """its process was started again: an earlier life under this name is over; default false"""
+    leader_epoch: _builtins.int
+    """shards: highest leader epoch obeyed; 0: none"""
     @_builtins.property
     def layout(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tensor]:
         """replicas and clients: the model's layout"""
@@ -165,10 +171,12 @@ class JoinRequest(_message.Message):
         token: _builtins.int = ...,
         highest_epoch: _builtins.int = ...,
         wish: _builtins.int | None = ...,
+        again: _builtins.bool = ...,
+        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "highest_epoch", b"highest_epoch", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "again", b"again", "highest_epoch", b"highest_epoch", "job", b"job", "layout", b"layout", "leader_epoch", b"leader_epoch", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wish: _TypeAlias = _typing.Literal["wish"]  # noqa: Y015
     _WhichOneofArgType__wish: _TypeAlias = _typing.Literal["_wish", b"_wish"]  # noqa: Y015
@@ -575,6 +583,7 @@ class Progress(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     LOSS_SUM_FIELD_NUMBER: _builtins.int
     STALENESS_SUM_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """0 for a client without leases: then totals since it joined"""
     pushes: _builtins.int
@@ -587,6 +596,8 @@ class Progress(_message.Message):
     """mean loss times samples, summed"""
     staleness_sum: _builtins.float
     """mean staleness over the segments of a push, in versions, summed over pushes"""
+    lost: _builtins.int
+    """acknowledged earlier by a shard that came back without them, as its new life reported"""
     def __init__(
         self,
         *,
@@ -596,10 +607,11 @@ class Progress(_message.Message):
         steps: _builtins.int = ...,
         loss_sum: _builtins.float = ...,
         staleness_sum: _builtins.float = ...,
+        lost: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "pushes", b"pushes", "samples", b"samples", "staleness_sum", b"staleness_sum", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "loss_sum", b"loss_sum", "lost", b"lost", "pushes", b"pushes", "samples", b"samples", "staleness_sum", b"staleness_sum", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,9 +3,10 @@
 isort:skip_file
 A shard: a store of named vectors, cut in segments, with a few operations on them.
 
-Every call names the job and the shard's epoch (its life); a call for another job or an older life is refused
-with FAILED_PRECONDITION and a reason that names job, shard and, where there is one, segment. Every call may be
-repeated: pushes are remembered by number, commands by id.
+Every call names the job and the shard's epoch (its life). What is refused for good is FAILED_PRECONDITION with a
+reason that names job, shard and, where there is one, segment. A call for another life than this one is ABORTED:
+its sender asks the coordinator where the segments are now, and tries again there. Every call may be repeated:
+pushes are remembered by number, commands by id.
 """
 
 from collections import abc as _abc
@@ -375,6 +376,7 @@ class PushOpening(_message.Message):
     VECTOR_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -391,6 +393,8 @@ class PushOpening(_message.Message):
     """name of the vector that is updated; "w" holds the parameters"""
     bundle: _builtins.int
     """id of a bundle that is added at most once; absent: none"""
+    segments: _builtins.int
+    """how many segment messages follow before the next opening, or the stream's end"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -417,10 +421,11 @@ class PushOpening(_message.Message):
         vector: _builtins.str = ...,
         rule: _segments_pb2.Rule | None = ...,
         bundle: _builtins.int | None = ...,
+        segments: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "clock", b"clock", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "sequence", b"sequence", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "clock", b"clock", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
@@ -801,6 +806,7 @@ class StatsReply(_message.Message):
     DUPLICATES_FIELD_NUMBER: _builtins.int
     VERSIONS_FIELD_NUMBER: _builtins.int
     LEDGERS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     shard_epoch: _builtins.int
     """the life this shard is in"""
     segments: _builtins.int
@@ -821,6 +827,10 @@ class StatsReply(_message.Message):
     def ledgers(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedgerRow]:
         """where they were asked for"""
 
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """per segment: pushes acknowledged by this shard's earlier lives and gone with them"""
+
     def __init__(
         self,
         *,
@@ -832,10 +842,11 @@ class StatsReply(_message.Message):
         duplicates: _builtins.int = ...,
         versions: _abc.Iterable[_builtins.int] | None = ...,
         ledgers: _abc.Iterable[Global___LedgerRow] | None = ...,
+        lost: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicates", b"duplicates", "ledgers", b"ledgers", "parameters", b"parameters", "pulls", b"pulls", "pushes", b"pushes", "segments", b"segments", "shard_epoch", b"shard_epoch", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicates", b"duplicates", "ledgers", b"ledgers", "lost", b"lost", "parameters", b"parameters", "pulls", b"pulls", "pushes", b"pushes", "segments", b"segments", "shard_epoch", b"shard_epoch", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

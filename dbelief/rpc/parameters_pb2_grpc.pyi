@@ -3,9 +3,10 @@
 isort:skip_file
 A shard: a store of named vectors, cut in segments, with a few operations on them.
 
-Every call names the job and the shard's epoch (its life); a call for another job or an older life is refused
-with FAILED_PRECONDITION and a reason that names job, shard and, where there is one, segment. Every call may be
-repeated: pushes are remembered by number, commands by id.
+Every call names the job and the shard's epoch (its life). What is refused for good is FAILED_PRECONDITION with a
+reason that names job, shard and, where there is one, segment. A call for another life than this one is ABORTED:
+its sender asks the coordinator where the segments are now, and tries again there. Every call may be repeated:
+pushes are remembered by number, commands by id.
 """
 
 from collections import abc as _abc

@@ -53,7 +53,7 @@ class Job:
             1, spans, tuple(Place(n, self.servers[n].address, n + 5, *run) for n, run in enumerate(runs))
         )
         for number, service in enumerate(self.services):
-            service.index = number
+            service.life.index = number
             self.configure(number, job="digits", shard_epoch=number + 5, assignment=self.assignment(number, staleness))
         self.client(INITIALISER).push(self.full(0.0), self.held(), Push(INITIALISER, 1, assign=True))
         for number in range(2):

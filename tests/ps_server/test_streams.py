@@ -197,7 +197,7 @@ def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(start: Ca
             answers = whole(request, context)
             yield next(answers)
             if not stalled:
-                stalled.append(service.index)
+                stalled.append(service.life.index)
                 cancelled = threading.Event()
                 context.add_callback(cancelled.set)
                 assert cancelled.wait(10)

@@ -55,14 +55,15 @@ class Service:
 
 
 STATUSES = [
-    (errors.Refused("stale epoch"), grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.Unreachable("nobody there"), grpc.StatusCode.ABORTED),
+    (errors.Refused("fenced"), grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Moved("stale epoch"), grpc.StatusCode.ABORTED),
+    (errors.Unreachable("nobody there"), grpc.StatusCode.INTERNAL),
     (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
     (errors.ModelError("no parameters"), grpc.StatusCode.INVALID_ARGUMENT),
     (errors.JobError("no such field"), grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError("wrong length"), grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.NotFinite("NaN"), grpc.StatusCode.ABORTED),
-    (errors.Failure("something else"), grpc.StatusCode.ABORTED),
+    (errors.NotFinite("NaN"), grpc.StatusCode.INTERNAL),
+    (errors.Failure("something else"), grpc.StatusCode.INTERNAL),
 ]
 every_status = pytest.mark.parametrize(("error", "code"), STATUSES, ids=lambda value: type(value).__name__)
 

@@ -1,0 +1,160 @@
+"""A shard's life in a job: which job, which epoch, what it holds, and the coordinator's commands that change it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dbelief.errors import Moved, Refused
+from dbelief.metrics import Metrics
+from dbelief.optim import make_rule, warm_up
+from dbelief.pushes import Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.convert import spans_from_wire
+
+from . import snapshot
+from .shard import Shard
+
+
+class Life:
+    """One life of one shard.
+
+    Parameters
+    ----------
+    deadline_s
+        How long a call may wait for a round of the staleness dial.
+    record
+        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+
+    Attributes
+    ----------
+    stopped
+        Set when the coordinator says that the job is over.
+    job, index, epoch
+        "", -1 and 0 until they are given.
+    shard
+        None until segments are given.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        deadline_s: float,
+        record: Callable[[int, Pusher, int, float], None] | None,
+    ) -> None:
+        self.stopped = threading.Event()
+        self.job = ""
+        self.index = -1
+        self.epoch = 0
+        self.deadline_s = deadline_s
+        self.shard: Shard | None = None
+        self._metrics = metrics
+        self._record = record
+        self._leader_epoch = 0
+        self._done: dict[int, wire.ConfigureReply] = {}  # replies by command id of the present leader
+        self._lock = threading.Lock()
+
+    @property
+    def where(self) -> str:
+        """What the reason of every refusal begins with."""
+        return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
+
+    def loaded(self) -> Shard:
+        """The shard, once it has segments."""
+        if self.shard is None:
+            raise Refused("no segments have been given to it yet")
+        return self.shard
+
+    def at(self, target: wire.Target) -> Shard:
+        """The shard, if the call is meant for this job and this life.
+
+        Raises
+        ------
+        Moved
+            A process that was started again is found at its old address before it has its new life.
+        Refused
+            The call is for another job.
+        """
+        if self.job and target.job != self.job:
+            raise Refused(f"a call for job {target.job!r} came here")
+        if target.shard_epoch != self.epoch:
+            raise Moved(f"is in epoch {self.epoch}, not {target.shard_epoch}")
+        return self.loaded()
+
+    # -- commands of the coordinator ---------------------------------------------------------------------
+
+    def _obey(self, command: wire.Command) -> None:
+        """Let a command of the present leader through.
+
+        Raises
+        ------
+        Refused
+            Where a later leader is known.
+        """
+        if command.leader_epoch < self._leader_epoch:
+            raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
+        if command.leader_epoch > self._leader_epoch:
+            self._leader_epoch = command.leader_epoch
+            self._done.clear()
+
+    def configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
+        """Obey, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                return self._done[request.command.id]
+            if request.job:
+                self.job = request.job
+            if request.shard_epoch:
+                self.epoch = max(self.epoch, request.shard_epoch)
+            if request.HasField("assignment"):
+                self._assign(request.assignment)
+            if request.HasField("membership"):
+                rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
+                self.loaded().set_membership(request.membership.member_epoch, rounds)
+            if request.fenced:
+                self.loaded().fence(pusher.incarnation for pusher in request.fenced)
+            if request.forgotten:
+                self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+            if request.HasField("ready") and request.ready:
+                self.loaded().make_ready()
+            if request.stop:
+                self.stopped.set()
+            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0)
+            self._done[request.command.id] = reply
+            return reply
+
+    def _assign(self, assignment: wire.Assignment) -> None:
+        rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
+        warm_up(rule)  # compiled before the first push, not during it
+        self.shard = Shard(
+            spans_from_wire(assignment.segments),
+            rule,
+            assignment.staleness if assignment.HasField("staleness") else None,
+            self._record if assignment.record else None,
+        )
+        if assignment.HasField("progress_s"):
+            self.deadline_s = assignment.progress_s
+        self._metrics.segments.set(len(self.shard.segments))
+        self._metrics.parameters.set(self.shard.size)
+
+    def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
+        """Write this shard's part of a set."""
+        self._obey(request.command)
+        began = time.perf_counter()
+        manifest, written = snapshot.save(
+            self.loaded(), Path(request.folder), self.index, request.set, self.job, self.epoch
+        )
+        seconds = time.perf_counter() - began
+        self._metrics.snapshot_seconds.observe(seconds)
+        written_s = time.monotonic()
+        self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
+        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
+
+    def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
+        """Load this shard's segments from a set."""
+        self._obey(request.command)
+        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job)
+        return wire.RestoreReply(segments=loaded)
