@@ -7,7 +7,8 @@ DbeliefError
 │   └── ModelError       a model that cannot be built, or breaks its contract
 └── Failure              something broke while running: exit code 1
     ├── Refused          a peer answered, and said no (fenced, wrong length, sequence gap)
-    │   └── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
+    │   ├── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
+    │   └── Full         there is no place now; one may become free
     ├── Unreachable      a peer did not answer within its deadline
     ├── NotFinite        a gradient holds NaN or infinity
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
@@ -52,6 +53,10 @@ class Refused(Failure):
 
 class Moved(Refused):
     """What was asked for lives elsewhere, or in another life, by now: find out where, and ask there."""
+
+
+class Full(Refused):
+    """There is no place now; one may become free."""
 
 
 class Unreachable(Failure):

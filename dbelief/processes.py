@@ -84,10 +84,8 @@ class Child:
         """How it ended and what it said last, in one line."""
         if self.code is None:
             return f"{self.name} runs"
-        if self.code < 0:
-            return f"{self.name} was killed by {signal.Signals(-self.code).name}"
-        words = self.last_words().removeprefix("Error: ")
-        return f"{self.name} ended with exit code {self.code}" + (f": {words}" if words else "")
+        words = self.last_words().removeprefix("Error: ") if self.code >= 0 else ""
+        return f"{self.name} {how_it_ended(self.code)}" + (f": {words}" if words else "")
 
     def ask_to_end(self) -> bool:
         """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
@@ -109,6 +107,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    """A process's exit code in words."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def end_all(children: list[Child], grace_s: float = 5.0) -> None:

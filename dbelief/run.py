@@ -50,6 +50,9 @@ def verdict(summary: Summary, folder: Path) -> str:
     elif summary.test_loss is not None:
         parts.append(f"test loss {summary.test_loss:.4g}")
     parts.append(f"{summary.wall_s:.1f} s")
+    if summary.died:
+        lost = f"{summary.pushes_lost} pushes lost, {summary.pushes_trained_twice} trained twice"
+        parts.append(f"died on the way: {', '.join(summary.died)} ({lost})")
     return f"{summary.job}: {', '.join(parts)}; see {folder}"
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
 from dbelief.rpc.settings import limit_threads, prepare_process
+
+if TYPE_CHECKING:
+    from dbelief.rpc.coordination import Membership
+
+_ASK_AGAIN_S = 0.5
 
 
 @click.command("ps")
@@ -17,6 +25,9 @@ from dbelief.rpc.settings import limit_threads, prepare_process
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
 @click.option("--number", type=int, default=None, help="The shard number to ask for; default: any free.")
+@click.option(
+    "--name", default=None, help="What this shard is called, however often it is started: its earlier life is over."
+)
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
 def command(
     coordinator: str,
@@ -25,13 +36,14 @@ def command(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        _run(coordinator, listen, advertise, metrics_listen, record, number, patience)
+        _run(coordinator, listen, advertise, metrics_listen, record, number, name, patience)
 
 
 def _run(
@@ -41,6 +53,7 @@ def _run(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
     from dbelief.errors import Mistake, Refused
@@ -65,7 +78,10 @@ def _run(
         announce(f"joining the job at {coordinator}, for up to {patience:g} s")
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job
-        member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address, wish=number)
+        address = advertise or server.address
+        member = _join(
+            lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
+        )
         service.life.index = member.id
         announce(f"shard {member.id} of job {job} on {server.address}")
         with on_signals() as interrupted:
@@ -84,3 +100,27 @@ def _run(
         client.close()
         server.close()
         metrics.close()
+
+
+def _join(join: Callable[[], Membership], patience_s: float) -> Membership:
+    """Become a member; while all places are taken, wait for one: an earlier life's silence may not be noticed yet.
+
+    Raises
+    ------
+    Full
+        None became free.
+    """
+    from dbelief.errors import Full
+
+    until_s = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return join()
+        except Full as error:
+            if time.monotonic() > until_s:
+                raise
+            if not told:
+                announce(f"{error}; waiting up to {patience_s:g} s for a place")
+            told = True
+        time.sleep(_ASK_AGAIN_S)

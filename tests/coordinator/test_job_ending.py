@@ -363,6 +363,8 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
         "replicas": 2,
         "shards": 2,
         "members_lost": 1,
+        "died": ["replica 0"],
+        "pushes_lost": 0,
         "parameters": 4096,
     }
 
