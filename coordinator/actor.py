@@ -7,7 +7,6 @@ does or is known to be dead; then the machine keeps the action until all shards 
 from __future__ import annotations
 
 import queue
-import shutil
 import threading
 import traceback
 from collections.abc import Callable
@@ -35,7 +34,7 @@ from .actions import (
     TakeSnapshot,
 )
 from .job import JobMachine
-from .sets import by_age, write_set
+from .sets import drop_old_sets, write_set
 from .shards import Shards
 
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
@@ -181,9 +180,7 @@ class Actor:
                     raise
             announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
             return
-        sets = sorted((path for path in folder.parent.iterdir() if path.is_dir()), key=by_age)
-        for old in sets[: -job.snapshots.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        drop_old_sets(folder.parent, job.snapshots.keep)
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
 

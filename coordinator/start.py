@@ -14,7 +14,7 @@ from dbelief.job import Job
 from dbelief.report.folder import prepare_folder
 
 from .job import JobMachine
-from .sets import newest_set
+from .sets import newest_count, newest_set, set_aside
 from .states import Shape
 from .takeover import begun, take_over, unfinished
 
@@ -80,5 +80,10 @@ def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     shape = Shape(*(len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)))
     if not resume:
         return JobMachine(job, shape)
-    set_id, state = newest_set(folder / "snapshots", job.name)
+    snapshots = folder / "snapshots"
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.rule.name)
+    for one in skipped:
+        announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
+        set_aside(snapshots, one.set_id)
+    state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
     return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1)

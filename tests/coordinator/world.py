@@ -36,7 +36,8 @@ from coordinator.states import Evaluate, Shape, State
 from coordinator.takeover import sections, take_over, unfinished
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
-from dbelief.pushes import PARAMETERS, Pusher
+from dbelief.parts import Stored
+from dbelief.pushes import PARAMETERS
 from ps_server.shard import Shard
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
@@ -93,7 +94,7 @@ def make_job(**changes: Any) -> Job:
 class StoredSet:
     """What a disk holds of a complete set: per segment what a shard wrote, and the coordinator's state."""
 
-    segments: dict[int, tuple[dict[str, np.ndarray], int, int, dict[tuple[str, Pusher], int]]]
+    segments: dict[int, Stored]
     state: dict[str, Any]
 
 
@@ -283,19 +284,19 @@ class World:
             for index, segment in shard.segments.items():
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
-                rows[index] = vectors, segment.version, segment.rounds, segment.applied_ledger()
+                ledger = segment.applied_ledger()
+                rows[index] = Stored(segment.span, segment.version, segment.applied, segment.rounds, ledger, vectors)
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)
 
     def _restore(self, stored: StoredSet) -> None:
         for shard in self.shards:
-            self._load(shard, stored)
+            self._load(shard, stored, self.machine.shard_epoch)
 
-    def _load(self, shard: Shard, stored: StoredSet) -> None:
+    def _load(self, shard: Shard, stored: StoredSet, shard_epoch: int) -> None:
         for index in shard.segments:
-            vectors, version, rounds, ledger = stored.segments[index]
-            shard.load(index, vectors, (), version, rounds, ledger)
+            shard.load(stored.segments[index], shard_epoch)
         shard.make_ready()
 
     def _revive(self, action: Revive) -> None:
@@ -305,7 +306,7 @@ class World:
         if action.membership is not None:
             shard.set_membership(action.membership.member_epoch, action.membership.rounds)
         if action.set_id is not None:
-            self._load(shard, self.disk[action.set_id])
+            self._load(shard, self.disk[action.set_id], action.place.shard_epoch)
             shard.fence(action.fenced)
             shard.forget(action.settled)
         if self.shards:
