@@ -10,14 +10,13 @@ import json
 import queue
 import shutil
 import threading
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.clock import Clock
-from dbelief.console import announce
+from dbelief.console import announce, told
 from dbelief.errors import DbeliefError
 from dbelief.export import write_model
 from dbelief.metrics import Metrics
@@ -216,10 +215,7 @@ class Runner:
             try:
                 self._do(action)
             except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
-                known = isinstance(error, (DbeliefError, OSError))
-                reason = f"{type(action).__name__}: {error if known else repr(error)}"
-                if not known:
-                    traceback.print_exc()
+                reason = f"{type(action).__name__}: {told(error)}"
                 with self.step() as (machine, _):
                     if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
                         announce(reason)

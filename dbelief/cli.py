@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 
 import click
 
-from dbelief.console import exits_cleanly, pairs
+from dbelief.console import debug, exits_cleanly, pairs
 
 GROUP = "dbelief.commands"
 
@@ -36,8 +35,10 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("dbelief"), prog_name="dbelief")
-def main() -> None:
+@click.option("--debug", "wanted", is_flag=True, help="Show tracebacks of errors, in the logs of child processes too.")
+def main(wanted: bool) -> None:
     """Train models on machines that are slow, mixed, far apart, or may vanish."""
+    debug(wanted)
 
 
 @main.command("train")
@@ -80,9 +81,3 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     with exits_cleanly():
         for line in check_job(job_file, pairs(overrides)):
             print(line)
-
-
-if os.environ.get("DBELIEF_DEBUG"):
-    import faulthandler
-
-    faulthandler.enable()
