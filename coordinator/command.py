@@ -84,6 +84,7 @@ def _run(
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
     from dbelief.report.folder import held, prepare_folder
+    from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
@@ -112,7 +113,8 @@ def _run(
         machine = make_machine(job, folder, resume)
         runner = Runner(machine, folder, registry, epoch, metrics, clock)
         service = CoordinatorService(runner)
-        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
+        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
         serve_metrics(metrics.serve, metrics_listen)
         announce(f"coordinator of job {job.name} on {server.address}, leader epoch {epoch}, run folder {folder}")

@@ -17,7 +17,6 @@ import click
 
 from dbelief.errors import DbeliefError, Mistake
 
-
 DEBUG = "DBELIEF_DEBUG"
 """In the environment, so that children hear of it: tracebacks are wanted."""
 
