@@ -141,6 +141,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
         lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
+    if data is not None and data.names is not None:
+        lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
     lines.append(f"strategy: {job.strategy.name}, {job.replicas} replicas, mini-batches of {job.strategy.batch}")
     return lines
 

@@ -178,7 +178,8 @@ class Job(Section):
 
     def anchored(self) -> Self:
         """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
-        data = {name: getattr(self.data, name, None) for name in ("folder", "file", "train", "test")}
+        paths = ("folder", "file", "train", "test", "validation_file", "test_file")
+        data = {name: getattr(self.data, name, None) for name in paths}
         placed = {name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)}
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):
