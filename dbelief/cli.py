@@ -81,3 +81,11 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     with exits_cleanly():
         for line in check_job(job_file, pairs(overrides)):
             print(line)
+
+
+@job_group.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    from dbelief.job import schema
+
+    print(json.dumps(schema(), indent=2))

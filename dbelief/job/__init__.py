@@ -5,6 +5,7 @@ from .load import build_job, load_job, parse_job
 from .model import Dense, Layer, LayersModel, Model, Pointwise, PythonModel
 from .paths import resolve
 from .problems import nearest
+from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 from .strategy import (
     AdagradRule,
@@ -57,4 +58,5 @@ __all__ = [
     "nearest",
     "parse_job",
     "resolve",
+    "schema",
 ]

@@ -82,7 +82,10 @@ Columns = Annotated[
     tuple[Column, ...],
     Field(strict=False),
     Words("a column, or a list of columns: names, or numbers from 1, or from -1 for the last backwards"),
-    BeforeValidator(lambda value: [value] if isinstance(value, str | int) else value),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str | int) else value,
+        json_schema_input_type=Column | tuple[Column, ...],
+    ),
 ]
 _DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
 
@@ -94,7 +97,8 @@ class CsvData(Section):
     file: PathText = Field(description="File of all rows, or of those that the other files do not hold")
     kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
     target: Annotated[Columns, AfterValidator(not_empty)] = Field(
-        description="Column of the classes, or columns of the numbers: names, or numbers from 1; -1 is the last"
+        description="Column of the classes, or columns of the numbers: names, or numbers from 1; -1 is the last",
+        json_schema_extra={"minItems": 1},
     )
     ignore: Columns = Field(default=(), description="Columns that are neither inputs nor targets")
     header: bool = Field(default=True, description="Whether the first row names the columns")
