@@ -83,7 +83,7 @@ def _run(
     from dbelief.job import load_job
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
-    from dbelief.report.folder import held, prepare_folder
+    from dbelief.report.folder import found_at, held, prepare_folder
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
@@ -118,6 +118,7 @@ def _run(
         stack.callback(server.close)
         serve_metrics(metrics.serve, metrics_listen)
         announce(f"coordinator of job {job.name} on {server.address}, leader epoch {epoch}, run folder {folder}")
+        stack.enter_context(found_at(folder, server.address))
         if ready_file is not None:
             write_address(ready_file, server.address)
         state = runner.run(interrupted)

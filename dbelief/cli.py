@@ -66,6 +66,22 @@ def evaluate_command(run: Path, split: str) -> None:
         print(json.dumps(evaluate_run(run, split)))
 
 
+@main.command("status")
+@click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--watch", is_flag=True, help="The live view, until the job ends; exit code 1 where it fails.")
+def status_command(where: str, as_json: bool, watch: bool) -> None:
+    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.run import tell_status
+
+    with exits_cleanly():
+        code = tell_status(where, as_json, watch)
+    raise SystemExit(code)
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""
