@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dbelief.clock import Clock
-from dbelief.console import announce
-from dbelief.errors import DbeliefError, Moved, Refused, Unreachable
+from dbelief.console import announce, told
+from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.rpc.parameters import ShardedParameters
 
@@ -92,10 +91,7 @@ class Actor:
                 while not self._done(action):
                     self._clock.wait(self._ended, AGAIN_S)
             except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
-                known = isinstance(error, (DbeliefError, OSError))
-                reason = f"{type(action).__name__}: {error if known else repr(error)}"
-                if not known:
-                    traceback.print_exc()
+                reason = f"{type(action).__name__}: {told(error)}"
                 with self._step() as (machine, _):
                     if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
                         announce(reason)

@@ -93,7 +93,8 @@ def _run(
     from dbelief.job import load_job
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
-    from dbelief.report.folder import held
+    from dbelief.report.folder import found_at, held
+    from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
@@ -120,13 +121,15 @@ def _run(
         stack.callback(metrics.close)
         runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s)
         service = CoordinatorService(runner)
-        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
+        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
         serve_metrics(metrics.serve, metrics_listen)
         announce(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {begun.folder}"
         )
+        stack.enter_context(found_at(begun.folder, server.address))
         if ready_file is not None:
             write_address(ready_file, server.address)
         state = runner.run(interrupted)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 
 import click
 
-from dbelief.console import exits_cleanly, pairs
+from dbelief.console import debug, exits_cleanly, pairs
 
 GROUP = "dbelief.commands"
 
@@ -36,8 +35,10 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("dbelief"), prog_name="dbelief")
-def main() -> None:
+@click.option("--debug", "wanted", is_flag=True, help="Show tracebacks of errors, in the logs of child processes too.")
+def main(wanted: bool) -> None:
     """Train models on machines that are slow, mixed, far apart, or may vanish."""
+    debug(wanted)
 
 
 @main.command("train")
@@ -65,6 +66,22 @@ def evaluate_command(run: Path, split: str) -> None:
         print(json.dumps(evaluate_run(run, split)))
 
 
+@main.command("status")
+@click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--watch", is_flag=True, help="The live view, until the job ends; exit code 1 where it fails.")
+def status_command(where: str, as_json: bool, watch: bool) -> None:
+    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.run import tell_status
+
+    with exits_cleanly():
+        code = tell_status(where, as_json, watch)
+    raise SystemExit(code)
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""
@@ -82,7 +99,9 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
             print(line)
 
 
-if os.environ.get("DBELIEF_DEBUG"):
-    import faulthandler
+@job_group.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    from dbelief.job import schema
 
-    faulthandler.enable()
+    print(json.dumps(schema(), indent=2))

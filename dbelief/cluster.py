@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import socket
 import tempfile
@@ -21,6 +20,7 @@ from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.report.folder import prepare_folder
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
+from dbelief.status import status_of
 
 START_S = 60.0
 """How long the coordinator may take to come up."""
@@ -29,8 +29,6 @@ SILENT_S = 60.0
 """How long it may leave questions unanswered."""
 STOP_S = 60.0
 """How long a clean end may take after Ctrl-C."""
-
-_STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
 
 
 class Cluster:
@@ -207,37 +205,3 @@ class Cluster:
             self._given_up.add(child.name)
             announce(f"{fate}; not started again")
         return alive
-
-
-def status_of(status: wire.StatusReply) -> dict[str, Any]:
-    """The status as the live view takes it."""
-    return {
-        "job": status.job,
-        "state": _STATES[status.state],
-        "reason": status.reason or (f"waiting for {status.waiting_for}" if status.waiting_for else ""),
-        "samples": status.samples,
-        "total_samples": status.total_samples or None,
-        "epoch": status.epoch,
-        "loss": _known(status.loss),
-        "validation_accuracy": _known(status.validation_accuracy),
-        "validation_loss": _known(status.validation_loss),
-        "samples_per_s": status.samples_per_s,
-        "staleness_mean": _known(status.staleness_mean),
-        "elapsed_s": status.elapsed_s,
-        "shards": status.shards,
-        "members": [
-            {
-                "id": member.id,
-                "role": "ps" if member.role == wire.ROLE_SHARD else "worker",
-                "state": member.state,
-                "samples": member.samples,
-                "staleness": _known(member.staleness_mean),
-                "last_seen_s": member.silent_s,
-            }
-            for member in status.members
-        ],
-    }
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

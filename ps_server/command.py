@@ -59,7 +59,7 @@ def _run(
     from dbelief.errors import Mistake, Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
-    from dbelief.rpc import parameters_pb2_grpc as stubs
+    from dbelief.rpc import parameters_pb2, parameters_pb2_grpc
     from dbelief.rpc.coordination import CoordinatorClient, Membership
     from dbelief.rpc.serving import Server
 
@@ -71,7 +71,8 @@ def _run(
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
-    server = Server(listen, lambda s: stubs.add_ParametersServicer_to_server(service, s))
+    contract = parameters_pb2.DESCRIPTOR.services_by_name["Parameters"]
+    server = Server(listen, lambda s: parameters_pb2_grpc.add_ParametersServicer_to_server(service, s), contract)
     client = CoordinatorClient(coordinator)
     try:
         serve_metrics(metrics.serve, metrics_listen)

@@ -1,4 +1,4 @@
-"""Starting and ending a gRPC server, with the standard health service beside ours."""
+"""Starting and ending a gRPC server, with the standard health and reflection services beside ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from dbelief.errors import Mistake
 
@@ -24,7 +26,10 @@ class Server:
     listen
         `host:port`; port 0 takes any free one.
     register
-        Called with the gRPC server to add services to it.
+        Called with the gRPC server to add a service to it.
+    contract
+        That service, as tools that ask what is served (grpcurl, grpcui) are told of it; None: they hear of no more
+        than health.
 
     Raises
     ------
@@ -32,13 +37,17 @@ class Server:
         Where the address cannot be bound.
     """
 
-    def __init__(self, listen: str, register: Callable[[grpc.Server], None]) -> None:
+    def __init__(
+        self, listen: str, register: Callable[[grpc.Server], None], contract: ServiceDescriptor | None = None
+    ) -> None:
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, ("grpc.so_reuseport", 0))
         self._server = grpc.server(ThreadPoolExecutor(HANDLERS, "handler"), options=options)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        ours = [contract.full_name] if contract is not None else []
+        reflection.enable_server_reflection([*ours, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         try:
             port = self._server.add_insecure_port(listen)
         except RuntimeError:
