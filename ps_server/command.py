@@ -90,7 +90,7 @@ def _run(
         job = client.status().job
         address = advertise or server.address
         if advertise is None and is_every_address(listen):
-            address = address_towards(coordinator, server.port)
+            address = address_towards(coordinator, server.port, patience)
         member = _join(
             lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
         )

@@ -1,4 +1,5 @@
 import socket
+import time
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -104,6 +105,21 @@ def test_a_peer_on_this_host_does_not_tell_how_others_reach_it(peer: str, monkey
     monkeypatch.setattr(socket, "socket", _Way(peer.rpartition(":")[0].strip("[]")))
     with pytest.raises(Mistake, match=r"is on this host.*give --advertise"):
         address_towards(peer, 7071)
+
+
+def test_a_name_server_that_gives_no_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")] * 2)
+    known = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.1", 7070))]
+
+    def look_up(*_: object, **__: object) -> object:
+        for failure in answers:
+            raise failure
+        return known
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "socket", _Way("10.0.0.9"))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert address_towards("coordinator:7070", 7071, patience_s=60.0) == "10.0.0.9:7071"
 
 
 def test_a_peer_that_nobody_knows_is_named() -> None:
