@@ -7,17 +7,38 @@ import socket
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals, pairs, serve_metrics, write_address
+from dbelief.errors import Unreachable
 from dbelief.rpc.settings import limit_threads, prepare_process
+
+if TYPE_CHECKING:
+    from dbelief.clock import Clock
+    from dbelief.registry import Registry
 
 
 @click.command("coordinator")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--listen", default="127.0.0.1:7070", show_default=True, help="Address to listen on; port 0: any free.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    envvar="DBELIEF_SET",
+    show_envvar=True,
+    help="Replace a field of the job file.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:7070",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
 @click.option(
     "--registry",
     "registry_url",
@@ -40,6 +61,7 @@ from dbelief.rpc.settings import limit_threads, prepare_process
     help="A run folder made before.",
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the registry.")
 def command(
     job_file: Path,
     overrides: tuple[str, ...],
@@ -51,6 +73,7 @@ def command(
     fresh: bool,
     run_folder: Path | None,
     ready_file: Path | None,
+    patience: float,
 ) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.
 
@@ -70,6 +93,7 @@ def command(
             fresh,
             run_folder,
             ready_file,
+            patience,
             interrupted,
         )
     raise SystemExit(code)
@@ -86,6 +110,7 @@ def _run(
     fresh: bool,
     run_folder: Path | None,
     ready_file: Path | None,
+    patience: float,
     interrupted: threading.Event,
 ) -> int:
     from dbelief.clock import SystemClock
@@ -109,6 +134,7 @@ def _run(
     with ExitStack() as stack:
         registry = open_registry(registry_url, clock)
         stack.callback(registry.close)
+        _wait_for(registry, job.name, patience, clock)
         owner = name or f"{socket.gethostname()}:{os.getpid()}"
         leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
         if leadership is None:
@@ -135,3 +161,16 @@ def _run(
         state = runner.run(interrupted)
         announce(f"job {job.name} {state.value}: {begun.machine.reason}")
     return 0 if state is State.DONE else 1
+
+
+def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock) -> None:
+    """Wait for a registry that was started beside this process, and may come up later."""
+    until_s = clock.now() + patience_s
+    while True:
+        try:
+            registry.holder(job)
+            return
+        except Unreachable as error:
+            if clock.now() >= until_s:
+                raise
+            announce(f"{error}; waiting for it, for up to {patience_s:g} s")

@@ -82,6 +82,20 @@ def status_command(where: str, as_json: bool, watch: bool) -> None:
     raise SystemExit(code)
 
 
+@main.command("health")
+@click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
+@click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+def health_command(address: str, timeout_s: float) -> None:
+    """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.rpc.health import check_serving
+
+    with exits_cleanly():
+        check_serving(address, timeout_s)
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""

@@ -20,8 +20,20 @@ _ASK_AGAIN_S = 0.5
 
 @click.command("ps")
 @click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to listen on; port 0: any free.")
-@click.option("--advertise", default=None, metavar="HOST:PORT", help="Address others reach it by; default: --listen.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
+@click.option(
+    "--advertise",
+    default=None,
+    metavar="HOST:PORT",
+    help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
+)
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
 @click.option("--number", type=int, default=None, help="The shard number to ask for; default: any free.")
@@ -56,18 +68,16 @@ def _run(
     name: str | None,
     patience: float,
 ) -> None:
-    from dbelief.errors import Mistake, Refused
+    from dbelief.errors import Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import parameters_pb2, parameters_pb2_grpc
     from dbelief.rpc.coordination import CoordinatorClient, Membership
-    from dbelief.rpc.serving import Server
+    from dbelief.rpc.serving import Server, address_towards, is_every_address
 
     from .record import Recorder
     from .service import ShardService
 
-    if advertise is None and listen.rpartition(":")[0] in ("", "0.0.0.0", "[::]"):
-        raise Mistake(f"--listen {listen} is no address that others reach it by: give --advertise HOST:PORT")
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
@@ -80,11 +90,13 @@ def _run(
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job
         address = advertise or server.address
+        if advertise is None and is_every_address(listen):
+            address = address_towards(coordinator, server.port, patience)
         member = _join(
             lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
         )
         service.life.index = member.id
-        announce(f"shard {member.id} of job {job} on {server.address}")
+        announce(f"shard {member.id} of job {job} on {address}")
         with on_signals() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass

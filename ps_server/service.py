@@ -96,7 +96,7 @@ class ShardService(stubs.ParametersServicer):
                 answer.length = shard.segments[index].span.length
                 sent += len(data)
             yield answer
-        self._metrics.pulls_total.labels(request.vector).inc(len(request.segments))
+        self._metrics.pulls_total.labels(request.vector).inc()
         self._metrics.bytes_total.labels("sent").inc(sent)
 
     @streams
@@ -120,6 +120,10 @@ class ShardService(stubs.ParametersServicer):
             reply.duplicates += taken.outcome is Outcome.DUPLICATE
             reply.staleness += taken.staleness
             reply.lost = max(reply.lost, taken.lost)
+            if taken.outcome is Outcome.DUPLICATE:
+                self._metrics.duplicates_total.inc()
+            if taken.lost:
+                self._metrics.lost_total.inc(taken.lost)
             if shard.staleness is not None and not push.assign:
                 staged.append(request.segment.index)
             elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
@@ -129,7 +133,7 @@ class ShardService(stubs.ParametersServicer):
                 self._metrics.staleness.observe(taken.staleness)
         if staged:  # with the dial, a push is done when its round is applied
             self._wait(shard, staged, push.clock + 1)
-        self._metrics.pushes_total.labels(push.vector).inc(reply.acknowledged)
+        self._metrics.pushes_total.labels(push.vector).inc()
         self._metrics.bytes_total.labels("received").inc(received)
         yield reply
 

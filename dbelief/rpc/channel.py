@@ -22,6 +22,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer that was restarted is found again soon, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # One that came back under another address, as a container does, is looked up by its name again as soon, not after
+    # gRPC's half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # Each client keeps a connection of its own, so that one's backlog is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
     # A pull is read on the thread that asked for it, not handed over by a thread of gRPC's: a tenth less time.
