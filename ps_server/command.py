@@ -71,7 +71,7 @@ def _run(
     from dbelief.errors import Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
-    from dbelief.rpc import parameters_pb2, parameters_pb2_grpc
+    from dbelief.rpc import parameters_pb2
     from dbelief.rpc.coordination import CoordinatorClient, Membership
     from dbelief.rpc.serving import Server, address_towards, is_every_address
 
@@ -81,8 +81,7 @@ def _run(
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
-    contract = parameters_pb2.DESCRIPTOR.services_by_name["Parameters"]
-    server = Server(listen, lambda s: parameters_pb2_grpc.add_ParametersServicer_to_server(service, s), contract)
+    server = Server(listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
     client = CoordinatorClient(coordinator)
     try:
         serve_metrics(metrics.serve, metrics_listen)

@@ -63,6 +63,10 @@ class Segment:
         With the dial at 0: rounds applied, which is the clock that the next round has.
     filled
         Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
+    lost
+        Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
+    based
+        By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
     """
 
     span: Span
@@ -75,6 +79,8 @@ class Segment:
     applied: int = 0
     rounds: int = 0
     filled: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
@@ -109,12 +115,24 @@ class Segment:
                 del self.staged[clock]
 
     def rebase(self, push: Push) -> int:
-        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost."""
+        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost.
+
+        Only a pusher's first push in this life may skip numbers: what is missing later is a gap, whatever it says.
+        That push, sent again, is told the same loss again.
+        """
         key = (push.vector, push.pusher)
-        lost = 0 if push.base is None else max(0, push.base - 1 - self.ledger.get(key, 0))
-        if lost:
-            self.ledger[key] = self.ledger.get(key, 0) + lost
-        return lost
+        base = 0 if push.base is None else push.base
+        if key not in self.based:
+            last = self.ledger.get(key, 0)
+            lost = max(0, base - 1 - last)
+            if push.sequence > last + lost + 1:
+                return 0  # refused as a gap: it leaves no trace
+            self.based[key] = base, lost
+            if lost:
+                self.ledger[key] = last + lost
+                self.lost += lost if push.vector == PARAMETERS else 0
+        first_base, lost = self.based[key]
+        return lost if base == first_base else 0
 
     def skip(self, push: Push) -> None:
         """Count a push as done without its values, so that the pusher's next one is expected."""
@@ -212,5 +230,6 @@ class Segment:
         for name, target in self.vectors.items():
             target[:] = stored.arrays[name]
         self.filled = dict.fromkeys(self.vectors, self.span.length)
+        self.based.clear()
         self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
         self.applied, self.rounds, self.ledger = stored.applied, stored.rounds, dict(stored.ledger)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from dbelief.pushes import PARAMETERS, Push, Pusher
 from .membership import Membership
 from .segment import Outcome, Segment
 
+T = TypeVar("T")
+
 DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
 """Element type of a named vector; float32 where it is not named here."""
 
@@ -34,7 +36,6 @@ class Counters:
     pushes: int = 0
     pulls: int = 0
     duplicates: int = 0
-    lost: int = 0
 
 
 class Taken(NamedTuple):
@@ -46,6 +47,10 @@ class Taken(NamedTuple):
     outcome: Outcome
     staleness: int
     lost: int
+
+
+def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
+    return version, None if values is None else values.tobytes()
 
 
 class Shard:
@@ -133,8 +138,9 @@ class Shard:
         gone = set(incarnations)
         for segment in self.segments.values():
             with segment.lock:
-                for key in [key for key in segment.ledger if key[1].incarnation in gone]:
-                    del segment.ledger[key]
+                for rows in (segment.ledger, segment.based):
+                    for key in [key for key in rows if key[1].incarnation in gone]:
+                        del rows[key]
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> None:
         """Say who takes part in which round; an older member epoch than the one known is ignored."""
@@ -147,7 +153,13 @@ class Shard:
     # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
-        """One segment of a named vector: its version and its bytes, None where it is not newer than asked.
+        """One segment of a named vector: its version and its bytes, None where it is not newer than asked."""
+        return self.read(vector, index, newer_than, _whole)
+
+    def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
+        """Give one segment of a named vector to `form`, which copies out of it, and return what that makes.
+
+        `form` gets its version and its numbers, None where it is not newer than asked, under the segment's lock.
 
         Raises
         ------
@@ -158,10 +170,10 @@ class Shard:
         with segment.lock:
             if not segment.holds(vector):
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
-            version = segment.version
-            data = None if newer_than is not None and version <= newer_than else segment.vectors[vector].tobytes()
+            held = newer_than is not None and segment.version <= newer_than
+            formed = form(segment.version, None if held else segment.vectors[vector])
         self.counters.pulls += 1
-        return version, data
+        return formed
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until every round before `clock` is applied to these segments; only with the dial set.
@@ -227,7 +239,6 @@ class Shard:
             self._close_rounds([index])
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
-        self.counters.lost += lost
         return Taken(outcome, staleness, lost)
 
     def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
@@ -286,6 +297,10 @@ class Shard:
     def versions(self) -> list[int]:
         """Version of every segment, by rising index."""
         return [segment.version for _, segment in sorted(self.segments.items())]
+
+    def lost(self) -> list[int]:
+        """Pushes that are gone with earlier lives, of every segment, by rising index."""
+        return [segment.lost for _, segment in sorted(self.segments.items())]
 
     # -- coming back -------------------------------------------------------------------------------------
 

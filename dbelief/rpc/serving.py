@@ -16,8 +16,8 @@ from dbelief.errors import Mistake, Unreachable
 
 from .channel import OPTIONS
 
-HANDLERS = 96
-"""Handler threads of a server. Streams hold one each, so this bounds the streams served at a time."""
+HANDLERS = 4096
+"""Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
 
 
 class Server:
@@ -32,6 +32,8 @@ class Server:
     contract
         That service, as tools that ask what is served (grpcurl, grpcui) are told of it; None: they hear of no more
         than health.
+    handlers
+        Most threads for calls.
 
     Raises
     ------
@@ -40,12 +42,16 @@ class Server:
     """
 
     def __init__(
-        self, listen: str, register: Callable[[grpc.Server], None], contract: ServiceDescriptor | None = None
+        self,
+        listen: str,
+        register: Callable[[grpc.Server], None],
+        contract: ServiceDescriptor | None = None,
+        handlers: int = HANDLERS,
     ) -> None:
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, ("grpc.so_reuseport", 0))
-        self._server = grpc.server(ThreadPoolExecutor(HANDLERS, "handler"), options=options)
+        self._server = grpc.server(ThreadPoolExecutor(handlers, "handler"), options=options)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         ours = [contract.full_name] if contract is not None else []

@@ -89,7 +89,7 @@ def _be_refused(address: str) -> None:
     request = wire.PullRequest(target=wire.Target(job="another"), vector="w", segments=[0])
     said = "a call for job 'another' came here"
     with open_channel(address) as channel, pytest.raises(Refused, match=said), named_errors("the shard"):
-        list(stubs.ParametersStub(channel).Pull(request, timeout=10))
+        list(stubs.ParametersStub(channel).Pull(iter([request]), timeout=10))
 
 
 def test_every_expression_has_an_answer(operator: Operator, job: Role, prometheus: str) -> None:
