@@ -69,11 +69,10 @@ def numbers(segment: segments.Segment) -> np.ndarray:
     dtype = DTYPES.get(segment.codec)
     if dtype is None or segment.WhichOneof("payload") != "data":
         raise Refused(f"segment {segment.index}: payload {segment.codec} is not one that is read here")
-    if len(segment.data) != segment.length * dtype.itemsize:
-        raise Refused(
-            f"segment {segment.index}: {len(segment.data)} bytes are not {segment.length} numbers of {dtype.name}"
-        )
-    return np.frombuffer(segment.data, dtype)
+    data = segment.data  # asked for once: each asking makes another copy
+    if len(data) != segment.length * dtype.itemsize:
+        raise Refused(f"segment {segment.index}: {len(data)} bytes are not {segment.length} numbers of {dtype.name}")
+    return np.frombuffer(data, dtype)
 
 
 def spans_to_wire(spans: Iterable[Span]) -> list[segments.SegmentSpan]:
