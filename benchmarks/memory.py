@@ -9,7 +9,8 @@ The shard's resident memory (/proc/PID/status) is read each second.
     bound = empty + vectors + 64 MiB + 2 MiB for each open stream
 
 `empty` is the same process before it is given a segment, its rule compiled. A second, shorter run leaves the
-allocator as the C library has it, and shows what our settings cost.
+allocator as the C library has it, and shows what our settings cost. Replicas run freely here: with the dial at 0 a
+shard also keeps each member's gradient until the round closes.
 """
 
 from __future__ import annotations

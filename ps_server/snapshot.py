@@ -63,16 +63,18 @@ def _copies(sources: Sequence[Source]) -> Iterator[Stored]:
 def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int) -> int:
     """Load the shard's segments from a set, and be ready; returns how many segments.
 
-    Where this fails half-way the shard is empty, and cannot be made ready.
+    A set that its manifests show to be wrong changes nothing. Where reading fails half-way the shard is empty, and
+    cannot be made ready.
 
     Raises
     ------
     Torn, SnapshotError
         As `dbelief.parts.read_parts` does.
     """
-    shard.empty()
     spans = [segment.span for segment in shard.segments.values()]
-    for stored in read_parts(folder, set_id, job, shard.rule.name, spans):
+    segments = read_parts(folder, set_id, job, shard.rule.name, spans)
+    shard.empty()
+    for stored in segments:
         try:
             shard.load(stored, shard_epoch)
         except KeyError as error:
