@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     help="redis://, rediss:// or unix:// URL, where the job's state survives; memory: keeps it in this process.",
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
-@click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option(
     "--run-folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),

@@ -78,7 +78,7 @@ def write_part(
 
     Raises
     ------
-    Failure
+    NotWritten
         Where a file cannot be written; names it. What had its name stays as it was.
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
