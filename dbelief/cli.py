@@ -44,7 +44,7 @@ def main(wanted: bool) -> None:
 @main.command("train")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
 def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool) -> None:
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""

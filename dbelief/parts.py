@@ -78,7 +78,7 @@ def write_part(
 
     Raises
     ------
-    Failure
+    NotWritten
         Where a file cannot be written; names it. What had its name stays as it was.
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
@@ -130,16 +130,19 @@ def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str
 def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[Span]) -> Iterator[Stored]:
     """Read segments out of a set, in no order that could be relied on.
 
+    All that manifests tell is checked before this returns, the data as it is read.
+
     Raises
     ------
     Torn
-        Where a file is missing or damaged, or the set has another segment table; names the file.
+        Where a file is missing or damaged; names it.
     SnapshotError
-        Where the set is of a newer format, or holds another rule's state.
+        Where the set is of another format, or holds another rule's state or another segment table.
     """
     left = {span.index: span for span in spans}
+    found: list[tuple[Path, dict[str, Any], list[dict[str, Any]]]] = []
     for path, content in _manifests(folder, set_id, job, rule):
-        rows = [row for row in content["segments"] if row["index"] in left]
+        rows = [row for row in content.pop("segments") if row["index"] in left]
         for row in rows:
             span = left.pop(row["index"])
             if (row["start"], row["length"]) != (span.start, span.length):
@@ -147,9 +150,10 @@ def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[S
                     f"{path}: segment {span.index} holds {row['length']} numbers from {row['start']}; the job's "
                     f"table has {span.length} from {span.start}"
                 )
-        yield from _read(folder / content["file"], content, rows)
+        found.append((folder / content["file"], content, rows))
     if left:
         raise Torn(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
+    return (stored for part in found for stored in _read(*part))
 
 
 def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:

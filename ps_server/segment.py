@@ -36,7 +36,7 @@ class Outcome(Enum):
 
 @dataclass
 class Staged:
-    """A gradient that waits for its round."""
+    """A gradient that waits for its round; a copy, so that each member of an open round costs one more "w"."""
 
     gradient: np.ndarray
     samples: int
