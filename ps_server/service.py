@@ -122,8 +122,6 @@ class ShardService(stubs.ParametersServicer):
             reply.lost = max(reply.lost, taken.lost)
             if taken.outcome is Outcome.DUPLICATE:
                 self._metrics.duplicates_total.inc()
-            if taken.lost:
-                self._metrics.lost_total.inc(taken.lost)
             if shard.staleness is not None and not push.assign:
                 staged.append(request.segment.index)
             elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
