@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint protos verify-protos bench bench-replicas wheel clean
+.PHONY: help run test test-faults lint protos verify-protos bench bench-replicas wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; r
 
 test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
 	@$(BIN)/pytest $(ARGS)
+
+test-faults: .venv/ready-to-develop ## the long runs of tests/faults: ten thousand pushes through a bad network
+	@$(BIN)/pytest -m faults -rP tests/faults $(ARGS)
 
 lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
 	@$(BIN)/ruff check --quiet .
