@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults lint protos verify-protos bench bench-replicas wheel clean
+.PHONY: help run test test-faults lint protos verify-protos bench bench-replicas bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ bench: .venv/ready-to-develop ## every benchmark, one after the other
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
 	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+
+bench-kills: .venv/ready-to-develop ## MNIST with any one process killed, five times each (DBELIEF_DATA names its folder)
+	@$(BIN)/python benchmarks/kills.py $(ARGS)
 
 wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build
