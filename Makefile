@@ -47,6 +47,7 @@ verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/*_pb2* are what 
 		{ echo "dbelief/rpc is not what protos/ says: run \`make protos\`" >&2; exit 1; }
 
 bench: .venv/ready-to-develop ## every benchmark, one after the other
+	@$(BIN)/dbelief bench apply
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds

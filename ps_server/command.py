@@ -46,7 +46,6 @@ def _run(
     from dbelief.errors import Mistake, Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
-    from dbelief.rpc import parameters_pb2_grpc as stubs
     from dbelief.rpc.coordination import CoordinatorClient, Membership
     from dbelief.rpc.serving import Server
 
@@ -58,7 +57,7 @@ def _run(
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
-    server = Server(listen, lambda s: stubs.add_ParametersServicer_to_server(service, s))
+    server = Server(listen, service.register)
     client = CoordinatorClient(coordinator)
     try:
         serve_metrics(metrics.serve, metrics_listen)

@@ -54,6 +54,12 @@ class Segment:
         With the dial at 0: rounds applied, which is the clock that the next round has.
     filled
         How many numbers of "w", from its first, have initial values.
+    born
+        The version that this life began with.
+    lost
+        Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
+    based
+        By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
     """
 
     span: Span
@@ -64,6 +70,9 @@ class Segment:
     version: int = 0
     rounds: int = 0
     filled: int = 0
+    born: int = 0
+    lost: int = 0
+    based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
@@ -99,12 +108,24 @@ class Segment:
                 del self.staged[clock]
 
     def rebase(self, push: Push) -> int:
-        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost."""
+        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost.
+
+        Only a pusher's first push in this life may skip numbers: what is missing later is a gap, whatever it says.
+        That push, sent again, is told the same loss again.
+        """
         key = (push.vector, push.pusher)
-        lost = 0 if push.base is None else max(0, push.base - 1 - self.ledger.get(key, 0))
-        if lost:
-            self.ledger[key] = self.ledger.get(key, 0) + lost
-        return lost
+        base = 0 if push.base is None else push.base
+        if key not in self.based:
+            last = self.ledger.get(key, 0)
+            lost = max(0, base - 1 - last)
+            if push.sequence > last + lost + 1:
+                return 0  # refused as a gap: it leaves no trace
+            self.based[key] = base, lost
+            if lost:
+                self.ledger[key] = last + lost
+                self.lost += lost if push.vector == PARAMETERS else 0
+        first_base, lost = self.based[key]
+        return lost if base == first_base else 0
 
     def skip(self, push: Push) -> None:
         """Count a push as done without its values, so that the pusher's next one is expected."""

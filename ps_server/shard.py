@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .membership import Membership
 from .segment import Outcome, Segment
+
+T = TypeVar("T")
 
 DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
 """Element type of a named vector; float32 where it is not named here."""
@@ -33,7 +35,6 @@ class Counters:
     pushes: int = 0
     pulls: int = 0
     duplicates: int = 0
-    lost: int = 0
 
 
 class Taken(NamedTuple):
@@ -45,6 +46,10 @@ class Taken(NamedTuple):
     outcome: Outcome
     staleness: int
     lost: int
+
+
+def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
+    return version, None if values is None else values.tobytes()
 
 
 class Shard:
@@ -139,8 +144,9 @@ class Shard:
         gone = set(incarnations)
         for segment in self.segments.values():
             with segment.lock:
-                for key in [key for key in segment.ledger if key[1].incarnation in gone]:
-                    del segment.ledger[key]
+                for rows in (segment.ledger, segment.based):
+                    for key in [key for key in rows if key[1].incarnation in gone]:
+                        del rows[key]
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> None:
         """Say who takes part in which round; an older member epoch than the one known is ignored."""
@@ -153,7 +159,13 @@ class Shard:
     # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
-        """One segment of a named vector: its version and its bytes, None where it is not newer than asked.
+        """One segment of a named vector: its version and its bytes, None where it is not newer than asked."""
+        return self.read(vector, index, newer_than, _whole)
+
+    def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
+        """Give one segment of a named vector to `form`, which copies out of it, and return what that makes.
+
+        `form` gets its version and its numbers, None where it is not newer than asked, under the segment's lock.
 
         Raises
         ------
@@ -165,10 +177,10 @@ class Shard:
             values = segment.vectors.get(vector)
             if values is None or not segment.complete:
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
-            version = segment.version
-            data = None if newer_than is not None and version <= newer_than else values.tobytes()
+            held = newer_than is not None and segment.version <= newer_than
+            formed = form(segment.version, None if held else values)
         self.counters.pulls += 1
-        return version, data
+        return formed
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until every round before `clock` is applied to these segments; only with the dial set.
@@ -227,7 +239,7 @@ class Shard:
             if push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness is None:
-                late = max(0, segment.version - read_version)
+                late = max(0, segment.version - max(read_version, segment.born))
                 outcome = segment.apply(push, gradient, offset)
                 staleness = late if outcome is Outcome.APPLIED else 0
             else:
@@ -236,7 +248,6 @@ class Shard:
             self._close_rounds([index])
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
-        self.counters.lost += lost
         return Taken(outcome, staleness, lost)
 
     def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
@@ -301,6 +312,10 @@ class Shard:
         """Version of every segment, by rising index."""
         return [segment.version for _, segment in sorted(self.segments.items())]
 
+    def lost(self) -> list[int]:
+        """Pushes that are gone with earlier lives, of every segment, by rising index."""
+        return [segment.lost for _, segment in sorted(self.segments.items())]
+
     # -- coming back -------------------------------------------------------------------------------------
 
     def load(
@@ -323,5 +338,7 @@ class Shard:
             for target, values in zip(segment.state, state, strict=True):
                 target[:] = values
             segment.version, segment.rounds = version, rounds
+            segment.born = version
+            segment.based.clear()
             segment.ledger = dict(ledger)
             segment.filled = segment.span.length

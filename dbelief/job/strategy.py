@@ -22,6 +22,14 @@ class MomentumRule(Section):
     mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
 
 
+class NesterovRule(Section):
+    """Nesterov's momentum, the rate outside the velocity (torch's sense): v <- mu v + g, w <- w - rate * (g + mu v)."""
+
+    name: Literal["nesterov"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
+    mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
+
+
 class AdagradRule(Section):
     """A <- A + g^2, w <- w - rate * g / (sqrt(A) + eps); no step where A = 0 (DistBelief, section 4.1)."""
 
@@ -41,7 +49,22 @@ class AdamRule(Section):
     eps: NonNegative = Field(default=1e-8, description="Added to the square root; gradient units")
 
 
-Rule = Annotated[SgdRule | MomentumRule | AdagradRule | AdamRule, Field(discriminator="name")]
+class AdamWRule(Section):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): w <- (1 - rate * weight_decay) w, then Adam."""
+
+    name: Literal["adamw"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units")
+    beta1: Decay = Field(default=0.9, description="Decay of the mean gradient per push, without unit")
+    beta2: Decay = Field(default=0.999, description="Decay of the mean square per push, without unit")
+    eps: NonNegative = Field(default=1e-8, description="Added to the square root; gradient units")
+    weight_decay: NonNegative = Field(
+        default=0.01, description="Share of the parameters taken away per unit of rate, once per push"
+    )
+
+
+Rule = Annotated[
+    SgdRule | MomentumRule | NesterovRule | AdagradRule | AdamRule | AdamWRule, Field(discriminator="name")
+]
 
 
 class WarmStart(Section):

@@ -41,6 +41,10 @@ class Adam:
         """Both moments start at 0, which the corrections make up for."""
         return 0.0
 
+    def kept(self, rate: float | np.floating[Any]) -> float:
+        """The factor of w before its step: 1 but in AdamW, and a product with 1 changes no bit."""
+        return 1.0
+
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and both moments in place, compiled (see `Rule.apply`)."""
         _loop(w, g, *states, *self._scalars(rate, step))
@@ -49,7 +53,7 @@ class Adam:
         self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
     ) -> None:
         """Update w and both moments in place, as a formula (see `Rule.apply_reference`)."""
-        pace, root_c2, beta1, rest1, beta2, rest2, eps = map(w.dtype.type, self._scalars(rate, step))
+        kept, pace, root_c2, beta1, rest1, beta2, rest2, eps = map(w.dtype.type, self._scalars(rate, step))
         m, v = states
         with np.errstate(all="ignore"):
             m *= beta1
@@ -57,6 +61,7 @@ class Adam:
             v *= beta2
             v += rest2 * (g * g)
             denominator = xp.sqrt(v) / root_c2 + eps
+            w *= kept
             w -= pace * xp.where(denominator == 0, w.dtype.type(0), m / denominator)
 
     def _scalars(self, rate: float | np.floating[Any], step: int) -> tuple[float, ...]:
@@ -65,14 +70,15 @@ class Adam:
             raise ValueError(f"step is {step}, the first push is step 1")
         pace = float(rate) / (1.0 - self.beta1**step)
         root_c2 = (1.0 - self.beta2**step) ** 0.5
-        return pace, root_c2, self.beta1, 1.0 - self.beta1, self.beta2, 1.0 - self.beta2, self.eps
+        rest1, rest2 = 1.0 - self.beta1, 1.0 - self.beta2
+        return self.kept(rate), pace, root_c2, self.beta1, rest1, self.beta2, rest2, self.eps
 
 
-@fused(states=2, scalars=7)
-def _loop(w, g, m, v, pace, root_c2, beta1, rest1, beta2, rest2, eps):  # type: ignore[no-untyped-def]
+@fused(states=2, scalars=8)
+def _loop(w, g, m, v, kept, pace, root_c2, beta1, rest1, beta2, rest2, eps):  # type: ignore[no-untyped-def]
     for i in range(w.size):
         m[i] = beta1 * m[i] + rest1 * g[i]
         v[i] = beta2 * v[i] + rest2 * (g[i] * g[i])
         denominator = np.sqrt(v[i]) / root_c2 + eps
         quotient = m[i] / denominator
-        w[i] -= pace * (np.float32(0) if denominator == np.float32(0) else quotient)
+        w[i] = kept * w[i] - pace * (np.float32(0) if denominator == np.float32(0) else quotient)

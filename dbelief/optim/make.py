@@ -7,11 +7,15 @@ import numpy as np
 
 from .adagrad import Adagrad
 from .adam import Adam
+from .adamw import AdamW
 from .momentum import Momentum
+from .nesterov import Nesterov
 from .rule import Rule
 from .sgd import SGD
 
-_MAKERS: Mapping[str, Callable[..., Rule]] = {rule.name: rule for rule in (SGD, Momentum, Adagrad, Adam)}
+_MAKERS: Mapping[str, Callable[..., Rule]] = {
+    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)
+}
 
 RULES: tuple[str, ...] = tuple(_MAKERS)
 """Names of the rules."""

@@ -225,7 +225,7 @@ class Rule(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"sgd", "momentum", "adagrad", "adam"; "assign" overwrites"""
+    """"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"; "assign" overwrites"""
     @_builtins.property
     def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """an option left out has the rule's own default"""

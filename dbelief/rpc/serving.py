@@ -12,8 +12,8 @@ from dbelief.errors import Mistake
 
 from .channel import OPTIONS
 
-HANDLERS = 96
-"""Handler threads of a server. Streams hold one each, so this bounds the streams served at a time."""
+HANDLERS = 4096
+"""Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
 
 
 class Server:
@@ -25,6 +25,8 @@ class Server:
         `host:port`; port 0 takes any free one.
     register
         Called with the gRPC server to add services to it.
+    handlers
+        Most threads for calls.
 
     Raises
     ------
@@ -32,11 +34,11 @@ class Server:
         Where the address cannot be bound.
     """
 
-    def __init__(self, listen: str, register: Callable[[grpc.Server], None]) -> None:
+    def __init__(self, listen: str, register: Callable[[grpc.Server], None], handlers: int = HANDLERS) -> None:
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, ("grpc.so_reuseport", 0))
-        self._server = grpc.server(ThreadPoolExecutor(HANDLERS, "handler"), options=options)
+        self._server = grpc.server(ThreadPoolExecutor(handlers, "handler"), options=options)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         try:

@@ -27,6 +27,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 CASES: dict[str, tuple[str, float, dict[str, float], Any, dict[str, Any]]] = {
     "sgd": ("sgd", 0.05, {}, torch.optim.SGD, {}),
     "momentum": ("momentum", 0.01, {"mu": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
+    "nesterov": ("nesterov", 0.01, {"mu": 0.9}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
     "adagrad": ("adagrad", 0.1, {"eps": 0.0, "a0": 0.0}, torch.optim.Adagrad, {"eps": 0.0}),
     "adagrad_eps": (
         "adagrad",
@@ -41,6 +42,13 @@ CASES: dict[str, tuple[str, float, dict[str, float], Any, dict[str, Any]]] = {
         {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
         torch.optim.Adam,
         {"betas": (0.9, 0.999), "eps": 1e-8},
+    ),
+    "adamw": (
+        "adamw",
+        0.01,
+        {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1},
+        torch.optim.AdamW,
+        {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1},
     ),
 }
 

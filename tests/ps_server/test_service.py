@@ -34,8 +34,7 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
         return lambda: list(job.stubs[1].Push(iter(requests)))
 
     def pull(**fields: Any) -> Callable[[], Any]:
-        request = wire.PullRequest(**{"target": job.target(1), "vector": "w", "segments": [20], **fields})
-        return lambda: list(job.stubs[1].Pull(request))
+        return lambda: job.pulled(1, **{"segments": [20], **fields})
 
     opening = job.opening(good, 1)
     elsewhere = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="mnist", shard_epoch=6), SGD))
@@ -49,7 +48,6 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
         push(
             job.opening(dataclasses.replace(good, vector="x"), 1), job.part(20)
         ): "segment 20: the rule applies to 'w'",
-        push(): "a push begins with its opening",
         push(job.part(20)): "a push begins with its opening",
         push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
         push(before, job.part(20)): "is in epoch 6, not 4",
@@ -138,7 +136,7 @@ def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
 
 def test_a_shard_without_segments_says_so() -> None:
     service = ShardService(Metrics("ps"))
-    server = Server("127.0.0.1:0", Job._register(service))
+    server = Server("127.0.0.1:0", service.register)
     channel = open_channel(server.address)
     try:
         code, details = status(lambda: stubs.ParametersStub(channel).Stats(wire.StatsRequest()))

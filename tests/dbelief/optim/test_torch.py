@@ -11,7 +11,7 @@ from dbelief.optim import make_rule
 
 Run = Callable[..., np.ndarray]
 GOLDEN = Path(__file__).parents[2] / "golden"
-CASES = ["sgd", "momentum", "adagrad", "adagrad_eps", "adam"]
+CASES = ["sgd", "momentum", "nesterov", "adagrad", "adagrad_eps", "adam", "adamw"]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,44 @@
+"""Nesterov's momentum: v <- mu v + g; w <- w - rate (g + mu v).
+
+This is the sense of torch.optim.SGD(momentum=mu, nesterov=True), after Sutskever et al. 2013: w is where the next
+gradient is computed, so the step looks ahead along the velocity that this gradient has changed already. As with
+heavy-ball momentum the rate stands outside the velocity.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .fused import fused
+from .momentum import Momentum
+
+
+@dataclass(frozen=True)
+class Nesterov(Momentum):
+    """v <- mu v + g; w <- w - rate (g + mu v), from v = 0; mu as in `Momentum`."""
+
+    name: ClassVar[str] = "nesterov"
+
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
+        """Update w and v in place, compiled (see `Rule.apply`)."""
+        _loop(w, g, *states, rate, self.mu)
+
+    def apply_reference(
+        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
+    ) -> None:
+        """Update w and v in place, as a formula (see `Rule.apply_reference`)."""
+        number = w.dtype.type
+        (v,) = states
+        with np.errstate(all="ignore"):
+            v *= number(self.mu)
+            v += g
+            w -= number(rate) * (g + number(self.mu) * v)
+
+
+@fused(states=1, scalars=2)
+def _loop(w, g, v, rate, mu):  # type: ignore[no-untyped-def]
+    for i in range(w.size):
+        velocity = mu * v[i] + g[i]
+        v[i] = velocity
+        w[i] -= rate * (g[i] + mu * velocity)
