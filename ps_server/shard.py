@@ -326,6 +326,7 @@ class Shard:
         version: int,
         rounds: int,
         ledger: Mapping[tuple[str, Pusher], int],
+        lost: int = 0,
     ) -> None:
         """Put a segment back as a snapshot holds it."""
         segment = self._segment(index)
@@ -340,5 +341,5 @@ class Shard:
             segment.version, segment.rounds = version, rounds
             segment.born = version
             segment.based.clear()
-            segment.ledger = dict(ledger)
+            segment.ledger, segment.lost = dict(ledger), lost
             segment.filled = segment.span.length

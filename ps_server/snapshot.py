@@ -42,7 +42,7 @@ def _row(segment: Segment, rule_state: tuple[str, ...]) -> tuple[dict[str, Any],
         for name, values in zip(rule_state, segment.state, strict=True):
             arrays[_state_key(name)] = values.copy()
         ledger = [[vector, *pusher, last] for (vector, pusher), last in segment.applied_ledger().items()]
-        version, rounds = segment.version, segment.rounds
+        version, rounds, lost = segment.version, segment.rounds, segment.lost
     crc = 0
     for name in sorted(arrays):
         crc = zlib.crc32(arrays[name].data, crc)
@@ -52,6 +52,7 @@ def _row(segment: Segment, rule_state: tuple[str, ...]) -> tuple[dict[str, Any],
         "length": segment.span.length,
         "version": version,
         "rounds": rounds,
+        "lost": lost,
         "ledger": ledger,
         "vectors": sorted(arrays),
         "crc32": crc,
@@ -122,6 +123,7 @@ class Loaded:
     version: int
     rounds: int
     ledger: Mapping[tuple[str, Pusher], int]
+    lost: int
 
 
 def read(folder: Path, set_id: str, job: str, spans: Iterable[Span], rule: Rule) -> Iterator[Loaded]:
@@ -182,7 +184,7 @@ def _read_rows(file: Path, rows: list[dict[str, Any]], rule_state: tuple[str, ..
                     (vector, Pusher(replica, incarnation, rank)): last
                     for vector, replica, incarnation, rank, last in row["ledger"]
                 }
-                yield Loaded(row["index"], arrays, state, row["version"], row["rounds"], ledger)
+                yield Loaded(row["index"], arrays, state, row["version"], row["rounds"], ledger, row["lost"])
     except (OSError, SafetensorError, KeyError) as error:
         raise SnapshotError(f"{file}: cannot be read: {error!r}") from error
 
@@ -191,6 +193,6 @@ def restore(shard: Shard, folder: Path, set_id: str, job: str) -> int:
     """Load the shard's segments from a set, and be ready; returns how many segments."""
     spans = [segment.span for segment in shard.segments.values()]
     for one in read(folder, set_id, job, spans, shard.rule):
-        shard.load(one.index, one.vectors, one.state, one.version, one.rounds, one.ledger)
+        shard.load(one.index, one.vectors, one.state, one.version, one.rounds, one.ledger, one.lost)
     shard.make_ready()
     return len(shard.segments)
