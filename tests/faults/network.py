@@ -1,6 +1,6 @@
 """The network between clients and shards, as bad as a plan says: carried out at the one factory of channels.
 
-It works on iterators of messages, whatever they hold, so it holds for a stream per push and for a stream of many.
+It works on iterators of messages, encoded or not, so it holds for a stream per push and for a stream of many.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ import grpc
 from dbelief.placement import Placement
 from dbelief.rpc import channel as factory
 from dbelief.rpc import parameters as client
+from dbelief.rpc.streams import Streams
 
 from .plan import Fault, Kind, Plan, Way
 
@@ -96,7 +98,7 @@ class Network:
     @contextmanager
     def installed(self) -> Iterator[Network]:
         """Clients made inside go through it; what is late has arrived at the end."""
-        with patch.object(client, "open_channel", self.open_channel):
+        with patch.object(client, "Streams", partial(Streams, self.open_channel)):
             yield self
             self.settle()
 
@@ -132,7 +134,6 @@ class Network:
 
 class _Door(
     grpc.StreamStreamClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
     grpc.UnaryUnaryClientInterceptor,
 ):
     """Where a link's calls pass."""
@@ -141,12 +142,11 @@ class _Door(
         self._link = link
 
     def intercept_stream_stream(self, continuation: Any, details: Any, requests: Iterator[Any]) -> Any:
+        if details.method.endswith("/Pull"):
+            return _Answers(self._link, continuation(details, requests))
         stream = _Stream(self._link, lambda messages: continuation(details, messages))
         stream.begin(requests)
         return stream
-
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return _Answers(self._link, continuation(details, request))
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         fault = self._link.meet(Way.CALL)

@@ -22,7 +22,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.convert import numbers, spans_to_wire
+from dbelief.rpc.convert import spans_to_wire
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
 from ps_server.service import ShardService
@@ -39,14 +39,37 @@ Applied = tuple[int, Pusher, int]
 
 @dataclass
 class Shard:
-    """One life of one shard, in this process."""
+    """One life of one shard, in this process.
+
+    Attributes
+    ----------
+    applied
+        What this life has applied, in order.
+    kept
+        What it holds from earlier lives.
+    """
 
     place: Place
     service: ShardService
     server: Server
     channel: grpc.Channel
     stub: stubs.ParametersStub
-    applied: list[Applied] = field(default_factory=list)
+    applied: list[Applied]
+    kept: list[Applied] = field(default_factory=list)
+
+    @property
+    def history(self) -> list[Applied]:
+        """All pushes that its vectors hold."""
+        return self.kept + self.applied
+
+    def ledger(self) -> dict[tuple[int, Pusher], int]:
+        """By segment and pusher the last push into the parameters."""
+        found = {}
+        for index, segment in self.service.life.loaded().segments.items():
+            with segment.lock:
+                rows = {who: last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS}
+            found.update({(index, who): last for who, last in rows.items()})
+        return found
 
     def close(self) -> None:
         """End it as a killed process ends: calls that run are cut."""
@@ -98,7 +121,7 @@ class Shards:
             Metrics("ps"), record=lambda segment, who, sequence, rate: applied.append((segment, who, sequence))
         )
         service.life.index = place.shard
-        server = Server(listen, lambda server: stubs.add_ParametersServicer_to_server(service, server))
+        server = Server(listen, service.register)
         channel = open_channel(server.address)
         place = replace(place, address=server.address, shard_epoch=next(self._epochs))
         shard = Shard(place, service, server, channel, stubs.ParametersStub(channel), applied)
@@ -124,17 +147,18 @@ class Shards:
             request = wire.SnapshotRequest(command=self.command(), job=JOB, folder=str(folder), set=set_id)
             shard.stub.Snapshot(request)
 
-    def restart(self, number: int, folder: Path, set_id: str, same_port: bool) -> Shard:
-        """Kill a shard and bring it back from its part of a set; returns the life that is over."""
+    def restart(self, number: int, folder: Path, set_id: str, same_port: bool) -> None:
+        """Kill a shard and bring it back from its part of a set."""
         old = self.shards[number]
         old.close()
         new = self._start(old.place, old.server.address if same_port else "127.0.0.1:0")
         request = wire.RestoreRequest(command=self.command(), job=JOB, folder=str(folder), set=set_id)
         new.stub.Restore(request)
+        held = new.ledger()  # nobody knows of the new life yet, so nobody has pushed into it
+        new.kept = [row for row in old.history if row[2] <= held.get((row[0], row[1]), 0)]
         self.configure(new, ready=True)
         self.shards[number] = new
         self._moved()
-        return old
 
     # -- as one who looks --------------------------------------------------------------------------------
 
@@ -144,9 +168,10 @@ class Shards:
         for shard in self.shards:
             target = wire.Target(job=JOB, shard_epoch=shard.place.shard_epoch)
             run = [span.index for span in self.placement.run(shard.place)]
-            for segment in shard.stub.Pull(wire.PullRequest(target=target, vector=PARAMETERS, segments=run)):
+            request = wire.PullRequest(target=target, vector=PARAMETERS, segments=run)
+            for segment in (segment for reply in shard.stub.Pull(iter([request])) for segment in reply.segments):
                 span = self.placement.spans[segment.index]
-                out[span.start : span.stop] = numbers(segment)
+                out[span.start : span.stop] = np.frombuffer(segment.data, np.float32)
         return out
 
     def stats(self) -> list[wire.StatsReply]:
@@ -175,6 +200,7 @@ class Trainer(threading.Thread):
         self.pushed = 0
         self.lost = 0
         self.error: Exception | None = None
+        self._out = np.zeros(gradients.shape[1], np.float32)
         self._versions = shards.unknown()
         self._after = after
         self.client = ShardedParameters(
@@ -187,17 +213,20 @@ class Trainer(threading.Thread):
         )
 
     def run(self) -> None:
-        out = np.zeros(self.gradients.shape[1], np.float32)
         try:
-            for gradient in self.gradients:
-                if self.pushed % 10 == 0:
-                    self._until_answered(lambda: self.client.pull(out, self._versions))
-                push = Push(self.pusher, self.pushed + 1, np.float32(1))
-                self._until_answered(lambda push=push, values=gradient: self._push(push, values))  # type: ignore[misc]
-                self.pushed += 1
+            while self.pushed < len(self.gradients):
+                self.step()
                 self._after(self.pushed)
         except Exception as error:
             self.error = error
+
+    def step(self) -> None:
+        """One push, and before every tenth a pull."""
+        if self.pushed % 10 == 0:
+            self._until_answered(lambda: self.client.pull(self._out, self._versions))
+        push = Push(self.pusher, self.pushed + 1, np.float32(1))
+        self._until_answered(lambda: self._push(push, self.gradients[self.pushed]))
+        self.pushed += 1
 
     def _push(self, push: Push, values: np.ndarray) -> None:
         self.lost += self.client.push(values, self._versions, push).lost

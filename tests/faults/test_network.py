@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dbelief.pushes import PARAMETERS, Push, Pusher
+from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
@@ -47,19 +48,27 @@ class Client:
         yield wire.PushRequest(opening=opening)
         for index in range(SEGMENTS):
             data = np.full(3, index + 1, np.float32).tobytes()
-            yield wire.PushRequest(segment=segments.Segment(index=index, length=3, data=data))
+            yield wire.PushRequest(segments=[segments.Segment(index=index, length=3, data=data)])
 
     def push(self, sequence: int = 1) -> list[wire.PushReply]:
         return list(self.stub.Push(self.messages(sequence)))
 
     def pull(self) -> list[int]:
-        request = wire.PullRequest(target=self.target, vector=PARAMETERS, segments=range(SEGMENTS))
-        return [segment.index for segment in self.stub.Pull(request)]
+        return [segment.index for reply in self.pulling() for segment in reply.segments]
+
+    def pulling(self) -> Any:
+        """A stream with one request, whose answers are read bit by bit."""
+        return self.stub.Pull(iter([wire.PullRequest(target=self.target, vector=PARAMETERS, segments=range(SEGMENTS))]))
 
     @property
     def applied(self) -> list[int]:
         """Segments that have a push, in the order they got it."""
         return [segment for segment, _, _ in self.shard.applied]
+
+
+@pytest.fixture(autouse=True)
+def _a_message_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FULL_BYTES", 1)
 
 
 @pytest.fixture
@@ -162,11 +171,10 @@ def test_a_pull_breaks_and_stands_still(client: Callable[..., Client]) -> None:
 
 def test_a_dropped_pull_is_found_out_by_patience_alone(client: Callable[..., Client]) -> None:
     one = client((Way.PULL, 2, Kind.DROP, 0))
-    request = wire.PullRequest(target=one.target, vector=PARAMETERS, segments=range(SEGMENTS))
-    call = one.stub.Pull(request)
+    call = one.pulling()
     patience = threading.Timer(0.2, call.cancel)
     patience.start()
-    assert [next(call).index, next(call).index] == [0, 1]
+    assert [segment.index for _ in range(2) for segment in next(call).segments] == [0, 1]
     broken(lambda: next(call))
     patience.join()
 
@@ -193,8 +201,8 @@ def test_a_command_that_is_lost_late_or_twice_is_obeyed_once(client: Callable[..
 
 
 def test_an_opening_is_known_by_name_and_in_bytes() -> None:
-    opening = wire.PushRequest(opening=wire.PushOpening(sequence=3))
-    segment = wire.PushRequest(segment=segments.Segment(index=3))
+    segment = wire.PushRequest(segments=[segments.Segment(index=3)])
+    opening = wire.PushRequest(opening=wire.PushOpening(sequence=3), segments=segment.segments)
     assert [is_opening(message) for message in (opening, segment)] == [True, False]
     assert [is_opening(message.SerializeToString()) for message in (opening, segment)] == [True, False]
 
