@@ -5,13 +5,15 @@
 Host 1 runs the coordinator and a shard, host 2 a shard and a worker, host 3 a worker. `hostnet PREFIX N RATE_MBIT
 --delay-ms D --loss-pct L --seconds S` is a program that makes network namespaces PREFIXh1.. with the addresses
 10.77.0.1.. on eth0, joins them by links of that kind, prints "ready", and takes all away when it is told to end; it
-needs root. Way "partition-K" takes the link of host K down for 15 s in the middle of the samples. A run is as it should
-be when every process ended with 0, by itself, and the test accuracy is within 0.5 points of the run on loopback.
+needs root. Way "partition-K" takes the link of host K down for 15 s in the middle of the samples. A shard or worker
+that fails is started again, as compose and Kubernetes do. A run is as it should be when every process ends with 0 in
+the end, none is left, and the test accuracy is within 0.5 points of the run on loopback.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -37,6 +39,7 @@ RATE_MBIT, DELAY_MS, LOSS_PCT = 200.0, 5.0, 1.0
 AWAY_S = 15.0
 POINTS = 0.5
 LIMIT_S = 600.0
+STARTS_AGAIN = 3
 MODEL = '{"layers": [{"dense": 64}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"}'
 
 
@@ -86,6 +89,25 @@ def one(job: Path, fields: dict[str, str], way: str, hostnet: Path | None) -> di
     return row
 
 
+class Member:
+    """The coordinator, a shard or a worker, on its host."""
+
+    def __init__(self, run: Run, name: str, arguments: list[str], prefix: list[str]) -> None:
+        self.name = name
+        self.again = 0
+        self._begin = functools.partial(run.start, name, arguments, prefix)
+        self.process = self._begin()
+
+    def ended(self, coordinator: Member) -> bool:
+        """Whether it has; started again where it failed while the coordinator runs."""
+        code = self.process.poll()
+        if code and coordinator.process.poll() is None and self.again < STARTS_AGAIN:
+            self.again += 1
+            self.process = self._begin()
+            return False
+        return code is not None
+
+
 def follow(run: Run, job: Path, fields: dict[str, str], way: str, prefix: str) -> dict[str, Any]:
     """Start every role where it belongs, cut a host off if that is the way, and wait for their ends."""
 
@@ -97,33 +119,41 @@ def follow(run: Run, job: Path, fields: dict[str, str], way: str, prefix: str) -
 
     sets = [part for field, value in fields.items() for part in ("--set", f"{field}={value}")]
     ready = run.folder / "address"
-    row: dict[str, Any] = {"codes": {}}
+    row: dict[str, Any] = {}
     total = total_samples(job, fields)
+    members: list[Member] = []
+
+    def ended() -> bool | None:
+        """Look after all of them; whether all have ended."""
+        running = [member for member in members if not member.ended(members[0])]
+        return None if running else True
+
+    def half() -> bool | None:
+        return True if ended() or run.samples() >= total // 2 else None
+
     try:
         listen = ["--listen", f"{address(1)}:0", "--ready-file", str(ready)]
-        started = {
-            "coordinator": run.start("coordinator", ["coordinator", str(job.absolute()), *sets, *listen], inside(1))
-        }
+        members.append(Member(run, "coordinator", ["coordinator", str(job.absolute()), *sets, *listen], inside(1)))
         wait_for(lambda: True if ready.exists() else None, "the coordinator", 60.0)
         for name, host in PARTS:
             role, number = name.split("-")
             arguments = [role, "--coordinator", ready.read_text(), "--number", number]
             arguments += ["--listen", f"{address(host)}:0"] if role == "ps" else []
-            started[name] = run.start(name, arguments, inside(host))
+            members.append(Member(run, name, arguments, inside(host)))
         if way.startswith("partition-"):
-            over = started["coordinator"].poll
-            wait_for(lambda: True if run.samples() >= total // 2 or over() is not None else None, "samples", LIMIT_S)
+            host = int(way.removeprefix("partition-"))
+            wait_for(half, "half of the samples", LIMIT_S)
             row["cut_at"] = run.samples()
-            link(prefix, int(way.removeprefix("partition-")), "down")
-            time.sleep(AWAY_S)
-            link(prefix, int(way.removeprefix("partition-")), "up")
-        until_s = time.monotonic() + LIMIT_S
-        for name, process in started.items():
-            row["codes"][name] = None
-            row["codes"][name] = process.wait(max(0.1, until_s - time.monotonic()))
-    except (TimeoutError, subprocess.TimeoutExpired) as error:
+            link(prefix, host, "down")
+            back_s = time.monotonic() + AWAY_S
+            wait_for(lambda: ended() or (True if time.monotonic() > back_s else None), "the link", 2 * AWAY_S)
+            link(prefix, host, "up")
+        wait_for(ended, "the end of the job", LIMIT_S)
+    except TimeoutError as error:
         row["trouble"] = str(error)
     finally:
+        row["codes"] = {member.name: member.process.poll() for member in members}
+        row["started_again"] = {member.name: member.again for member in members if member.again}
         row["left"] = run.end()
     return row
 
@@ -159,11 +189,12 @@ def main() -> None:
     rows = [one(arguments.job, fields, way, None if way == "loopback" else arguments.hostnet) for way in ways]
     calm = next((100 * row["test_accuracy"] for row in rows if row["way"] == "loopback" and row["test_accuracy"]), None)
     title = f"{RATE_MBIT:g} Mbit/s, {DELAY_MS:g} ms, {LOSS_PCT:g} % loss"
-    table = Table("way", "test accuracy", "wall s", "members lost", "wrong", title=title)
+    table = Table("way", "test accuracy", "wall s", "members lost", "started again", "wrong", title=title)
     for row in rows:
         accuracy = "" if row["test_accuracy"] is None else f"{100 * row['test_accuracy']:.2f}"
         wrong = verdict(row, calm)
-        table.add_row(row["way"], accuracy, f"{row['wall_s']:.0f}", str(row.get("members_lost", "")), wrong)
+        again = " ".join(f"{name} {times}" for name, times in row["started_again"].items())
+        table.add_row(row["way"], accuracy, f"{row['wall_s']:.0f}", str(row.get("members_lost", "")), again, wrong)
     Console(stderr=True, width=160).print(table)
     print(json.dumps({"rate_mbit": RATE_MBIT, "delay_ms": DELAY_MS, "loss_pct": LOSS_PCT, "runs": rows}))
     raise SystemExit(1 if any(verdict(row, calm) for row in rows) else 0)

@@ -6,11 +6,10 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 
 from dbelief.errors import Refused, Unreachable
@@ -37,9 +36,24 @@ Applied = tuple[int, Pusher, int]
 """Segment, who, and which of its pushes."""
 
 
-@dataclass
 class Shard:
-    """One life of one shard, in this process.
+    """One life of one shard."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.channel = open_channel(place.address)
+        self.stub = stubs.ParametersStub(self.channel)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.channel.close()
+
+    def inherit(self, former: Shard) -> None:
+        """Restored, and not known to anybody yet: take note of what is here of the life before."""
+
+
+class Served(Shard):
+    """A shard in this process.
 
     Attributes
     ----------
@@ -49,32 +63,33 @@ class Shard:
         What it holds from earlier lives.
     """
 
-    place: Place
-    service: ShardService
-    server: Server
-    channel: grpc.Channel
-    stub: stubs.ParametersStub
-    applied: list[Applied]
-    kept: list[Applied] = field(default_factory=list)
+    def __init__(self, place: Place, listen: str) -> None:
+        self.applied: list[Applied] = []
+        self.kept: list[Applied] = []
+        self.service = ShardService(Metrics("ps"), record=self._note)
+        self.service.life.index = place.shard
+        self.server = Server(listen, self.service.register)
+        super().__init__(replace(place, address=self.server.address))
+
+    def _note(self, segment: int, who: Pusher, sequence: int, rate: float) -> None:
+        self.applied.append((segment, who, sequence))
+
+    def close(self) -> None:
+        """End it as a killed process ends: calls that run are cut."""
+        self.server.close(grace_s=0.0)
+        super().close()
 
     @property
     def history(self) -> list[Applied]:
         """All pushes that its vectors hold."""
         return self.kept + self.applied
 
-    def ledger(self) -> dict[tuple[int, Pusher], int]:
-        """By segment and pusher the last push into the parameters."""
-        found = {}
+    def inherit(self, former: Shard) -> None:
+        assert isinstance(former, Served)
+        held = {}
         for index, segment in self.service.life.loaded().segments.items():
-            with segment.lock:
-                rows = {who: last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS}
-            found.update({(index, who): last for who, last in rows.items()})
-        return found
-
-    def close(self) -> None:
-        """End it as a killed process ends: calls that run are cut."""
-        self.server.close(grace_s=0.0)
-        self.channel.close()
+            held.update({(index, who): last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS})
+        self.kept = [row for row in former.history if row[2] <= held.get((row[0], row[1]), 0)]
 
 
 class Shards:
@@ -86,9 +101,12 @@ class Shards:
         Per shard how many segments it holds.
     length
         Numbers in a segment.
+    start
+        Starts a shard at a place, given where to listen.
     """
 
-    def __init__(self, runs: Sequence[int], length: int = 3) -> None:
+    def __init__(self, runs: Sequence[int], length: int = 3, start: Callable[[Place, str], Shard] = Served) -> None:
+        self._begin = start
         self._commands = itertools.count(1)
         self._epochs = itertools.count(1)
         self._changed = threading.Lock()
@@ -116,18 +134,10 @@ class Shards:
 
     def _start(self, place: Place, listen: str) -> Shard:
         """A new life: a service with the place's segments, not ready yet."""
-        applied: list[Applied] = []
-        service = ShardService(
-            Metrics("ps"), record=lambda segment, who, sequence, rate: applied.append((segment, who, sequence))
-        )
-        service.life.index = place.shard
-        server = Server(listen, service.register)
-        channel = open_channel(server.address)
-        place = replace(place, address=server.address, shard_epoch=next(self._epochs))
-        shard = Shard(place, service, server, channel, stubs.ParametersStub(channel), applied)
+        shard = self._begin(replace(place, shard_epoch=next(self._epochs)), listen)
         run = self.placement.run(place)
         assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True)
-        self.configure(shard, job=JOB, shard_epoch=place.shard_epoch, assignment=assignment)
+        self.configure(shard, job=JOB, shard_epoch=shard.place.shard_epoch, assignment=assignment)
         return shard
 
     def configure(self, shard: Shard, **fields: Any) -> None:
@@ -151,11 +161,10 @@ class Shards:
         """Kill a shard and bring it back from its part of a set."""
         old = self.shards[number]
         old.close()
-        new = self._start(old.place, old.server.address if same_port else "127.0.0.1:0")
+        new = self._start(old.place, old.place.address if same_port else "127.0.0.1:0")
         request = wire.RestoreRequest(command=self.command(), job=JOB, folder=str(folder), set=set_id)
         new.stub.Restore(request)
-        held = new.ledger()  # nobody knows of the new life yet, so nobody has pushed into it
-        new.kept = [row for row in old.history if row[2] <= held.get((row[0], row[1]), 0)]
+        new.inherit(old)
         self.configure(new, ready=True)
         self.shards[number] = new
         self._moved()
@@ -239,6 +248,29 @@ class Trainer(threading.Thread):
             except Unreachable as error:
                 if time.monotonic() > until_s:
                     raise Refused(f"not through within {PATIENCE_S:g} s: {error}") from error
+
+
+class Steps:
+    """Counts what all pushers have pushed; holds back their last push until all that was planned has happened."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._count = 0
+        self._pushed = threading.Condition()
+        self.calm = threading.Event()
+
+    def pushed(self, number: int) -> None:
+        """To be called by a pusher after each push."""
+        with self._pushed:
+            self._count += 1
+            self._pushed.notify_all()
+        if number == self._each - 1:
+            assert self.calm.wait(PATIENCE_S)
+
+    def wait_for(self, step: int) -> None:
+        """Wait until so many are pushed."""
+        with self._pushed:
+            assert self._pushed.wait_for(lambda: self._count >= step, PATIENCE_S), f"step {step} of {self._count}"
 
 
 def integers(seed: int, pushes: int, size: int) -> np.ndarray:

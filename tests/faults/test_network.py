@@ -19,7 +19,7 @@ from dbelief.rpc.convert import push_to_wire
 from tests.faults.closing import check_vector
 from tests.faults.network import Network, is_opening
 from tests.faults.plan import Fault, Kind, Plan, Way
-from tests.faults.shards import JOB, SGD, Shards
+from tests.faults.shards import JOB, SGD, Served, Shards
 
 pytestmark = pytest.mark.processes
 
@@ -31,7 +31,7 @@ class Client:
     """A client of one shard, at the level of messages, behind a network with one fault."""
 
     def __init__(self, shards: Shards, *faults: Fault) -> None:
-        self.shard = shards.shards[0]
+        (self.shard,) = (shard for shard in shards.shards if isinstance(shard, Served))
         self.network = Network(Plan(None, faults))
         address = self.network.places("a", shards.placement).places[0].address
         self.channel = self.network.open_channel(address)

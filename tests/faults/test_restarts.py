@@ -21,13 +21,12 @@ from dbelief.rpc import frames
 from tests.faults.closing import check_ledgers, check_vector
 from tests.faults.network import Network
 from tests.faults.plan import Harm, Kind, Plan, Way, draw_accidents
-from tests.faults.shards import Shards, Trainer, integers, train
+from tests.faults.shards import PATIENCE_S, Served, Shards, Steps, Trainer, integers, train
 
 pytestmark = pytest.mark.processes
 
 RUNS = (9, 4, 2)
 LENGTH = 3
-WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -36,33 +35,11 @@ def _few_segments_in_a_message() -> Iterator[None]:
         yield
 
 
-class Steps:
-    """Counts what all pushers have pushed; holds back their last push until all that was planned has happened."""
-
-    def __init__(self, each: int) -> None:
-        self._each = each
-        self._count = 0
-        self._pushed = threading.Condition()
-        self.calm = threading.Event()
-
-    def pushed(self, number: int) -> None:
-        """To be called by a pusher after each push."""
-        with self._pushed:
-            self._count += 1
-            self._pushed.notify_all()
-        if number == self._each - 1:
-            assert self.calm.wait(WAIT_S)
-
-    def wait_for(self, step: int) -> None:
-        with self._pushed:
-            assert self._pushed.wait_for(lambda: self._count >= step, WAIT_S), f"step {step} of {self._count}"
-
-
 def check_history(shards: Shards, trainers: list[Trainer], what: object) -> list[int]:
     """Every push is there once or lost once; the losses, per segment."""
     gradients = {trainer.pusher: trainer.gradients for trainer in trainers}
     total = sum(len(rows) for rows in gradients.values())
-    history = Counter(row for shard in shards.shards for row in shard.history)
+    history = Counter(row for shard in shards.shards if isinstance(shard, Served) for row in shard.history)
     assert set(history.values()) <= {1}, f"{history.most_common(3)}; {what}"
     expected = np.zeros(shards.placement.size, np.float32)
     held = [0] * len(shards.placement.spans)
@@ -100,7 +77,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
             )
             for who in pushers
         ]
-        crew = threading.Thread(target=train, args=(trainers, WAIT_S + 60))
+        crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S))
         crew.start()
         shards.snapshot(folder / "set-0", "set-0")
         for number, accident in enumerate(plan.accidents, 1):
