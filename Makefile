@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults lint protos verify-protos bench bench-replicas bench-kills wheel clean
+.PHONY: help run test test-faults test-deploy lint protos verify-protos bench bench-replicas bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/d
 
 test-faults: .venv/ready-to-develop ## the long runs of tests/faults: ten thousand pushes through a bad network
 	@$(BIN)/pytest -m faults -rP tests/faults $(ARGS)
+
+test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deployment.md); minutes
+	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
 
 lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
 	@$(BIN)/ruff check --quiet .

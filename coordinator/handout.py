@@ -31,7 +31,7 @@ class Handout:
         self._evaluations = evaluations
         self._progress = progress
         self._rounds = rounds
-        self._warm_replica: int | None = None  # an incarnation
+        self.warm_replica: int | None = None  # an incarnation
 
     def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
         """Something for this life to do; a repeated call, whose answer was lost, gets the same.
@@ -67,9 +67,9 @@ class Handout:
             self._rounds.ask(number, incarnation, next_sequence)
             return None
         if self._progress.warm:
-            if self._warm_replica is None:
-                self._warm_replica = incarnation
-            if self._warm_replica != incarnation:
+            if self.warm_replica is None:
+                self.warm_replica = incarnation
+            if self.warm_replica != incarnation:
                 return None
         room = self._progress.warm_room(self._leases.leased)
         return self._leases.take(number, incarnation, next_sequence, at_most=room)
@@ -78,20 +78,21 @@ class Handout:
         """In lockstep, make the next block if all the living (incarnation by replica) ask for it."""
         if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
             return []
-        return _membership(self._rounds)
+        return [membership(self._rounds)]
 
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""
-        if self._warm_replica == incarnation:
-            self._warm_replica = None
+        if self.warm_replica == incarnation:
+            self.warm_replica = None
 
     def fenced(self, number: int, incarnation: int) -> list[Action]:
         """A life can push nothing more: in lockstep, the others need not wait for it."""
         if self._rounds is None or not self._rounds.died(number, incarnation):
             return []
-        return _membership(self._rounds)
+        return [membership(self._rounds)]
 
 
-def _membership(rounds: Rounds) -> list[Action]:
+def membership(rounds: Rounds) -> SetMembership:
+    """Who takes part in which round, as the shards are told."""
     edges = tuple((clock, tuple(replicas)) for clock, replicas in rounds.membership())
-    return [SetMembership(rounds.member_epoch, edges)]
+    return SetMembership(rounds.member_epoch, edges)

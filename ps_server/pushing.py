@@ -65,6 +65,10 @@ class Pushing:
         reply.lost = max(reply.lost, taken.lost)
         if shard.staleness is not None and not push.assign:
             self._staged.append(part.index)
+        if taken.outcome is Outcome.DUPLICATE:
+            self._metrics.duplicates_total.inc()
+        if taken.lost:
+            self._metrics.lost_total.inc(taken.lost)
         if taken.outcome is Outcome.APPLIED and not push.assign:
             self._metrics.staleness.observe(taken.staleness)
 
@@ -80,7 +84,7 @@ class Pushing:
         self._told = self._reply.acknowledged
         self._reply = wire.PushReply(acknowledged=self._told)
         if ended:
-            self._metrics.pushes_total.labels(self._push.vector).inc(self._told)
+            self._metrics.pushes_total.labels(self._push.vector).inc()
             self._metrics.bytes_total.labels("received").inc(self._received)
 
     def check_life(self) -> None:

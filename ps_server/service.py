@@ -153,7 +153,7 @@ class ShardService(stubs.ParametersServicer):
             together.append(read)
             filled += len(read)
             sent += len(read)
-        self._metrics.pulls_total.labels(request.vector).inc(len(request.segments))
+        self._metrics.pulls_total.labels(request.vector).inc()
         self._metrics.bytes_total.labels("sent").inc(sent)
         yield self._sent(together, request, shard)
 

@@ -99,7 +99,6 @@ def test_a_torn_snapshot_is_refused_or_gives_every_bit(serve: Callable[..., Shar
         check_vector(shards.read(), before, f"seed {seed}, {accident} of {path.name}")
 
 
-@pytest.mark.xfail(reason="a half file stays")
 @pytest.mark.processes
 def test_a_full_disk_costs_a_set_and_nothing_else(serve: Callable[..., Shards], tmp_path: Path) -> None:
     """The shard says so and serves on; the set before is whole; no half file stays."""

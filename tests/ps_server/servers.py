@@ -45,7 +45,8 @@ class Job:
         deadline_s: float = 10.0,
         prepare: Prepare = nothing,
     ) -> None:
-        self.services = [ShardService(Metrics("ps"), deadline_s) for _ in range(2)]
+        self.metrics = [Metrics("ps") for _ in range(2)]
+        self.services = [ShardService(metrics, deadline_s) for metrics in self.metrics]
         for service in self.services:
             prepare(service)
         self.servers = [Server("127.0.0.1:0", service.register) for service in self.services]
@@ -106,6 +107,10 @@ class Job:
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)
+
+    def counted(self, name: str, **labels: str) -> float:
+        """A number of the shards' metrics, summed."""
+        return sum(metrics.value(name, **labels) or 0 for metrics in self.metrics)
 
     def configure(self, number: int, command: wire.Command | None = None, **fields: Any) -> wire.ConfigureReply:
         return self.stubs[number].Configure(wire.ConfigureRequest(command=command or self.command(), **fields))

@@ -124,7 +124,7 @@ class Small:
 
     def __init__(self, handlers: int, staleness: int | None = None) -> None:
         self.service = ShardService(Metrics("ps"), 20.0, handlers=handlers)
-        self.server = Server("127.0.0.1:0", self.service.register, handlers)
+        self.server = Server("127.0.0.1:0", self.service.register, handlers=handlers)
         self.channel = open_channel(self.server.address)
         self.stub = stubs.ParametersStub(self.channel)
         self.commands = itertools.count(1)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import Refused
+from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.segment import Outcome
 
@@ -88,9 +89,9 @@ def test_after_a_shards_new_life_the_base_counts_the_loss(make: Make) -> None:
 def reborn(make: Make, applied: int) -> Any:
     """A shard in a new life, from a snapshot that holds `applied` pushes of A, all of 1."""
     subject = make()
-    for index, segment in subject.shard.segments.items():
+    for segment in subject.shard.segments.values():
         values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
-        subject.shard.load(index, values, (), applied, 0, {(PARAMETERS, A): applied})
+        subject.shard.load(Stored(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
     return subject
 
 
@@ -102,7 +103,7 @@ def test_a_base_counts_what_the_new_life_lacks_and_nothing_else(make: Make, appl
     assert {one.lost for one in taken} == {max(0, acknowledged - applied)}
     assert subject.shard.lost() == [max(0, acknowledged - applied)] * 3
     new = acknowledged >= applied  # else the snapshot was taken after the answer was lost
-    assert subject.shard.versions() == [applied + new] * 3
+    assert [segment.applied for segment in subject.shard.segments.values()] == [applied + new] * 3
     assert subject.shard.ledgers()[PARAMETERS, A] == (max(applied, acknowledged + 1),) * 2
 
 

@@ -143,7 +143,7 @@ def test_a_shard_without_segments_says_so() -> None:
     finally:
         channel.close()
         server.close()
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert code is grpc.StatusCode.ABORTED
     assert details == "a shard without a job: no segments have been given to it yet"
 
 

@@ -46,6 +46,21 @@ def test_the_answer_tells_staleness_duplicates_and_losses(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
+def test_what_happened_is_counted(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    job.client(B).push(job.full(1.0), job.held(1), Push(B, 4, np.float32(1), base=4))
+    client.pull(job.full(np.nan), job.held())
+    assert job.counted("pushes_total", vector="w") == 2 * (1 + 3)  # with the initial values, at each of two shards
+    assert job.counted("pulls_total", vector="w") == 2
+    assert job.counted("duplicates_total") == 40
+    assert job.counted("lost_total") == 3 * 40
+    assert job.counted("bytes_total", direction="received") == 4 * 4 * job.placement.size
+    around = job.counted("bytes_total", direction="sent") - 4 * job.placement.size
+    assert 0 < around < 16 * 40, "a segment's index, version and length"
+
+
 def test_only_newer_segments_are_sent(job: Job) -> None:
     client, out, versions = job.client(A), job.full(np.nan), job.held()
     client.pull(out, versions)
