@@ -25,6 +25,7 @@ from dbelief.sealed import read_sealed, write_sealed
 from dbelief.tensors import DTYPES, Tensor, dtype_name, write_tensors
 
 FORMAT = 2
+_NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
 
 Vectors = Mapping[str, np.dtype[Any]]
 """Names and element types of what a segment holds."""
@@ -36,7 +37,7 @@ class Stored:
 
     Attributes
     ----------
-    version, applied, rounds, ledger
+    version, applied, rounds, lost, ledger
         As in the shard's segment.
     arrays
         Vectors by name, the rule's state among them: (length,) each, valid until the next segment is asked for.
@@ -46,6 +47,7 @@ class Stored:
     version: int
     applied: int
     rounds: int
+    lost: int
     ledger: Mapping[tuple[str, Pusher], int]
     arrays: Mapping[str, np.ndarray]
 
@@ -117,6 +119,7 @@ def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str
         "version": segment.version,
         "applied": segment.applied,
         "rounds": segment.rounds,
+        "lost": segment.lost,
         "ledger": [[vector, *pusher, last] for (vector, pusher), last in segment.ledger.items()],
         "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
         "offset": offset,
@@ -196,9 +199,7 @@ def _check_shape(content: dict[str, Any]) -> None:
     """Raise KeyError or TypeError where a manifest is not made as `write_part` makes it."""
     file, numbers = content["file"], [content["bytes"], content["header_crc32"]]
     for row in content["segments"]:
-        numbers += (
-            row[name] for name in ("index", "start", "length", "version", "applied", "rounds", "offset", "crc32")
-        )
+        numbers += (row[name] for name in _NUMBERS)
         for vector, *counts in row["ledger"]:
             replica, incarnation, rank, last = counts
             numbers += (replica, incarnation, rank, last)
@@ -258,4 +259,4 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> Stored:
         at = end
     ledger = {(vector, Pusher(replica, life, rank)): last for vector, replica, life, rank, last in row["ledger"]}
     span = Span(row["index"], row["start"], row["length"])
-    return Stored(span, row["version"], row["applied"], row["rounds"], ledger, arrays)
+    return Stored(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)

@@ -232,4 +232,5 @@ class Segment:
         self.filled = dict.fromkeys(self.vectors, self.span.length)
         self.based.clear()
         self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
-        self.applied, self.rounds, self.ledger = stored.applied, stored.rounds, dict(stored.ledger)
+        self.applied, self.rounds, self.lost = stored.applied, stored.rounds, stored.lost
+        self.ledger = dict(stored.ledger)

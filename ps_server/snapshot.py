@@ -57,8 +57,8 @@ def _copies(sources: Sequence[Source]) -> Iterator[Stored]:
                 copies[name][:] = values
                 at += values.nbytes
             ledger = {key: last for key, last in segment.applied_ledger().items() if key[0] in arrays}
-            version, applied, rounds = segment.version, segment.applied, segment.rounds
-        yield Stored(segment.span, version, applied, rounds, ledger, copies)
+            counts = segment.version, segment.applied, segment.rounds, segment.lost
+        yield Stored(segment.span, *counts, ledger, copies)
 
 
 def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int) -> int:
