@@ -22,6 +22,7 @@ class Continuation:
     def state(self, shard_epoch: int) -> dict[str, Any]:
         """As of now; JSON holds it."""
         assert self._opening.layout is not None
+        assert self._opening.placement is not None
         rounds = self._training.rounds
         return {
             "leases": self._training.leases.state(),
@@ -31,6 +32,7 @@ class Continuation:
             "sets": self._training.snapshots.count,
             "clock": rounds.clock if rounds else 0,
             "member_epoch": rounds.member_epoch if rounds else 0,
+            "segments": len(self._opening.placement.spans),
             "nominal_length": self._opening.nominal_length,
             "shard_epoch": shard_epoch,
             "layout": self._opening.layout.digest(),

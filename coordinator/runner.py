@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import queue
-import shutil
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from .actions import (
     TakeSnapshot,
 )
 from .job import JobMachine
-from .sets import by_age, write_set
+from .sets import drop_old_sets, write_set
 from .shards import Shards
 from .states import State
 from .summary import summary_of
@@ -274,9 +273,7 @@ class Runner:
         with self._lock:
             state = self._machine.set_state()
         write_set(folder, set_id, self._machine.job.name, state)
-        sets = sorted((path for path in folder.parent.iterdir() if path.is_dir()), key=by_age)
-        for old in sets[: -self._machine.job.snapshots.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        drop_old_sets(folder.parent, self._machine.job.snapshots.keep)
         with self.step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
 

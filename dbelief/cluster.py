@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -104,7 +105,10 @@ class Cluster:
             if time.monotonic() > until_s:
                 raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
             time.sleep(0.02)
-        return (scratch / "address").read_text()
+        address = (scratch / "address").read_text()
+        for line in itertools.takewhile(lambda line: address not in line, coordinator.said()):
+            announce(line)  # what people should know before it begins: sets that are torn
+        return address
 
     def _start_members(self, address: str) -> None:
         record = ["--record", str(self.folder / "record")] * self.job.record

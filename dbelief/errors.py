@@ -11,6 +11,7 @@ DbeliefError
     ├── Unreachable      a peer did not answer within its deadline
     ├── NotFinite        a gradient holds NaN or infinity
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
+    │   └── Torn         a file of it is missing or damaged: an older one may be whole
     └── Interrupted      somebody pressed Ctrl-C: exit code 130
 
 A wrong argument to a function is a ValueError at its door; a broken invariant is an AssertionError.
@@ -64,6 +65,10 @@ class NotFinite(Failure):
 
 class SnapshotError(Failure):
     """A snapshot is torn, belongs to another job, or has a newer format."""
+
+
+class Torn(SnapshotError):
+    """A file of a snapshot is missing or damaged: an older snapshot may be whole."""
 
 
 class Interrupted(Failure):

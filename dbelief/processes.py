@@ -43,12 +43,14 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started: int = 0
     _due_s: float = field(default=0.0, repr=False)
+    _logged: int = field(default=0, repr=False)
 
     def start(self) -> None:
         """Start it, its output appended to its log."""
         command = [sys.executable, "-P", "-m", "dbelief", *self.arguments]
         guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())]
         with open(self.log, "ab") as log:
+            self._logged = log.tell()
             self.process = subprocess.Popen(
                 [*guard, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -71,6 +73,12 @@ class Child:
             self._due_s = 0.0
             self.start()
         return True
+
+    def said(self) -> list[str]:
+        """Lines of its log since it was last started."""
+        with open(self.log, "rb") as log:
+            log.seek(self._logged)
+            return log.read().decode(errors="replace").splitlines()
 
     def last_words(self) -> str:
         """Last line of its log."""

@@ -156,5 +156,5 @@ class Life:
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
         self._obey(request.command)
-        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job)
+        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job, self.epoch)
         return wire.RestoreReply(segments=loaded)

@@ -17,6 +17,7 @@ import numpy as np
 from dbelief.errors import Refused, Unreachable
 from dbelief.layout import Span
 from dbelief.optim import Rule
+from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .membership import Membership
@@ -74,31 +75,20 @@ class Shard:
         self.ready = False
         self.counters = Counters()
         self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
-        self._first = spans[0].start if spans else 0
         self._size = sum(span.length for span in spans)
         self._table = threading.Lock()
         self._turn = threading.Condition()  # a round closed, or members changed
         self._membership = Membership()
         self._fenced: set[int] = set()
-        self._create(PARAMETERS)
-        states = [np.full(self._size, rule.initial(name), np.float32) for name in rule.state]
         for segment in self.segments.values():
-            segment.state = tuple(state[self._slice(segment.span)] for state in states)
+            length = segment.span.length
+            segment.vectors[PARAMETERS] = np.zeros(length, np.float32)
+            segment.state = tuple(np.full(length, rule.initial(name), np.float32) for name in rule.state)
 
     @property
     def size(self) -> int:
         """How many parameters live here."""
         return self._size
-
-    def _slice(self, span: Span) -> slice:
-        return slice(span.start - self._first, span.stop - self._first)
-
-    def _create(self, vector: str) -> None:
-        """Give every segment its slice of a new named vector of zeros."""
-        values = np.zeros(self._size, DTYPES.get(vector, np.float32))
-        for segment in self.segments.values():
-            # A new dict: a snapshot may be going through the one there is.
-            segment.vectors = {**segment.vectors, vector: values[self._slice(segment.span)]}
 
     def _segment(self, index: int) -> Segment:
         try:
@@ -116,12 +106,16 @@ class Shard:
         Refused
             Where initial values are missing; names the first segment without.
         """
-        missing = sorted(index for index, segment in self.segments.items() if not segment.complete)
+        self.check_complete()
+        self.ready = True
+
+    def check_complete(self) -> None:
+        """Raise Refused where initial values are missing; names the first segment without."""
+        missing = sorted(index for index, segment in self.segments.items() if not segment.holds(PARAMETERS))
         if missing:
             raise Refused(
                 f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
             )
-        self.ready = True
 
     def fence(self, incarnations: Iterable[int]) -> None:
         """Refuse these lives from now on; when this returns, their ledgers are final."""
@@ -158,15 +152,14 @@ class Shard:
         Raises
         ------
         Refused
-            Where the segment does not live here or has no such vector.
+            Where the segment does not live here, or has no such vector whole.
         """
         segment = self._segment(index)
         with segment.lock:
-            values = segment.vectors.get(vector)
-            if values is None or not segment.complete:
+            if not segment.holds(vector):
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
             version = segment.version
-            data = None if newer_than is not None and version <= newer_than else values.tobytes()
+            data = None if newer_than is not None and version <= newer_than else segment.vectors[vector].tobytes()
         self.counters.pulls += 1
         return version, data
 
@@ -208,7 +201,7 @@ class Shard:
         gradient
             1-D float32, at most as long as the segment less `offset`; read only during the call.
         read_version
-            Version of this segment that the gradient was computed from.
+            Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
 
         Raises
         ------
@@ -220,14 +213,12 @@ class Shard:
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
             self._gate(push, segment, gradient)
-            if push.vector not in segment.vectors:
-                self._create_once(push.vector)
             lost = segment.rebase(push)
             staleness = 0
             if push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness is None:
-                late = max(0, segment.version - read_version)
+                late = max(0, segment.version - max(read_version, segment.born))
                 outcome = segment.apply(push, gradient, offset)
                 staleness = late if outcome is Outcome.APPLIED else 0
             else:
@@ -262,11 +253,6 @@ class Shard:
             segment.skip(push)
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
         return segment.assign(push, values, offset)
-
-    def _create_once(self, vector: str) -> None:
-        with self._table:
-            if self.segments and any(vector not in s.vectors for s in self.segments.values()):
-                self._create(vector)
 
     def _close_rounds(self, indices: Iterable[int]) -> None:
         """Apply every round that is complete on these segments, and wake those who wait for it."""
@@ -303,25 +289,21 @@ class Shard:
 
     # -- coming back -------------------------------------------------------------------------------------
 
-    def load(
-        self,
-        index: int,
-        vectors: Mapping[str, np.ndarray],
-        state: Sequence[np.ndarray],
-        version: int,
-        rounds: int,
-        ledger: Mapping[tuple[str, Pusher], int],
-    ) -> None:
-        """Put a segment back as a snapshot holds it."""
-        segment = self._segment(index)
-        for name in vectors:
-            if name not in segment.vectors:
-                self._create_once(name)
+    def empty(self) -> None:
+        """Hold nothing that could be read or made ready, until it is loaded."""
+        self.ready = False
+        for segment in self.segments.values():
+            with segment.lock:
+                segment.empty()
+
+    def load(self, stored: Stored, shard_epoch: int) -> None:
+        """Put a segment back as a set holds it, in the life `shard_epoch`.
+
+        Raises
+        ------
+        KeyError
+            Where the set lacks some of the rule's state.
+        """
+        segment = self._segment(stored.span.index)
         with segment.lock:
-            for name, values in vectors.items():
-                segment.vectors[name][:] = values
-            for target, values in zip(segment.state, state, strict=True):
-                target[:] = values
-            segment.version, segment.rounds = version, rounds
-            segment.ledger = dict(ledger)
-            segment.filled = segment.span.length
+            segment.load(stored, shard_epoch)

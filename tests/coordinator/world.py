@@ -31,7 +31,8 @@ from coordinator.job import JobMachine
 from coordinator.states import Evaluate, Shape, State
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
-from dbelief.pushes import PARAMETERS, Pusher
+from dbelief.parts import Stored
+from dbelief.pushes import PARAMETERS
 from ps_server.shard import Shard
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
@@ -88,7 +89,7 @@ def make_job(**changes: Any) -> Job:
 class StoredSet:
     """What a disk holds of a complete set: per segment what a shard wrote, and the coordinator's state."""
 
-    segments: dict[int, tuple[dict[str, np.ndarray], int, int, dict[tuple[str, Pusher], int]]]
+    segments: dict[int, Stored]
     state: dict[str, Any]
 
 
@@ -235,7 +236,8 @@ class World:
             for index, segment in shard.segments.items():
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
-                rows[index] = vectors, segment.version, segment.rounds, segment.applied_ledger()
+                ledger = segment.applied_ledger()
+                rows[index] = Stored(segment.span, segment.version, segment.applied, segment.rounds, ledger, vectors)
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)
@@ -243,8 +245,7 @@ class World:
     def _restore(self, stored: StoredSet) -> None:
         for shard in self.shards:
             for index in shard.segments:
-                vectors, version, rounds, ledger = stored.segments[index]
-                shard.load(index, vectors, (), version, rounds, ledger)
+                shard.load(stored.segments[index], self.machine.shard_epoch)
             shard.make_ready()
 
     def after_crash(self, **changes: Any) -> World:
