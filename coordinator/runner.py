@@ -24,6 +24,7 @@ from dbelief.report.curves import draw_curves
 from dbelief.report.events import EventLog, read_events
 from dbelief.report.summary import write_summary
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.sets import drop_old_sets, write_set
 
 from .actions import (
     Action,
@@ -38,7 +39,6 @@ from .actions import (
     TakeSnapshot,
 )
 from .job import JobMachine
-from .sets import drop_old_sets, write_set
 from .shards import Shards
 from .states import State
 from .summary import summary_of

@@ -7,9 +7,9 @@ from pathlib import Path
 from dbelief.console import announce
 from dbelief.data import load
 from dbelief.job import Job
+from dbelief.sets import newest_count, newest_set, set_aside
 
 from .job import JobMachine
-from .sets import newest_count, newest_set, set_aside
 from .states import Shape
 
 
