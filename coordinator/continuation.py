@@ -22,15 +22,15 @@ class Continuation:
     def state(self, shard_epoch: int) -> dict[str, Any]:
         """As of now; JSON holds it."""
         assert self._opening.layout is not None
-        rounds = self._training.rounds
+        dial = self._training.rounds or self._training.clocks
         return {
             "leases": self._training.leases.state(),
             "progress": self._training.progress.state(),
             "incarnations": self._members.incarnations,
             "pushes_twice": self._training.pushes_twice,
             "sets": self._training.snapshots.count,
-            "clock": rounds.clock if rounds else 0,
-            "member_epoch": rounds.member_epoch if rounds else 0,
+            "clock": dial.clock if dial else 0,
+            "member_epoch": dial.member_epoch if dial else 0,
             "nominal_length": self._opening.nominal_length,
             "shard_epoch": shard_epoch,
             "layout": self._opening.layout.digest(),
@@ -57,6 +57,7 @@ class Continuation:
         twice, corrections = self._training.leases.restore(state["leases"], ledgers)
         self._training.pushes_twice = state["pushes_twice"] + twice
         self._training.progress.restore(state["progress"], corrections)
-        rounds = self._training.rounds
-        if rounds is not None:
-            rounds.clock, rounds.member_epoch = state["clock"], state["member_epoch"]
+        dial = self._training.rounds or self._training.clocks
+        if dial is not None:
+            # Nobody is a member yet, which is news for the shards.
+            dial.clock, dial.member_epoch = state["clock"], state["member_epoch"] + 1

@@ -246,9 +246,9 @@ class Runner:
             with self.step() as (machine, now_s):
                 machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
         elif isinstance(action, SetMembership):
-            self._shards.set_membership(action.member_epoch, action.rounds)
+            clock = self._shards.set_membership(action.member_epoch, action.rounds)
             with self.step() as (machine, _):
-                machine.membership_set(action.member_epoch)
+                machine.membership_set(action.member_epoch, clock)
         elif isinstance(action, Export):
             self._export(action.vector)
         elif isinstance(action, Finish):
@@ -256,9 +256,7 @@ class Runner:
 
     def _assign(self, action: AssignShards) -> None:
         job = self._machine.job
-        rule, staleness = job.strategy.rule, job.strategy.staleness
-        options = rule.model_dump(exclude={"name", "rate"})
-        self._shards.assign(action.placement, rule.name, options, staleness, job.record, job.deadlines.progress_s)
+        self._shards.assign(action.placement, job.strategy, job.record, job.deadlines.progress_s)
         with self.step() as (machine, now_s):
             machine.assigned(now_s)
 

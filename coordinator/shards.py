@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from dbelief.job import Downpour
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
@@ -56,24 +57,25 @@ class Shards:
     def _places(self) -> Sequence[Place]:
         return self.placement.places if self.placement is not None else ()
 
-    def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> None:
+    def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
+        replies = []
         for place in self._places():
             request = build(place)
             request.command.CopyFrom(self._command())
             with named_errors(f"shard {place.shard} at {place.address}"):
-                self._stub(place).Configure(request, timeout=TIMEOUT_S, wait_for_ready=True)
+                replies.append(self._stub(place).Configure(request, timeout=TIMEOUT_S, wait_for_ready=True))
+        return replies
 
     def assign(
         self,
         placement: Placement,
-        rule: str,
-        options: dict[str, float],
-        staleness: int | None,
+        strategy: Downpour,
         record: bool,
         progress_s: float | None = None,
     ) -> None:
         """Give every shard its segments, its rule and its life."""
         self.placement = placement
+        rule = segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"}))
 
         def build(place: Place) -> wire.ConfigureRequest:
             return wire.ConfigureRequest(
@@ -82,8 +84,9 @@ class Shards:
                 placement_epoch=placement.epoch,
                 assignment=wire.Assignment(
                     segments=spans_to_wire(placement.run(place)),
-                    rule=segments.Rule(name=rule, options=options),
-                    staleness=staleness,
+                    rule=rule,
+                    staleness=strategy.staleness,
+                    staleness_aware=strategy.staleness_aware,
                     record=record,
                     progress_s=progress_s,
                 ),
@@ -95,13 +98,14 @@ class Shards:
         """Let the shards accept pushes by the rule."""
         self._configure(lambda place: wire.ConfigureRequest(ready=True))
 
-    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Say who takes part in which round."""
+    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Sequence[int]]]) -> int:
+        """Say who takes part in which clock; returns the highest clock that was pushed to any shard."""
         membership = wire.Membership(
             member_epoch=member_epoch,
             rounds=[wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in rounds],
         )
-        self._configure(lambda place: wire.ConfigureRequest(membership=membership))
+        replies = self._configure(lambda place: wire.ConfigureRequest(membership=membership))
+        return max((reply.clock for reply in replies), default=0)
 
     def fence(self, number: int, incarnation: int) -> tuple[int, int]:
         """Refuse a life, read what it had pushed into "w", and forget it; (lowest, highest) over all segments."""

@@ -12,6 +12,7 @@ from dbelief.schedule import total_samples
 
 from .accounts import Accounts
 from .actions import Action, Note, TakeSnapshot
+from .clocks import Clocks
 from .evaluations import Evaluations
 from .handout import Handout
 from .leases import Leases
@@ -52,11 +53,12 @@ class Training:
         self.leases = Leases(shape.train, self.total or unbounded, lease_size(job, shape), cadence(job))
         self.progress = progress(job, shape, self.total)
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
+        self.clocks = Clocks() if job.strategy.staleness else None
         self.evaluations = Evaluations()
         self.snapshots = Snapshots(job.snapshots.every_s)
         self.pushes_twice = 0
         self._accounts = Accounts(self.leases)
-        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds)
+        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -77,6 +79,17 @@ class Training:
         """See `Handout.work`."""
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
         return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
+
+    def news(self) -> list[Action]:
+        """See `Handout.news`."""
+        return self._handout.news()
+
+    def membership_set(self, member_epoch: int, clock: int) -> None:
+        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        if self.clocks is not None:
+            self.clocks.answered(member_epoch, clock)
+        elif self.rounds is not None and member_epoch == self.rounds.member_epoch:
+            self.rounds.armed = True
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
         """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""

@@ -51,7 +51,10 @@ class Segment:
     version
         Pushes that the rule has applied to "w".
     rounds
-        With the dial at 0: rounds applied, which is the clock that the next round has.
+        With the dial at 0: rounds applied, which is the clock that the next round has. At N >= 1: clocks that anybody
+        has passed.
+    passed
+        With the dial at N >= 1: per member, as a replica number, the clocks it has passed; it has pushed all below.
     filled
         How many numbers of "w", from its first, have initial values.
     """
@@ -63,6 +66,7 @@ class Segment:
     state: tuple[np.ndarray, ...] = ()
     version: int = 0
     rounds: int = 0
+    passed: dict[int, int] = field(default_factory=dict)
     filled: int = 0
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
@@ -121,17 +125,17 @@ class Segment:
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.APPLIED
 
-    def apply(self, push: Push, gradient: np.ndarray, offset: int) -> Outcome:
-        """Apply the rule to a part of "w", exactly once for each number of a pusher."""
+    def apply(self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32) -> Outcome:
+        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher."""
         if not self.expect(push):
             return Outcome.DUPLICATE
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
-        self.rule.apply(self.vectors[push.vector][part], gradient, states, push.rate, self.version + 1)
+        self.rule.apply(self.vectors[push.vector][part], gradient, states, rate, self.version + 1)
         self.version += 1
         self.ledger[push.vector, push.pusher] = push.sequence
         if self.on_apply is not None:
-            self.on_apply(self.span.index, push.pusher, push.sequence, float(push.rate))
+            self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
 
     def stage(self, push: Push, gradient: np.ndarray) -> Outcome:

@@ -85,6 +85,7 @@ class ShardService(stubs.ParametersServicer):
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
             raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
+            shard.heard(request.pusher.replica, request.clock)
             self._wait(shard, list(request.segments), request.clock)
         known: list[int | None] = list(request.if_newer_than) or [None] * len(request.segments)
         sent = 0
@@ -120,14 +121,14 @@ class ShardService(stubs.ParametersServicer):
             reply.duplicates += taken.outcome is Outcome.DUPLICATE
             reply.staleness += taken.staleness
             reply.lost = max(reply.lost, taken.lost)
-            if shard.staleness is not None and not push.assign:
+            if shard.staleness == 0 and not push.assign:
                 staged.append(request.segment.index)
             elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
                 yield reply
                 reply = wire.PushReply(acknowledged=reply.acknowledged)
             if taken.outcome is Outcome.APPLIED and not push.assign:
                 self._metrics.staleness.observe(taken.staleness)
-        if staged:  # with the dial, a push is done when its round is applied
+        if staged:  # with the dial at 0, a push is done when its round is applied
             self._wait(shard, staged, push.clock + 1)
         self._metrics.pushes_total.labels(push.vector).inc(reply.acknowledged)
         self._metrics.bytes_total.labels("received").inc(received)
