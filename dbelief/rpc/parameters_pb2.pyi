@@ -304,7 +304,7 @@ class PullRequest(_message.Message):
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
-    """with the dial: wait until all members pushed clock - N - 1; default 0"""
+    """with the dial: the last clock that will be computed from it. Waits until all"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -319,7 +319,9 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
-        """who asks; absent for a reader that is no member"""
+        """members passed clock - N - 1; says the asker passed all below clock - N
+        who asks; absent for a reader that is no member
+        """
 
     def __init__(
         self,
