@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint protos verify-protos bench bench-replicas wheel clean
+.PHONY: help run test test-deploy lint protos verify-protos bench bench-replicas wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; r
 
 test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
 	@$(BIN)/pytest $(ARGS)
+
+test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deployment.md); minutes
+	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
 
 lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
 	@$(BIN)/ruff check --quiet .

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
 from .leases import Leases
 from .states import Told
 
@@ -13,6 +17,18 @@ class Accounts:
         self._leases = leases
         self._of_lease: dict[int, Told] = {}
         self._of_client: dict[int, Told] = {}  # by incarnation
+
+    def state(self) -> dict[str, Any]:
+        """All of it; JSON holds it."""
+        return {
+            "of_lease": [asdict(told) for told in self._of_lease.values()],
+            "of_client": [[incarnation, asdict(told)] for incarnation, told in self._of_client.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator."""
+        self._of_lease = {fields["lease"]: Told(**fields) for fields in state["of_lease"]}
+        self._of_client = {incarnation: Told(**fields) for incarnation, fields in state["of_client"]}
 
     def new(self, incarnation: int, told: Told) -> Told | None:
         """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbelief.placement import Placement
+from dbelief.placement import Place, Placement
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MakeReady:
 
 @dataclass(frozen=True)
 class Fence:
-    """Refuse a dead life on every shard, read what it had pushed, and forget its ledger rows."""
+    """Refuse a dead life on every shard, and read what it had pushed."""
 
     number: int
     incarnation: int
@@ -49,6 +49,36 @@ class SetMembership:
 
     member_epoch: int
     rounds: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Drop the ledger rows of a life whose work is settled, durably."""
+
+    number: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Revive:
+    """Bring a shard back in another process: its segments, the newest set, whom to refuse, who takes part.
+
+    Attributes
+    ----------
+    incarnation
+        Of the member that is to be this shard.
+    set_id
+        None before there is any set: then it waits for initial values.
+    fenced, settled
+        Lives of pushers that are over; of those whose work is settled, ledger rows are dropped too.
+    """
+
+    place: Place
+    incarnation: int
+    set_id: str | None
+    fenced: tuple[int, ...]
+    settled: tuple[int, ...]
+    membership: SetMembership | None
 
 
 @dataclass(frozen=True)
@@ -71,4 +101,5 @@ class Finish:
     """Close the run folder and let the shards end."""
 
 
-Action = AssignShards | Restore | TakeSnapshot | MakeReady | Fence | SetMembership | Export | Note | Finish
+ShardAction = AssignShards | Restore | TakeSnapshot | MakeReady | Fence | Forget | SetMembership | Export
+Action = ShardAction | Revive | Note | Finish

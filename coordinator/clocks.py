@@ -12,7 +12,9 @@ slowest, and to spare them that is what a dial above 0 is for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -63,11 +65,13 @@ class Clocks:
             del self._members[replica]
             self.member_epoch += 1
 
-    def news(self) -> list[tuple[int, list[int]]] | None:
-        """Who is a member, from clock 0 on, where the shards are to be told; each time once."""
-        if self._told == self.member_epoch:
-            return None
-        self._told = self.member_epoch
+    def news(self) -> bool:
+        """Whether the shards are to be told of the members; each time once."""
+        told, self._told = self._told, self.member_epoch
+        return told != self.member_epoch
+
+    def membership(self) -> list[tuple[int, list[int]]]:
+        """Who is a member, from clock 0 on."""
         return [(0, sorted(self._members))]
 
     def answered(self, member_epoch: int, clock: int) -> None:
@@ -75,3 +79,13 @@ class Clocks:
         for member in self._members.values():
             if member.clock is None and member.since <= member_epoch:
                 member.clock = clock
+
+    def state(self) -> dict[str, Any]:
+        """All of it; JSON holds it."""
+        members = [[replica, asdict(member)] for replica, member in self._members.items()]
+        return {"clock": self.clock, "member_epoch": self.member_epoch, "members": members}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator; the shards are told anew."""
+        self.clock, self.member_epoch = state["clock"], state["member_epoch"]
+        self._members = {replica: Member(**member) for replica, member in state["members"]}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from dbelief.pushes import PARAMETERS
 
 from .evaluations import Evaluations
@@ -52,6 +55,26 @@ class Ending:
             self._test()
         return True
 
+    def state(self) -> dict[str, Any]:
+        """How far it has come; JSON holds it."""
+        return {"step": int(self.step), "vector": self.vector, "evaluate": self.evaluate, "exported": self.exported}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator."""
+        self.step, self.vector = Closing(state["step"]), state["vector"]
+        self.evaluate, self.exported = state["evaluate"], state["exported"]
+
+    def again(self) -> None:
+        """A shard died: the steps that read it are taken again, as far as replicas are still there to take them."""
+        self.exported = False
+        if self.step is Closing.TEST:
+            self.step = Closing.VALIDATE
+        elif self.step > Closing.TEST:
+            self.step = Closing.TEST
+            tested, self.vector = self.vector, self._result()
+            if self.vector != tested:
+                self._progress.test = None  # those parameters are gone
+
     def _validate(self) -> None:
         last = self._progress.last
         # One that waits here was asked for before the last pushes, or could not be kept: it is asked for anew.
@@ -60,9 +83,11 @@ class Ending:
         if self.evaluate and self._shape.validation and due:
             self._evaluations.ask("validation", PARAMETERS)
 
-    def _test(self) -> None:
+    def _result(self) -> str:
         best = self._progress.best
-        if self._progress.keep_best and best is not None:
-            self.vector = best.vector
+        return best.vector if self._progress.keep_best and best is not None else PARAMETERS
+
+    def _test(self) -> None:
+        self.vector = self._result()
         if self.evaluate and self._shape.test:
             self._evaluations.ask("test", self.vector)

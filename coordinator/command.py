@@ -5,24 +5,40 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals, pairs, serve_metrics, write_address
-from dbelief.errors import DbeliefError
+from dbelief.errors import Unreachable
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 if TYPE_CHECKING:
+    from dbelief.clock import Clock
     from dbelief.registry import Registry
 
 
 @click.command("coordinator")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
-@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--listen", default="127.0.0.1:7070", show_default=True, help="Address to listen on; port 0: any free.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    envvar="DBELIEF_SET",
+    show_envvar=True,
+    help="Replace a field of the job file.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:7070",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
 @click.option(
     "--registry",
     "registry_url",
@@ -30,8 +46,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="redis://, rediss:// or unix:// URL, where the job's state survives; memory: keeps it in this process.",
 )
+@click.option(
+    "--name",
+    default=None,
+    help="What this coordinator is called, however often it is started: it need not wait for its earlier life's lease.",
+)
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
 @click.option(
     "--run-folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
@@ -39,17 +61,24 @@ if TYPE_CHECKING:
     help="A run folder made before.",
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
+@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the registry.")
 def command(
     job_file: Path,
     overrides: tuple[str, ...],
     listen: str,
     registry_url: str,
+    name: str | None,
     metrics_listen: str | None,
     resume: bool,
+    fresh: bool,
     run_folder: Path | None,
     ready_file: Path | None,
+    patience: float,
 ) -> None:
-    """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end."""
+    """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.
+
+    Where the registry knows an unfinished run of it, go on with that; while another coordinator leads it, stand by.
+    """
     prepare_process()
     limit_threads(1)
     with exits_cleanly(), on_signals() as interrupted:
@@ -58,10 +87,13 @@ def command(
             overrides,
             listen,
             registry_url,
+            name,
             metrics_listen,
             resume,
+            fresh,
             run_folder,
             ready_file,
+            patience,
             interrupted,
         )
     raise SystemExit(code)
@@ -72,24 +104,29 @@ def _run(
     overrides: tuple[str, ...],
     listen: str,
     registry_url: str,
+    name: str | None,
     metrics_listen: str | None,
     resume: bool,
+    fresh: bool,
     run_folder: Path | None,
     ready_file: Path | None,
+    patience: float,
     interrupted: threading.Event,
 ) -> int:
     from dbelief.clock import SystemClock
-    from dbelief.errors import Refused
+    from dbelief.errors import Interrupted
     from dbelief.job import load_job
     from dbelief.metrics import Metrics
     from dbelief.registry import open_registry
-    from dbelief.report.folder import held, prepare_folder
+    from dbelief.report.folder import found_at, held
+    from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
-    from .runner import LEASE_TTL_S, Runner
+    from .leadership import Leadership
+    from .runner import Runner
     from .service import CoordinatorService
-    from .start import make_machine
+    from .start import start
     from .states import State
 
     clock = SystemClock()
@@ -97,33 +134,43 @@ def _run(
     with ExitStack() as stack:
         registry = open_registry(registry_url, clock)
         stack.callback(registry.close)
-        owner = f"{socket.gethostname()}:{os.getpid()}"
-        epoch = registry.acquire(job.name, owner, LEASE_TTL_S)
-        if epoch is None:
-            holder = registry.holder(job.name)
-            who = f"{holder[0]}, for {holder[1]:.0f} s" if holder else "somebody"
-            raise Refused(f"job {job.name!r} is led by {who}; end that coordinator first, or wait")
-        stack.callback(_release, registry, job.name, epoch)
+        _wait_for(registry, job.name, patience, clock)
+        owner = name or f"{socket.gethostname()}:{os.getpid()}"
+        leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
+        if leadership is None:
+            raise Interrupted(f"stopped while standing by for job {job.name}")
+        stack.callback(leadership.release)
         # Only its leader may touch the run folder: another coordinator may be writing into it.
-        folder = run_folder or prepare_folder(job, resume)
-        stack.enter_context(held(folder))
+        begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())
+        stack.enter_context(held(begun.folder))
         metrics = Metrics("coordinator")
         stack.callback(metrics.close)
-        machine = make_machine(job, folder, resume)
-        runner = Runner(machine, folder, registry, epoch, metrics, clock)
+        runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s)
         service = CoordinatorService(runner)
-        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
+        server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
         serve_metrics(metrics.serve, metrics_listen)
-        announce(f"coordinator of job {job.name} on {server.address}, leader epoch {epoch}, run folder {folder}")
+        announce(
+            f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
+            f"run folder {begun.folder}"
+        )
+        stack.enter_context(found_at(begun.folder, server.address))
         if ready_file is not None:
             write_address(ready_file, server.address)
         state = runner.run(interrupted)
-        announce(f"job {job.name} {state.value}: {machine.reason}")
+        announce(f"job {job.name} {state.value}: {begun.machine.reason}")
     return 0 if state is State.DONE else 1
 
 
-def _release(registry: Registry, job: str, epoch: int) -> None:
-    """Let another lead the job; where that cannot be told, the lease runs out by itself."""
-    with suppress(DbeliefError):
-        registry.release(job, epoch)
+def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock) -> None:
+    """Wait for a registry that was started beside this process, and may come up later."""
+    until_s = clock.now() + patience_s
+    while True:
+        try:
+            registry.holder(job)
+            return
+        except Unreachable as error:
+            if clock.now() >= until_s:
+                raise
+            announce(f"{error}; waiting for it, for up to {patience_s:g} s")

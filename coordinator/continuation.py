@@ -22,7 +22,8 @@ class Continuation:
     def state(self, shard_epoch: int) -> dict[str, Any]:
         """As of now; JSON holds it."""
         assert self._opening.layout is not None
-        dial = self._training.rounds or self._training.clocks
+        assert self._opening.placement is not None
+        dial = self._training.dial
         return {
             "leases": self._training.leases.state(),
             "progress": self._training.progress.state(),
@@ -31,6 +32,7 @@ class Continuation:
             "sets": self._training.snapshots.count,
             "clock": dial.clock if dial else 0,
             "member_epoch": dial.member_epoch if dial else 0,
+            "segments": len(self._opening.placement.spans),
             "nominal_length": self._opening.nominal_length,
             "shard_epoch": shard_epoch,
             "layout": self._opening.layout.digest(),
@@ -57,7 +59,7 @@ class Continuation:
         twice, corrections = self._training.leases.restore(state["leases"], ledgers)
         self._training.pushes_twice = state["pushes_twice"] + twice
         self._training.progress.restore(state["progress"], corrections)
-        dial = self._training.rounds or self._training.clocks
+        dial = self._training.dial
         if dial is not None:
             # Nobody is a member yet, which is news for the shards.
             dial.clock, dial.member_epoch = state["clock"], state["member_epoch"] + 1

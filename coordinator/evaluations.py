@@ -8,6 +8,9 @@ asked --take--> given --told--> over, or keeping --kept--> over
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from dbelief.pushes import PARAMETERS
 
@@ -84,6 +87,26 @@ class Evaluations:
         """The parameters lie whole on the shards; what they reached."""
         best, _ = self._keeping.pop(lease_id, (None, 0))
         return best
+
+    def forget_vectors(self) -> None:
+        """Named vectors may be gone: what is being kept is not, and what was to be read from them is not asked."""
+        self._keeping.clear()
+        self._asked = deque(asked for asked in self._asked if asked[1] == PARAMETERS)
+        self._given = {n: (lease, own) for n, (lease, own) in self._given.items() if lease.vector == PARAMETERS}
+
+    def state(self) -> dict[str, Any]:
+        """All of it; JSON holds it."""
+        return {
+            "asked": list(self._asked),
+            "given": [[asdict(lease), owner] for lease, owner in self._given.values()],
+            "keeping": [[n, asdict(best), owner] for n, (best, owner) in self._keeping.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator."""
+        self._asked = deque((name, vector) for name, vector in state["asked"])
+        self._given = {fields["id"]: (Evaluate(**fields), owner) for fields, owner in state["given"]}
+        self._keeping = {n: (Best(**fields), owner) for n, fields, owner in state["keeping"]}
 
     def gone(self, incarnation: int) -> None:
         """A life is over: what it evaluated is for another."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from dbelief.work import Lease
 
@@ -42,7 +42,7 @@ class Handout:
         self._progress = progress
         self._rounds = rounds
         self._clocks = clocks
-        self._warm_replica: int | None = None  # an incarnation
+        self.warm_replica: int | None = None  # an incarnation
 
     def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
         """Something for this life to do; a repeated call, whose answer was lost, gets the same.
@@ -80,9 +80,9 @@ class Handout:
             self._rounds.ask(number, incarnation, next_sequence)
             return None
         if self._progress.warm:
-            if self._warm_replica is None:
-                self._warm_replica = incarnation
-            if self._warm_replica != incarnation:
+            if self.warm_replica is None:
+                self.warm_replica = incarnation
+            if self.warm_replica != incarnation:
                 return None
         room = self._progress.warm_room(self._leases.leased)
         if self._clocks is None:
@@ -101,17 +101,16 @@ class Handout:
         """In lockstep, make the next block if all the living (incarnation by replica) ask for it."""
         if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
             return []
-        return [_action(self._rounds.member_epoch, self._rounds.membership())]
+        return [membership(self._rounds)]
 
     def news(self) -> list[Action]:
         """With `staleness: N`, what the shards are to be told of members who came or went as they asked for work."""
-        members = self._clocks.news() if self._clocks is not None else None
-        return [_action(self._clocks.member_epoch, members)] if self._clocks is not None and members else []
+        return [membership(self._clocks)] if self._clocks is not None and self._clocks.news() else []
 
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""
-        if self._warm_replica == incarnation:
-            self._warm_replica = None
+        if self.warm_replica == incarnation:
+            self.warm_replica = None
 
     def fenced(self, number: int, incarnation: int) -> list[Action]:
         """A life can push nothing more: with a dial, the others need not wait for it."""
@@ -120,8 +119,10 @@ class Handout:
             return self.news()
         if self._rounds is None or not self._rounds.died(number, incarnation):
             return []
-        return [_action(self._rounds.member_epoch, self._rounds.membership())]
+        return [membership(self._rounds)]
 
 
-def _action(member_epoch: int, members: Sequence[tuple[int, Sequence[int]]]) -> Action:
-    return SetMembership(member_epoch, tuple((clock, tuple(replicas)) for clock, replicas in members))
+def membership(dial: Rounds | Clocks) -> SetMembership:
+    """Who takes part in which clock, as the shards are told."""
+    edges = tuple((clock, tuple(replicas)) for clock, replicas in dial.membership())
+    return SetMembership(dial.member_epoch, edges)

@@ -14,15 +14,16 @@ from typing import Any
 from dbelief.errors import Refused
 from dbelief.job import Job
 from dbelief.layout import Layout
-from dbelief.placement import Placement
+from dbelief.placement import Place, Placement
 from dbelief.work import Lease
 
-from .actions import Action, AssignShards, Export, Fence, Finish, MakeReady, Note, Restore
+from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Note, Restore
 from .closing import Ending
 from .continuation import Continuation
 from .members import Member, Members
 from .opening import Opening
 from .patience import Patience
+from .recovery import Recovery
 from .states import Closing, Evaluate, Shape, State, Stop, Told, Work
 from .training import Training
 
@@ -67,9 +68,13 @@ class JobMachine:
         self.opening = Opening(job.shards, resume[1] if resume else None)
         self.ending = Ending(shape, self.progress, self.training.evaluations)
         self.continuation = Continuation(self.opening, self.members, self.training)
+        self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
         self.patience = Patience(self.members, job.deadlines.join_s, job.shards, job.replicas, resume is not None)
         self.shard_epoch = first_shard_epoch
-        self.members_lost = 0
+        self.died: list[str] = []
+        self.commit_due = True
+        self.finished = False
+        self.resumes = resume is not None
         self._resume = resume
         if resume is not None:
             self.continuation.begin(*resume)
@@ -90,6 +95,11 @@ class JobMachine:
         return self.training.pushes_twice
 
     @property
+    def members_lost(self) -> int:
+        """How many lives of members ended without a goodbye."""
+        return len(self.died)
+
+    @property
     def best_at_end(self) -> str:
         """The named vector that is the job's result."""
         return self.ending.vector
@@ -105,15 +115,17 @@ class JobMachine:
         now_s: float,
         layout: Layout | None = None,
         source_digest: str = "",
-        highest_epoch: int = 0,
         wish: int | None = None,
+        again: bool = False,
     ) -> Member:
-        """Take a member in.
+        """Take a member in; `again`: an earlier life under this name is over.
 
         Raises
         ------
         Refused
-            A shard too many, a layout or source other than the job's, or a job that is over.
+            A layout or source other than the job's, or a job that is over.
+        Full
+            A shard too many.
         """
         if self.over:
             raise Refused(f"job {self.job.name!r} is over: {self.reason}")
@@ -121,12 +133,16 @@ class JobMachine:
             if layout is None:
                 raise Refused("a replica joins with its model's layout")
             self.opening.agree(layout, source_digest)
+        before = self.members.named(kind, name, token) if again else None
+        if before is not None:
+            self._gone(before, "died", "its process was started again", now_s)
         lives = self.members.incarnations
         member = self.members.join(kind, token, name, address, now_s, wish)
-        if kind == "shard":
-            self.shard_epoch = max(self.shard_epoch, highest_epoch + 1)
         if self.members.incarnations > lives:  # else the call is a repeated one
             self._note("member", role=kind, id=member.number, what="joined", reason="", name=name)
+            if kind == "shard" and self.placement is not None:
+                self.shard_epoch += 1
+                self.actions.append(self.recovery.revive(member, self.shard_epoch))
         self._advance(now_s)
         return member
 
@@ -157,14 +173,17 @@ class JobMachine:
         self._advance(now_s)
 
     def _gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
-        member.state = how
+        self.members.over(member, how)
         self._note("member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name)
         if self.over:
             return
-        self.members_lost += how == "died"
+        if how == "died":
+            self.died.append(f"{member.kind} {member.number}")
         if member.kind == "shard":
-            lost = "; its part of the parameters is gone" if self.placement is not None else ""
-            self.fail(f"{member.title} at {member.address} {how}: {reason}{lost}")
+            self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
+            if self.placement is not None:
+                self.recovery.gone(member.number)
+                self.ending.again()
             return
         self.training.gone(member.incarnation)
         self.opening.gone(member.incarnation, last=not self._lives())
@@ -175,6 +194,9 @@ class JobMachine:
     def fenced(self, number: int, incarnation: int, lowest: int, highest: int, now_s: float) -> None:
         """The shards refuse this life now; its ledgers say what it had pushed."""
         applied = lowest, highest
+        self.members.settled.add(incarnation)
+        self.commit_due = True
+        self.actions.append(Forget(number, incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
 
@@ -206,10 +228,20 @@ class JobMachine:
     def snapshot_taken(self, set_id: str, now_s: float) -> None:
         """A snapshot set is complete."""
         self.training.end_set(now_s)
+        self.recovery.set_taken(set_id)
         self._note("snapshot", set=set_id)
         if self.state is State.INITIALISING:
             self.actions.append(MakeReady())
         self._advance(now_s)
+
+    def set_failed(self, now_s: float) -> bool:
+        """A set could not be written; False where the job cannot go on without it."""
+        if self.state is not State.READY:
+            return False
+        self.training.give_up_set()
+        self.training.snapshots.rest(now_s)
+        self._note("snapshot_failed")
+        return True
 
     def ready(self, now_s: float) -> None:
         """Every shard accepts pushes."""
@@ -218,6 +250,19 @@ class JobMachine:
         self.training.begin(now_s)
         self._become(State.READY, "")
         self._advance(now_s)
+
+    def revived(self, place: Place, incarnation: int, now_s: float) -> None:
+        """A shard is back in another process."""
+        due = self.recovery.revived(place, incarnation)
+        if due is not None:
+            self._note("shard_back", shard=place.shard, set=self.recovery.set_id)
+            self.actions += due
+            self._advance(now_s)
+
+    def postpone(self, action: Action) -> None:
+        """Not all shards could be told: they are once all are there."""
+        if not self.over:
+            self.actions += self.recovery.postpone(action)
 
     def membership_set(self, member_epoch: int, clock: int) -> None:
         """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
@@ -238,6 +283,7 @@ class JobMachine:
         work = self.training.work(number, incarnation, next_sequence, trains=ready, evaluates=ready or closing)
         self.actions += self.training.news()
         member.state = {Lease: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
+        self.commit_due = self.commit_due or member.state != "waiting"
         self._advance(now_s)
         return work
 
@@ -270,6 +316,7 @@ class JobMachine:
     def kept(self, lease_id: int, now_s: float) -> None:
         """The parameters of an evaluation lie whole on the shards."""
         self.training.kept(lease_id)
+        self.commit_due = True
         self._advance(now_s)
 
     # -- the end -----------------------------------------------------------------------------------------
@@ -301,7 +348,7 @@ class JobMachine:
 
     def exported(self, now_s: float) -> None:
         """The model is written."""
-        self.ending.exported = True
+        self.ending.exported = self.ending.step is Closing.EXPORT
         self._advance(now_s)
 
     # -- moving on ---------------------------------------------------------------------------------------
@@ -326,6 +373,7 @@ class JobMachine:
         shards = self.members.alive("shard")
         if len(shards) == self.job.shards and self.layout is not None:
             self._become(State.INITIALISING, "")
+            self.recovery.begin()
             self.actions.append(AssignShards(self.opening.place(shards, self.shard_epoch)))
 
     def _advance_ready(self, now_s: float) -> None:
@@ -361,6 +409,7 @@ class JobMachine:
         self._note("state", state=state.value, reason=reason)
 
     def _note(self, event: str, **fields: Any) -> None:
+        self.commit_due = self.commit_due or event != "progress"
         self.actions.append(Note(event, fields))
 
     def _note_progress(self) -> None:

@@ -173,6 +173,20 @@ class Leases:
         """Everything is leased and acknowledged."""
         return self.exhausted and not self.outstanding
 
+    def holders(self) -> dict[int, int]:
+        """The lives that hold leases: replica by incarnation."""
+        return {held.incarnation: held.replica for held in self.outstanding.values()}
+
+    def settle(self, incarnation: int, next_sequence: int) -> int:
+        """A life asks for work: what it held is acknowledged, whether or not it was told; samples newly done."""
+        mine = [h for h in self.outstanding.values() if h.incarnation == incarnation]
+        newly = 0
+        for held in mine:
+            pushes = self.cadence.pushes(held.lease.samples)
+            if held.lease.first_sequence + pushes <= next_sequence:
+                newly += self.acknowledge(held.lease.id, pushes)
+        return newly
+
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def begin_set(self) -> None:
@@ -200,11 +214,22 @@ class Leases:
             "held": [[asdict(h.lease), h.replica, h.incarnation, h.pushes] for h in held],
         }
 
-    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:
-        """Go on from a set's state and the ledgers in it (lowest, highest by incarnation)."""
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on where another coordinator was; a set that it had begun will not be complete."""
+        self._take(state)
+        for fields, replica, incarnation, pushes in state["held"]:
+            held = Outstanding(Lease(**fields), replica, incarnation, pushes)
+            if pushes < self.cadence.pushes(held.lease.samples):
+                self.outstanding[held.lease.id] = held
+
+    def _take(self, state: dict[str, Any]) -> None:
         self.epoch, self.position = state["epoch"], state["position"]
         self.next_id, self.leased, self.done = state["next_id"], state["leased"], state["done"]
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
+
+    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:
+        """Go on from a set's state and the ledgers in it (lowest, highest by incarnation)."""
+        self._take(state)
         # What was held was pushed by the job as it was then; the job file may say otherwise by now.
         today, self.cadence = self.cadence, Cadence(*state["cadence"])
         twice, corrections = 0, dict[int, int]()

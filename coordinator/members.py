@@ -6,9 +6,11 @@ from its ghost. Numbers of the dead are given out again: a restarted replica car
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from dbelief.errors import Refused
+from dbelief.errors import Full
 
 _LONGEST_LOOK_S = 1.0
 """Looks for silent members that are further apart mean that the coordinator itself was away (stopped, swapped out)."""
@@ -58,11 +60,15 @@ class Members:
         A member silent for so long is dead.
     shards
         How many shards the job plans; one more is refused.
+    dead, settled
+        Lives of pushers that are over; those of them whose ledgers were read.
     """
 
     beat_s: float
     shards: int
     incarnations: int = 0
+    dead: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
     _looked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
 
@@ -73,7 +79,7 @@ class Members:
 
         Raises
         ------
-        Refused
+        Full
             Where all planned shards are there.
         """
         for member in self._latest.values():
@@ -81,7 +87,7 @@ class Members:
                 return member
         number = self._free_number(kind, wish)
         if kind == "shard" and number >= self.shards:
-            raise Refused(f"the job has its {self.shards} shards; set `shards` in the job file for more")
+            raise Full(f"the job has its {self.shards} shards; set `shards` in the job file for more")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._latest[kind, number] = member
@@ -94,6 +100,17 @@ class Members:
         if wish is not None and wish not in taken and (kind != "shard" or wish < self.shards):
             return wish
         return next(n for n in range(len(taken) + 1) if n not in taken)
+
+    def named(self, kind: str, name: str, token: int) -> Member | None:
+        """The earlier life of a process that was started again."""
+        alike = (m for m in self.alive(kind) if m.name == name and m.token != token)
+        return next(alike, None)
+
+    def over(self, member: Member, how: str) -> None:
+        """A life has ended: it "left" or "died"."""
+        member.state = how
+        if member.kind != "shard":
+            self.dead.add(member.incarnation)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
         """This very life, where it is alive."""
@@ -112,6 +129,20 @@ class Members:
             for member in self._latest.values():  # it was the coordinator that heard nobody
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
         return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as of now; JSON holds it."""
+        return {
+            "dead": sorted(self.dead),
+            "settled": sorted(self.settled),
+            "latest": [asdict(member) for member in self._latest.values()],
+        }
+
+    def restore(self, state: Mapping[str, Any], now_s: float) -> None:
+        """Take a coordinator's members over; they have some time to find the new one before they count as silent."""
+        self.dead, self.settled = set(state["dead"]), set(state["settled"])
+        members = [Member(**{**fields, "last_beat_s": now_s + self.beat_s}) for fields in state["latest"]]
+        self._latest = {(member.kind, member.number): member for member in members}
 
     def alive(self, *kinds: str) -> list[Member]:
         """The living of these kinds, by number."""

@@ -24,7 +24,7 @@ class Opening:
 
     Attributes
     ----------
-    layout, placement
+    layout, source_digest, placement
         Once they are known.
     assigned
         Whether every shard knows its segments.
@@ -36,7 +36,7 @@ class Opening:
         self.assigned = False
         self._shards = shards
         self._resumed = resumed
-        self._source_digest = ""
+        self.source_digest = ""
         self._initialiser: int | None = None
         self._complete = resumed is not None
 
@@ -51,12 +51,12 @@ class Opening:
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
                 raise Refused("this replica's model has another layout than the snapshot set that the job goes on from")
-            self.layout, self._source_digest = layout, source_digest
+            self.layout, self.source_digest = layout, source_digest
         elif layout.digest() != self.layout.digest():
             raise Refused(
                 "this replica's model has another layout than the job's: are all workers given the same code?"
             )
-        elif source_digest != self._source_digest:
+        elif source_digest != self.source_digest:
             raise Refused("this replica's model source differs from the job's: copy the same file to every machine")
 
     @property
@@ -75,6 +75,22 @@ class Opening:
         places = tuple(Place(m.number, m.address, shard_epoch, *run) for m, run in zip(shards, runs, strict=True))
         self.placement = Placement(1, tuple(spans), places)
         return self.placement
+
+    def replace(self, place: Place) -> None:
+        """A shard has another address and life."""
+        assert self.placement is not None
+        places = tuple(place if old.shard == place.shard else old for old in self.placement.places)
+        self.placement = Placement(self.placement.epoch + 1, self.placement.spans, places)
+
+    def reopen(self) -> None:
+        """A part of the initial values is gone: they are to be pushed again."""
+        self._complete = False
+        self._initialiser = None
+
+    def restore(self, layout: Layout, source_digest: str, placement: Placement) -> None:
+        """Take over from a coordinator that had opened the job."""
+        self.layout, self.source_digest, self.placement = layout, source_digest, placement
+        self.assigned = self._complete = True
 
     def initialises(self, incarnation: int) -> bool:
         """Whether this life is to push the initial values: the first to ask, and another only after its end."""
@@ -96,4 +112,4 @@ class Opening:
         if self._initialiser == incarnation:
             self._initialiser = None
         if last and self.placement is None:  # nothing hangs on its model yet: the next may bring another
-            self.layout, self._source_digest = None, ""
+            self.layout, self.source_digest = None, ""

@@ -17,6 +17,11 @@ class Patience:
         How many the job plans.
     resumes
         Whether it goes on from a snapshot set.
+
+    Attributes
+    ----------
+    shard_lost
+        How the last shard that is gone ended, for people.
     """
 
     def __init__(self, members: Members, join_s: float, shards: int, replicas: int, resumes: bool) -> None:
@@ -25,6 +30,7 @@ class Patience:
         self._shards = shards
         self._replicas = replicas
         self._resumes = resumes
+        self.shard_lost = ""
         self._someone_s: float | None = None
         self._complete_s: float | None = None
 
@@ -52,13 +58,15 @@ class Patience:
         waiting = self.waiting_for(state, begins)
         someone = bool(self._members.alive("replica", "client"))
         few = begins and len(self._members.alive("replica")) < self._replicas
-        complete = state is not State.EMPTY and not (state is State.READY and few)
+        shards = len(self._members.alive("shard")) == self._shards
+        complete = state is not State.EMPTY and shards and not (state is State.READY and few)
         if self._someone_s is None or someone or not needs_replica:
             self._someone_s = now_s
         if self._complete_s is None or complete:
             self._complete_s = now_s
         if now_s - self._complete_s > self._join_s:
-            return f"waited {self._join_s:g} s for {waiting}"
+            why = f"; {self.shard_lost}" if self.shard_lost and not shards else ""
+            return f"waited {self._join_s:g} s for {waiting}{why}"
         if now_s - self._someone_s > self._join_s:
             return f"no replica for {self._join_s:g} s; waiting for: {waiting}"
         return ""

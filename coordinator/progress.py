@@ -9,7 +9,7 @@ from typing import Any
 
 from .states import Told
 
-_KEPT = ("samples", "steps", "pushes", "staleness_sum", "warm", "without_gain", "next_evaluation")
+_KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
 
 
@@ -70,6 +70,7 @@ class Progress:
     samples: int = 0
     steps: int = 0
     pushes: int = 0
+    lost: int = 0  # pushes that died with a shard
     staleness_sum: float = 0.0
     staleness: float = math.nan  # of the latest pushes, in versions
     loss: float = math.nan
@@ -110,6 +111,7 @@ class Progress:
         self.samples += new.samples
         self.steps += new.steps
         self.pushes += new.pushes
+        self.lost += new.lost
         self.staleness_sum += new.staleness_sum
         self._new_staleness(new)
         own = self.replicas.setdefault(replica, Figures())
@@ -216,16 +218,20 @@ class Progress:
         state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
         state["replicas"] = {str(number): asdict(own) for number, own in self.replicas.items()}
         state["losses"] = [None if math.isnan(x) else x for x in (self.loss, self.first_loss)]
-        state["best"] = asdict(self.best) if self.best is not None else None
+        for name in ("best", "last", "test"):
+            value = getattr(self, name)
+            state[name] = asdict(value) if value is not None else None
         return state
 
     def restore(self, state: dict[str, Any], corrections: Mapping[int, int]) -> None:
         """Go on from a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
         for name in _KEPT:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, 0))
         self.replicas = {int(number): Figures(**own) for number, own in state["replicas"].items()}
         self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])
         self.best = Best(**state["best"]) if state["best"] else None
+        self.last = Evaluated(**state["last"]) if state.get("last") else None
+        self.test = Evaluated(**state["test"]) if state.get("test") else None
         for replica, samples in corrections.items():
             self.samples += samples
             self.replicas.setdefault(replica, Figures()).samples += samples

@@ -12,7 +12,8 @@ end must not take the new one out of its block.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from dbelief.work import Lease
 
@@ -108,6 +109,25 @@ class Rounds:
         del self._block[replica]
         self.member_epoch += 1
         return True
+
+    def state(self) -> dict[str, Any]:
+        """All of it; JSON holds it."""
+        return {
+            "clock": self.clock,
+            "member_epoch": self.member_epoch,
+            "blocks": self.blocks,
+            "block_start": self._block_start,
+            "asking": [[replica, *asked] for replica, asked in self._asking.items()],
+            "block": [[replica, asdict(part)] for replica, part in self._block.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator; the shards are told anew."""
+        self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
+        self._block_start = state["block_start"]
+        self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
+        self._block = {n: Part(**{**part, "lease": Lease(**part["lease"])}) for n, part in state["block"]}
+        self.armed = not self._block
 
     def membership(self) -> list[tuple[int, list[int]]]:
         """Who takes part from which clock on, over this block; after it, nobody until the next."""

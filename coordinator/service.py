@@ -50,13 +50,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 now_s,
                 layout,
                 request.source_digest,
-                request.highest_epoch,
                 request.wish if request.HasField("wish") else None,
+                request.again,
             )
             return wire.JoinReply(
                 id=member.number,
                 incarnation=member.incarnation,
-                leader_epoch=self._runner.leader_epoch,
+                leader_epoch=self._runner.leadership.epoch,
                 beat_s=machine.job.deadlines.beat_s,
             )
 
@@ -89,7 +89,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         with self._runner.step() as (machine, now_s):
             if request.HasField("progress"):
                 p = request.progress
-                told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum)
+                told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
                 machine.trained(*who, told, now_s)
             if request.initialised:
                 machine.initialised(request.incarnation, now_s)

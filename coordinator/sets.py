@@ -2,57 +2,98 @@
 
 from __future__ import annotations
 
-import json
-import os
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from dbelief.errors import Mistake, SnapshotError
+from dbelief.errors import Mistake, SnapshotError, Torn
+from dbelief.parts import check_parts
+from dbelief.sealed import read_sealed, write_sealed
 
-FORMAT = 1
+FORMAT = 2
+
+
+class Skipped(NamedTuple):
+    """A set that is not whole, and why."""
+
+    set_id: str
+    reason: str
 
 
 def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> None:
-    """Complete a set, durably, once every shard's manifest is there."""
-    temporary = folder / "set.writing"
-    with open(temporary, "w") as file:
-        json.dump({"format": FORMAT, "set": set_id, "job": job, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / "set.json")
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # the name is in the folder, which has to reach the disk too
-    finally:
-        os.close(descriptor)
+    """Complete a set, durably, once every shard's manifest is there.
+
+    Raises
+    ------
+    Failure
+        Where set.json cannot be written; the set is not complete then.
+    """
+    write_sealed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
 
 
-def by_age(folder: Path) -> tuple[str, str]:
-    """Sorts the folders of sets from old to new: by their count, for a resumed job may begin with fewer samples."""
-    samples, _, count = folder.name.partition("-")
-    return count, samples
+def sets_in(snapshots: Path) -> list[Path]:
+    """The folders of sets, complete or not, from old to new: by their count, for samples may fall when one resumes."""
+    counts = {path: path.name.rpartition("-")[2] for path in snapshots.glob("*-*") if path.is_dir()}
+    return sorted((path for path in counts if counts[path].isdecimal()), key=lambda path: int(counts[path]))
 
 
-def newest_set(snapshots: Path, job: str) -> tuple[str, dict[str, Any]]:
-    """Id and state of the newest complete set of a run.
+def newest_count(snapshots: Path) -> int:
+    """The highest count of all sets that were ever begun here; 0 where there is none."""
+    return max((int(path.name.rpartition("-")[2]) for path in sets_in(snapshots)), default=0)
+
+
+def drop_old_sets(snapshots: Path, keep: int) -> None:
+    """Keep the newest complete sets, and what is newer than the oldest of them."""
+    folders = sets_in(snapshots)
+    complete = [folder for folder in folders if _is_complete(folder)]
+    if len(complete) > keep:
+        for folder in folders[: folders.index(complete[-keep])]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def set_aside(snapshots: Path, set_id: str) -> None:
+    """Let a set no longer count as complete; what is left of it stays until its turn to go comes."""
+    (snapshots / set_id / "set.json").rename(snapshots / set_id / "set.torn")
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / "set.json").exists()
+
+
+def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
+    """Id and state of the newest set of a run that is whole, and the newer ones that are not.
+
+    Cost: reads all of that set, one segment at a time, and holds it against its checksums.
 
     Raises
     ------
     Mistake
-        Where there is none.
+        Where there is no complete set.
     SnapshotError
-        Where it cannot be read, or belongs to another job or a newer format.
+        Where none is whole, or the newest whole one belongs to another job, rule or format.
     """
-    complete = sorted(snapshots.glob("*/set.json"), key=lambda path: by_age(path.parent))
+    complete = [folder for folder in sets_in(snapshots) if _is_complete(folder)]
     if not complete:
         raise Mistake(f"{snapshots}: no complete snapshot set to resume from")
-    path = complete[-1]
+    skipped: list[Skipped] = []
+    for folder in reversed(complete):
+        try:
+            return folder.name, _whole(folder, job, rule), skipped
+        except Torn as error:
+            skipped.append(Skipped(folder.name, str(error)))
+    raise SnapshotError("; ".join(["no snapshot set is whole", *(reason for _, reason in skipped)]))
+
+
+def _whole(folder: Path, job: str, rule: str) -> dict[str, Any]:
+    path = folder / "set.json"
+    state = read_sealed(path, FORMAT)
     try:
-        state: dict[str, Any] = json.loads(path.read_text())
-        if state["format"] > FORMAT:
-            raise SnapshotError(f"{path}: format {state['format']} is newer than {FORMAT}, which this version reads")
-        if state["job"] != job:
-            raise SnapshotError(f"{path}: belongs to job {state['job']!r}, not {job!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SnapshotError(f"{path}: cannot be read: {error!r}") from error
-    return path.parent.name, state
+        of_job, set_id, segments = state["job"], state["set"], int(state["segments"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Torn(f"{path}: is no description of a set: {error!r}") from error
+    if of_job != job:
+        raise SnapshotError(f"{path}: belongs to job {of_job!r}, not {job!r}")
+    if set_id != folder.name:
+        raise Torn(f"{path}: belongs to set {set_id}")
+    check_parts(folder, set_id, job, rule, segments)
+    return state

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from dbelief.job import Downpour
+from dbelief.job import Job
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
@@ -17,9 +17,12 @@ from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import spans_to_wire
 
-TIMEOUT_S = 30.0
+from .actions import Revive, SetMembership
+
+TIMEOUT_S = 10.0
 """How long a shard may take to obey; writing or reading a snapshot may take `SNAPSHOT_S`."""
 SNAPSHOT_S = 600.0
+_LOOK_S = 0.2
 
 
 class Shards:
@@ -28,15 +31,24 @@ class Shards:
     Parameters
     ----------
     job
-        The job's id.
+        What they are told of it.
     leader_epoch
-        Epoch of this coordinator's leadership.
+        Gives the epoch of this coordinator's leadership, which may rise.
+    away
+        Whether a shard is known to be dead: then nobody waits for its answer.
+
+    Attributes
+    ----------
+    placement
+        Where the shards are.
     """
 
-    def __init__(self, job: str, leader_epoch: int) -> None:
-        self.job = job
-        self.leader_epoch = leader_epoch
+    def __init__(self, job: Job, leader_epoch: Callable[[], int], away: Callable[[int], bool]) -> None:
+        self.name = job.name
+        self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
+        self._job = job
+        self._away = away
         self._commands = 0
         self._channels: dict[str, grpc.Channel] = {}
 
@@ -52,68 +64,89 @@ class Shards:
 
     def _command(self) -> wire.Command:
         self._commands += 1
-        return wire.Command(leader_epoch=self.leader_epoch, id=self._commands)
+        return wire.Command(leader_epoch=self._leader_epoch(), id=self._commands)
 
     def _places(self) -> Sequence[Place]:
         return self.placement.places if self.placement is not None else ()
 
     def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
-        replies = []
-        for place in self._places():
-            request = build(place)
-            request.command.CopyFrom(self._command())
-            with named_errors(f"shard {place.shard} at {place.address}"):
-                replies.append(self._stub(place).Configure(request, timeout=TIMEOUT_S, wait_for_ready=True))
-        return replies
+        return [self._tell(place, build(place)) for place in self._places()]
 
-    def assign(
-        self,
-        placement: Placement,
-        strategy: Downpour,
-        record: bool,
-        progress_s: float | None = None,
-    ) -> None:
+    def _tell(self, place: Place, request: wire.ConfigureRequest) -> wire.ConfigureReply:
+        request.command.CopyFrom(self._command())
+        reply: wire.ConfigureReply = self._call(place, "Configure", request, TIMEOUT_S)
+        return reply
+
+    def _call(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
+        return self._answer(place, self._begin(place, method, request, timeout_s))
+
+    def _begin(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
+        return getattr(self._stub(place), method).future(request, timeout=timeout_s)
+
+    def _answer(self, place: Place, call: Any) -> Any:
+        """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers."""
+        with named_errors(f"shard {place.shard} at {place.address}"):
+            while True:
+                try:
+                    return call.result(timeout=_LOOK_S)
+                except grpc.FutureTimeoutError:
+                    if self._away(place.shard):
+                        call.cancel()
+
+    def assign(self, placement: Placement) -> None:
         """Give every shard its segments, its rule and its life."""
         self.placement = placement
-        rule = segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"}))
+        for place in placement.places:
+            self._assign(placement, place)
 
-        def build(place: Place) -> wire.ConfigureRequest:
-            return wire.ConfigureRequest(
-                job=self.job,
-                shard_epoch=place.shard_epoch,
-                placement_epoch=placement.epoch,
-                assignment=wire.Assignment(
-                    segments=spans_to_wire(placement.run(place)),
-                    rule=rule,
-                    staleness=strategy.staleness,
-                    staleness_aware=strategy.staleness_aware,
-                    record=record,
-                    progress_s=progress_s,
-                ),
-            )
+    def _assign(self, placement: Placement, place: Place) -> None:
+        strategy = self._job.strategy
+        assignment = wire.Assignment(
+            segments=spans_to_wire(placement.run(place)),
+            rule=segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"})),
+            staleness=strategy.staleness,
+            staleness_aware=strategy.staleness_aware,
+            record=self._job.record,
+            progress_s=self._job.deadlines.progress_s,
+        )
+        request = wire.ConfigureRequest(
+            job=self.name, shard_epoch=place.shard_epoch, placement_epoch=placement.epoch, assignment=assignment
+        )
+        self._tell(place, request)
 
-        self._configure(build)
+    def revive(self, revive: Revive, snapshots: Path) -> None:
+        """Bring one shard back in another process; it is not in the placement yet."""
+        assert self.placement is not None
+        place = revive.place
+        self._assign(self.placement, place)
+        if revive.set_id is None:
+            return
+        if revive.membership is not None:
+            self._tell(place, _membership(revive.membership))
+        request = wire.RestoreRequest(
+            command=self._command(), job=self.name, folder=str(snapshots / revive.set_id), set=revive.set_id
+        )
+        self._call(place, "Restore", request, SNAPSHOT_S)
+        self._tell(
+            place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
+        )
 
     def make_ready(self) -> None:
         """Let the shards accept pushes by the rule."""
         self._configure(lambda place: wire.ConfigureRequest(ready=True))
 
-    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Sequence[int]]]) -> int:
+    def set_membership(self, membership: SetMembership) -> int:
         """Say who takes part in which clock; returns the highest clock that was pushed to any shard."""
-        membership = wire.Membership(
-            member_epoch=member_epoch,
-            rounds=[wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in rounds],
-        )
-        replies = self._configure(lambda place: wire.ConfigureRequest(membership=membership))
-        return max((reply.clock for reply in replies), default=0)
+        return max((reply.clock for reply in self._configure(lambda place: _membership(membership))), default=0)
 
-    def fence(self, number: int, incarnation: int) -> tuple[int, int]:
-        """Refuse a life, read what it had pushed into "w", and forget it; (lowest, highest) over all segments."""
-        life = segments.Pusher(replica=number, incarnation=incarnation)
-        self._configure(lambda place: wire.ConfigureRequest(fenced=[life]))
-        rows = self.ledgers().get(incarnation, (0, 0))
-        self._configure(lambda place: wire.ConfigureRequest(forgotten=[life]))
-        return rows
+    def fence(self, incarnation: int) -> tuple[int, int]:
+        """Refuse a life and read what it had pushed into "w": (lowest, highest) over all segments."""
+        self._configure(lambda place: wire.ConfigureRequest(fenced=_lives([incarnation])))
+        return self.ledgers().get(incarnation, (0, 0))
+
+    def forget(self, incarnation: int) -> None:
+        """Drop a life's ledger rows."""
+        self._configure(lambda place: wire.ConfigureRequest(forgotten=_lives([incarnation])))
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
         """Per incarnation the lowest and the highest number applied to "w", over all segments of all shards."""
@@ -133,34 +166,30 @@ class Shards:
 
     def stats(self, place: Place, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""
-        with named_errors(f"shard {place.shard} at {place.address}"):
-            reply: wire.StatsReply = self._stub(place).Stats(
-                wire.StatsRequest(job=self.job, ledgers=ledgers), timeout=TIMEOUT_S
-            )
-            return reply
+        reply: wire.StatsReply = self._call(
+            place, "Stats", wire.StatsRequest(job=self.name, ledgers=ledgers), TIMEOUT_S
+        )
+        return reply
 
     def snapshot(self, folder: Path, set_id: str) -> None:
         """Have every shard write its part of a set."""
         self._each(
             "Snapshot",
-            lambda: wire.SnapshotRequest(command=self._command(), job=self.job, folder=str(folder), set=set_id),
+            lambda: wire.SnapshotRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
         )
 
     def restore(self, folder: Path, set_id: str) -> None:
         """Have every shard load its segments from a set."""
         self._each(
             "Restore",
-            lambda: wire.RestoreRequest(command=self._command(), job=self.job, folder=str(folder), set=set_id),
+            lambda: wire.RestoreRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
         )
 
     def _each(self, method: str, build: Callable[[], Any]) -> None:
         """Call all shards at the same time, then collect their answers."""
-        calls = [
-            (place, getattr(self._stub(place), method).future(build(), timeout=SNAPSHOT_S)) for place in self._places()
-        ]
+        calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
         for place, call in calls:
-            with named_errors(f"shard {place.shard} at {place.address}"):
-                call.result()
+            self._answer(place, call)
 
     def stop(self) -> None:
         """Let every shard end; one that is gone already is none of our business."""
@@ -170,3 +199,12 @@ class Shards:
                 self._stub(place).Configure(request, timeout=2.0)
             except grpc.RpcError:
                 continue
+
+
+def _lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
+    return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
+
+
+def _membership(membership: SetMembership) -> wire.ConfigureRequest:
+    rounds = [wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in membership.rounds]
+    return wire.ConfigureRequest(membership=wire.Membership(member_epoch=membership.member_epoch, rounds=rounds))

@@ -1,15 +1,77 @@
-"""From a job file to a machine: the sizes of the data, and where a resumed job goes on."""
+"""From a job file to a machine: anew, from a snapshot set, or where another coordinator ended."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from dbelief.console import announce
 from dbelief.data import load
+from dbelief.errors import Mistake
 from dbelief.job import Job
+from dbelief.report.folder import prepare_folder
 
 from .job import JobMachine
-from .sets import newest_set
+from .sets import newest_count, newest_set, set_aside
 from .states import Shape
+from .takeover import begun, take_over, unfinished
+
+
+class Started(NamedTuple):
+    """A job's machine and run folder.
+
+    `began_wall_s` is when the run began, in seconds since 1970, where another coordinator began it.
+    """
+
+    machine: JobMachine
+    folder: Path
+    began_wall_s: float | None = None
+
+
+def start(
+    job: Job, stored: Mapping[str, bytes], run_folder: Path | None, resume: bool, fresh: bool, now_s: float
+) -> Started:
+    """Begin, or go on with what the registry knows.
+
+    Parameters
+    ----------
+    stored
+        What the registry holds of the job.
+    run_folder
+        A folder made before; None: it is made, except where a run goes on in its own.
+
+    Raises
+    ------
+    Mistake
+        Where the unfinished run was begun with another job file.
+    """
+    parts = None if resume or fresh else unfinished(stored)
+    if parts is not None:
+        run: dict[str, Any] = json.loads(stored["run"])
+        folder = Path(run["folder"])
+        if folder.is_dir() and run_folder in (None, folder):
+            if run["job"] != job.to_yaml():
+                raise Mistake(
+                    f"job {job.name} is unfinished (run folder {folder}) and was begun with another job file: give "
+                    "that, or --fresh to begin anew"
+                )
+            return Started(_taken_over(job, folder, parts, now_s), folder, run["began"])
+        announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
+    folder = run_folder or prepare_folder(job, resume)
+    return Started(make_machine(job, folder, resume), folder)
+
+
+def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
+    machine = make_machine(job, folder, resume=parts["state"]["resumes"] and not begun(parts))
+    take_over(machine, parts, now_s)
+    announce(
+        f"going on where another coordinator of job {job.name} ended, after {machine.progress.samples:,} samples"
+        if begun(parts)
+        else f"another coordinator of job {job.name} ended before training began: everyone joins anew"
+    )
+    return machine
 
 
 def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
@@ -18,5 +80,10 @@ def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     shape = Shape(*(len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)))
     if not resume:
         return JobMachine(job, shape)
-    set_id, state = newest_set(folder / "snapshots", job.name)
+    snapshots = folder / "snapshots"
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.rule.name)
+    for one in skipped:
+        announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
+        set_aside(snapshots, one.set_id)
+    state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
     return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1)

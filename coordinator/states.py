@@ -78,6 +78,8 @@ class Told:
         Mean loss of each mini-batch times its samples, summed.
     staleness_sum
         Mean staleness of each push over its segments, in versions, summed.
+    lost
+        Pushes that died with a shard, as its next life told.
     """
 
     lease: int
@@ -86,6 +88,7 @@ class Told:
     steps: int = 0
     loss_sum: float = 0.0
     staleness_sum: float = 0.0
+    lost: int = 0
 
     def since(self, before: Told) -> Told:
         """What is new in it after `before`, of the same lease."""
@@ -96,4 +99,5 @@ class Told:
             self.steps - before.steps,
             self.loss_sum - before.loss_sum,
             self.staleness_sum - before.staleness_sum,
+            self.lost - before.lost,
         )

@@ -31,5 +31,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "replicas": job.replicas,
         "shards": job.shards,
         "members_lost": machine.members_lost,
+        "died": machine.died,
+        "pushes_lost": progress.lost,
         "parameters": machine.layout.size if machine.layout else 0,
     }

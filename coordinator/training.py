@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dbelief.job import Job
 from dbelief.pushes import PARAMETERS
 from dbelief.schedule import total_samples
 
 from .accounts import Accounts
-from .actions import Action, Note, TakeSnapshot
+from .actions import Action, Note, SetMembership, TakeSnapshot
 from .clocks import Clocks
 from .evaluations import Evaluations
-from .handout import Handout
+from .handout import Handout, membership
 from .leases import Leases
 from .plan import cadence, lease_size, progress
 from .progress import Best, Evaluated
@@ -69,6 +69,11 @@ class Training:
         self.snapshots.rest(now_s)
 
     @property
+    def dial(self) -> Rounds | Clocks | None:
+        """What says who takes part in which clock; None in free running."""
+        return self.rounds or self.clocks
+
+    @property
     def begins_in_lockstep(self) -> bool:
         """Whether all replicas have to be there before the first of them is given work."""
         return self.rounds is not None and not self.rounds.blocks
@@ -77,6 +82,9 @@ class Training:
 
     def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
         """See `Handout.work`."""
+        settled = self.leases.settle(incarnation, next_sequence)
+        if settled:  # another coordinator was told, and died before it wrote that down
+            self.progress.trained(number, Told(0, samples=settled), 0.0)
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
         return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
 
@@ -118,6 +126,35 @@ class Training:
         if best is not None:
             self.progress.kept(best)
 
+    # -- another coordinator -----------------------------------------------------------------------------
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """All of it, as of now; JSON holds it."""
+        return {
+            "leases": self.leases.state(),
+            "progress": self.progress.state(),
+            "accounts": self._accounts.state(),
+            "evaluations": self.evaluations.state(),
+            "dial": self.dial.state() if self.dial is not None else None,
+            "warm_replica": self._handout.warm_replica,
+            "pushes_twice": self.pushes_twice,
+            "sets": self.snapshots.count,
+            "trained_s": round(now_s - self._began_s, 3),
+        }
+
+    def take_over(self, state: dict[str, Any], now_s: float) -> None:
+        """Go on where another coordinator was."""
+        self.leases.take_over(state["leases"])
+        self.progress.restore(state["progress"], {})
+        self._accounts.restore(state["accounts"])
+        self.evaluations.restore(state["evaluations"])
+        if self.dial is not None:
+            self.dial.restore(state["dial"])
+        self._handout.warm_replica = state["warm_replica"]
+        self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
+        self.begin(now_s)
+        self._began_s -= state["trained_s"]
+
     # -- lives end ---------------------------------------------------------------------------------------
 
     def gone(self, incarnation: int) -> None:
@@ -143,6 +180,15 @@ class Training:
         self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         return self._handout.fenced(number, incarnation)
+
+    def lost_since(self, best: Best | None) -> None:
+        """A shard died: of evaluations, only `best` is whole in the newest set."""
+        self.progress.best = best
+        self.evaluations.forget_vectors()
+
+    def membership(self) -> SetMembership | None:
+        """Who takes part in which clock; None in free running."""
+        return membership(self.dial) if self.dial is not None else None
 
     # -- moving on ---------------------------------------------------------------------------------------
 
@@ -179,6 +225,11 @@ class Training:
         """Begin a snapshot set."""
         self.leases.begin_set()
         return self.snapshots.begin(self.progress.samples)
+
+    def give_up_set(self) -> None:
+        """The set will not be complete."""
+        self.snapshots.running = False
+        self.leases.end_set()
 
     def end_set(self, now_s: float) -> None:
         """The set is complete."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 
 import click
 
-from dbelief.console import exits_cleanly, pairs
+from dbelief.console import debug, exits_cleanly, pairs
 
 GROUP = "dbelief.commands"
 
@@ -36,8 +35,10 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version("dbelief"), prog_name="dbelief")
-def main() -> None:
+@click.option("--debug", "wanted", is_flag=True, help="Show tracebacks of errors, in the logs of child processes too.")
+def main(wanted: bool) -> None:
     """Train models on machines that are slow, mixed, far apart, or may vanish."""
+    debug(wanted)
 
 
 @main.command("train")
@@ -65,6 +66,36 @@ def evaluate_command(run: Path, split: str) -> None:
         print(json.dumps(evaluate_run(run, split)))
 
 
+@main.command("status")
+@click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("--watch", is_flag=True, help="The live view, until the job ends; exit code 1 where it fails.")
+def status_command(where: str, as_json: bool, watch: bool) -> None:
+    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.run import tell_status
+
+    with exits_cleanly():
+        code = tell_status(where, as_json, watch)
+    raise SystemExit(code)
+
+
+@main.command("health")
+@click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
+@click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+def health_command(address: str, timeout_s: float) -> None:
+    """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.rpc.health import check_serving
+
+    with exits_cleanly():
+        check_serving(address, timeout_s)
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""
@@ -82,37 +113,9 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
             print(line)
 
 
-@main.group("bench")
-def bench_group() -> None:
-    """Measure what this machine gives."""
+@job_group.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    from dbelief.job import schema
 
-
-def _count(context: click.Context, parameter: click.Parameter, text: str) -> int:
-    """Read 64M as 64,000,000; k, M and G are decimal."""
-    factor = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
-    digits = text[:-1] if factor > 1 else text
-    if not digits.isdecimal() or int(digits) < 1:
-        raise click.BadParameter(f"must be a whole number above 0, with k, M or G behind it or nothing, not {text!r}")
-    return int(digits) * factor
-
-
-@bench_group.command("apply")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
-@click.option("--parameters", default="64M", show_default=True, callback=_count, help="float32 numbers held.")
-@click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds per rule.")
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that share the work.")
-def bench_apply(as_json: bool, parameters: int, rounds: int, threads: int) -> None:
-    """Time every update rule against the memory's own speed, and against torch's fused optimisers if it is there."""
-    from dbelief.bench import apply
-
-    results = apply.measure(parameters, rounds, threads)
-    if as_json:
-        print(json.dumps(apply.figures(parameters, rounds, threads, results)))
-    else:
-        apply.show(parameters, results)
-
-
-if os.environ.get("DBELIEF_DEBUG"):
-    import faulthandler
-
-    faulthandler.enable()
+    print(json.dumps(schema(), indent=2))

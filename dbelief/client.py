@@ -98,6 +98,7 @@ class Client:
         told.pushes += 1
         told.samples += samples
         told.staleness_sum += pushed.staleness
+        told.lost += pushed.lost
         if loss is not None:
             told.steps += 1
             told.loss_sum += loss * samples

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +15,12 @@ from typing import Any
 from dbelief.console import announce, on_signals
 from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
 from dbelief.job import Job
-from dbelief.processes import ASKED_S, RESTARTS, Child, end_all
+from dbelief.processes import ASKED_S, BACK_OFF_S, RESTARTS, Child, end_all, how_it_ended
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.report.folder import prepare_folder
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
+from dbelief.status import status_of
 
 START_S = 60.0
 """How long the coordinator may take to come up."""
@@ -26,8 +29,6 @@ SILENT_S = 60.0
 """How long it may leave questions unanswered."""
 STOP_S = 60.0
 """How long a clean end may take after Ctrl-C."""
-
-_STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
 
 
 class Cluster:
@@ -59,6 +60,8 @@ class Cluster:
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []
         self._given_up: set[str] = set()
+        self._registry: EmbeddedRegistry | None = None
+        self._registry_restarts = 0
 
     def run(self) -> int:
         """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, 130 stopped by Ctrl-C."""
@@ -66,24 +69,29 @@ class Cluster:
             interrupted = stack.enter_context(on_signals())
             registry = "memory:"
             if embedded_available():
-                registry = stack.enter_context(EmbeddedRegistry(self.folder / "registry")).url
+                self._registry = stack.enter_context(EmbeddedRegistry(self.folder / "registry"))
+                registry = self._registry.url
             else:
                 announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
             stack.callback(end_all, self._children)  # before what they use is gone: a stack unwinds backwards
-            coordinator = self._start_coordinator(registry, scratch)
+            arguments = self._coordinator(registry, scratch, "127.0.0.1:0", self._resume)
+            coordinator = self._start("coordinator", arguments)
             client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
             stack.callback(client.close)
+            # Its members know it by its address; and what it was begun with is in the registry by now.
+            coordinator.arguments = self._coordinator(registry, scratch, client.address, resume=False)
+            coordinator.restarts = RESTARTS if registry != "memory:" else 0
             (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is gone on from
             self._start_members(client.address)
             return self._watch(coordinator, client, interrupted.is_set)
 
-    def _start_coordinator(self, registry: str, scratch: Path) -> Child:
-        arguments = ["coordinator", str(self._job_file), "--listen", "127.0.0.1:0", "--registry", registry]
+    def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
+        arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
+        arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
         arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
-        arguments += ["--resume"] * self._resume
-        return self._start("coordinator", arguments)
+        return [*arguments, *["--resume"] * resume]
 
     def _start(self, name: str, arguments: list[str], restarts: int = 0) -> Child:
         child = Child(name, arguments, self._logs / f"{name}.log", restarts)
@@ -106,26 +114,30 @@ class Cluster:
             if time.monotonic() > until_s:
                 raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
             time.sleep(0.02)
-        return (scratch / "address").read_text()
+        address = (scratch / "address").read_text()
+        for line in itertools.takewhile(lambda line: address not in line, coordinator.said()):
+            announce(line)  # what people should know before it begins: sets that are torn
+        return address
 
     def _start_members(self, address: str) -> None:
         record = ["--record", str(self.folder / "record")] * self.job.record
-        for number in range(self.job.shards):
-            self._start(f"ps-{number}", ["ps", "--coordinator", address, "--number", str(number), *record])
-        worker = ["worker", "--coordinator", address, *record]
-        for number in range(self.job.replicas):
-            self._start(f"worker-{number}", [*worker, "--number", str(number)], RESTARTS)
+        for role, count in (("ps", self.job.shards), ("worker", self.job.replicas)):
+            for number in range(count):
+                name = f"{role}-{number}"
+                common = ["--coordinator", address, "--number", str(number), "--name", name]
+                self._start(name, [role, *common, *record], RESTARTS)
 
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""
         stop_by_s = 0.0
         heard_s = time.monotonic()
-        while coordinator.code is None:
+        while self._leads(coordinator):
             if interrupted() and not stop_by_s:
                 stop_by_s = time.monotonic() + STOP_S
                 self._ask_to_stop(client)
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
+            self._see_to_the_registry()
             try:
                 status = client.call("Status", wire.StatusRequest(), patience_s=0.0)
                 heard_s = time.monotonic()
@@ -138,12 +150,29 @@ class Cluster:
                         f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
                     ) from error
             time.sleep(LOOK_S)
-        if coordinator.code < 0:
+        if not (self.folder / "summary.json").exists():
             end_all(self._children, grace_s=0.0)  # nobody tells them that it is over
-            raise Failure(f"the {coordinator.fate()}; `--resume` goes on from its last snapshot set")
-        if coordinator.code and not (self.folder / "summary.json").exists():
-            raise Failure(f"the {coordinator.fate()}; see {coordinator.log}")
-        return 130 if interrupted() else coordinator.code
+            hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
+            raise Failure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
+        return 130 if interrupted() else coordinator.code or 0
+
+    def _leads(self, coordinator: Child) -> bool:
+        """Whether the job goes on: the coordinator runs, or is started again because it did not end by itself."""
+        closed = (self.folder / "summary.json").exists()
+        return coordinator.code is None or (not closed and self._revive(coordinator))
+
+    def _see_to_the_registry(self) -> None:
+        """Start the registry again where it died; its data is on the disk."""
+        registry = self._registry
+        if registry is None or registry.process.poll() is None:
+            return
+        fate = f"the registry {how_it_ended(registry.process.returncode)}"
+        if self._registry_restarts == RESTARTS:
+            raise Failure(f"{fate}, after {RESTARTS} restarts")
+        time.sleep(BACK_OFF_S[min(self._registry_restarts, len(BACK_OFF_S) - 1)])
+        self._registry_restarts += 1
+        registry.restart()
+        announce(f"{fate}; started again ({self._registry_restarts} of {RESTARTS} times)")
 
     def _ask_to_stop(self, client: CoordinatorClient) -> None:
         announce("stopping: where it trains already, leased work is finished and a snapshot set taken")
@@ -153,58 +182,26 @@ class Cluster:
             announce(f"the coordinator could not be told to stop: {error}")
 
     def _see_to_the_dead(self, client: CoordinatorClient) -> None:
-        """Restart workers; where a shard ended, or no worker is left that may be restarted, say why, and end."""
-        for shard in self._children:
-            if shard.name.startswith("ps") and shard.code is not None:
-                client.call("Report", wire.ReportRequest(trouble=f"{shard.fate()}; its part of the parameters is gone"))
-                return
+        """Start the dead again; where a shard, or every worker, died for good, say why, and end."""
         workers = [child for child in self._children if child.name.startswith("worker")]
+        shards = [child for child in self._children if child.name.startswith("ps")]
         alive = [self._revive(child) for child in workers]
+        reason = ""
+        for shard in shards:
+            if shard.code == 0 or not self._revive(shard):
+                reason = f"{shard.fate()}; its part of the parameters is gone"
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"
+        if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
 
-    def _revive(self, worker: Child) -> bool:
-        """Restart a worker that died, some time later, and say so; False where it is dead for good."""
-        fate, started = worker.fate(), worker.started
-        alive = worker.revive(time.monotonic())
-        if worker.started > started:
-            announce(f"{fate}; started again ({started} of {worker.restarts} times)")
-        elif not alive and worker.name not in self._given_up:
-            self._given_up.add(worker.name)
+    def _revive(self, child: Child) -> bool:
+        """Start a process that died again, some time later, and say so; False where it is dead for good."""
+        fate, started = child.fate(), child.started
+        alive = child.revive(time.monotonic())
+        if child.started > started:
+            announce(f"{fate}; started again ({started} of {child.restarts} times)")
+        elif not alive and child.name not in self._given_up:
+            self._given_up.add(child.name)
             announce(f"{fate}; not started again")
         return alive
-
-
-def status_of(status: wire.StatusReply) -> dict[str, Any]:
-    """The status as the live view takes it."""
-    return {
-        "job": status.job,
-        "state": _STATES[status.state],
-        "reason": status.reason or (f"waiting for {status.waiting_for}" if status.waiting_for else ""),
-        "samples": status.samples,
-        "total_samples": status.total_samples or None,
-        "epoch": status.epoch,
-        "loss": _known(status.loss),
-        "validation_accuracy": _known(status.validation_accuracy),
-        "validation_loss": _known(status.validation_loss),
-        "samples_per_s": status.samples_per_s,
-        "staleness_mean": _known(status.staleness_mean),
-        "elapsed_s": status.elapsed_s,
-        "shards": status.shards,
-        "members": [
-            {
-                "id": member.id,
-                "role": "ps" if member.role == wire.ROLE_SHARD else "worker",
-                "state": member.state,
-                "samples": member.samples,
-                "staleness": _known(member.staleness_mean),
-                "last_seen_s": member.silent_s,
-            }
-            for member in status.members
-        ],
-    }
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,28 +17,58 @@ import click
 
 from dbelief.errors import DbeliefError, Mistake
 
+DEBUG = "DBELIEF_DEBUG"
+"""In the environment, so that children hear of it: tracebacks are wanted."""
+
 
 def announce(line: str) -> None:
     """Say one line on standard error, where logs go."""
     print(line, file=sys.stderr, flush=True)
 
 
+def debug(wanted: bool) -> None:
+    """Show tracebacks from now on, in this process and its children, where they are wanted here or by `DBELIEF_DEBUG`.
+
+    A crash of the interpreter itself then shows one too.
+    """
+    if wanted:
+        os.environ[DEBUG] = "1"
+    if os.environ.get(DEBUG):
+        faulthandler.enable()
+
+
+def told(error: BaseException) -> str:
+    """An error in one line; one that is neither ours nor the system's with its type and place.
+
+    Its traceback is shown before, where tracebacks are wanted.
+    """
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    if isinstance(error, DbeliefError | OSError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames  # a person's, if any
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
 @contextmanager
 def exits_cleanly() -> Iterator[None]:
-    """End a command with one line and the right exit code where one of our errors ends it.
+    """End a command with one line and the right exit code where an error ends it.
 
-    Exit code 2 for what a person can put right, 1 for a failure. `DBELIEF_DEBUG=1` shows the traceback.
+    Exit code 2 for what a person can put right, 1 for a failure.
     """
     try:
         yield
-    except DbeliefError as error:
-        if os.environ.get("DBELIEF_DEBUG"):
-            raise
-        announce(f"Error: {error}")
-        raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
+    except DbeliefError as error:
+        announce(f"Error: {told(error)}")
+        raise SystemExit(error.exit_code) from None
+    except Exception as error:  # nobody foresaw it; the line names its place
+        announce(f"Error: {told(error)}")
+        raise SystemExit(1) from None
 
 
 @contextmanager

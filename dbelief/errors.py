@@ -7,10 +7,12 @@ DbeliefError
 │   └── ModelError       a model that cannot be built, or breaks its contract
 └── Failure              something broke while running: exit code 1
     ├── Refused          a peer answered, and said no (fenced, wrong length, sequence gap)
-    │   └── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
+    │   ├── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
+    │   └── Full         there is no place now; one may become free
     ├── Unreachable      a peer did not answer within its deadline
     ├── NotFinite        a gradient holds NaN or infinity
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
+    │   └── Torn         a file of it is missing or damaged: an older one may be whole
     └── Interrupted      somebody pressed Ctrl-C: exit code 130
 
 A wrong argument to a function is a ValueError at its door; a broken invariant is an AssertionError.
@@ -54,6 +56,10 @@ class Moved(Refused):
     """What was asked for lives elsewhere, or in another life, by now: find out where, and ask there."""
 
 
+class Full(Refused):
+    """There is no place now; one may become free."""
+
+
 class Unreachable(Failure):
     """A peer did not answer within its deadline."""
 
@@ -64,6 +70,10 @@ class NotFinite(Failure):
 
 class SnapshotError(Failure):
     """A snapshot is torn, belongs to another job, or has a newer format."""
+
+
+class Torn(SnapshotError):
+    """A file of a snapshot is missing or damaged: an older snapshot may be whole."""
 
 
 class Interrupted(Failure):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from dbelief.layout import Layout, Span
+from dbelief.errors import Failure
+from dbelief.layout import Box, Layout, Span
+from dbelief.tensors import write_tensors
 
-_ALIGN = 8
+_FLOAT32 = np.dtype("<f4")
 
 
 def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarray]], metadata: dict[str, str]) -> None:
@@ -25,56 +24,45 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
     metadata
         Strings kept in the file's header.
 
-    Notes
-    -----
-    Format: 8 bytes little-endian header length, the header as JSON, then the tensors one after another. The file
-    appears under its name only when it is whole.
+    Raises
+    ------
+    Failure
+        Where a segment never comes, or comes twice, or the file cannot be written. A file appears under its name only
+        when it is whole.
     """
-    shapes = {box.name: box.shape for box in layout.boxes}
-    offsets: dict[str, int] = {}
-    header: dict[str, object] = {"__metadata__": metadata}
-    total = 0
-    for name, shape in shapes.items():
-        offsets[name] = total
-        size = 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [total, total + size]}
-        total += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGN)
-    temporary = path.with_suffix(".writing")
-    try:
-        _write(temporary, text, total, layout, offsets, parts)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    tensors = {box.name: (_FLOAT32, box.shape) for box in layout.boxes}
+    came: list[Span] = []
+    with write_tensors(path, tensors, metadata) as file:
+        for span, numbers in parts:
+            came.append(span)
+            for box, start in zip(layout.boxes, layout.starts, strict=True):
+                first, last = max(span.start, start), min(span.stop, start + box.size)
+                if first < last:
+                    part = numbers[first - span.start : last - span.start]
+                    for position, row in _rows(box, first - start, part):
+                        file.write(box.name, row, position)
+        _check_all_came(path, layout, came)
 
 
-def _write(
-    temporary: Path,
-    text: bytes,
-    total: int,
-    layout: Layout,
-    offsets: dict[str, int],
-    parts: Iterable[tuple[Span, np.ndarray]],
-) -> None:
-    """Header and tensors, durably; `total` is the tensors' bytes, `offsets` where each begins."""
-    with open(temporary, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + total)
-    values = np.memmap(temporary, np.float32, "r+", offset=8 + len(text), shape=(total // 4,))
-    for span, numbers in parts:
-        for box, start in zip(layout.boxes, layout.starts, strict=True):
-            first, last = max(span.start, start), min(span.stop, start + box.size)
-            if first < last:
-                tensor = values[offsets[box.name] // 4 :][: math.prod(box.shape)]
-                part = numbers[first - span.start : last - span.start]
-                if box.box_shape == box.shape:
-                    tensor[first - start : last - start] = part
-                else:
-                    where = np.unravel_index(np.arange(first - start, last - start), box.box_shape)
-                    tensor.reshape(box.shape)[box.index][where] = part
-    values.flush()
-    del values
-    descriptor = os.open(temporary, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Cut a box's numbers from `first` on into runs that lie together in its tensor, each with its position there."""
+    if box.box_shape == box.shape:
+        yield first, numbers
+        return
+    width, done = box.box_shape[-1], 0
+    while done < len(numbers):
+        inside = np.unravel_index(first + done, box.box_shape)
+        within = tuple(int(i) + start for i, start in zip(inside, box.start, strict=True))
+        run = min(width - int(inside[-1]), len(numbers) - done)
+        yield int(np.ravel_multi_index(within, box.shape)), numbers[done : done + run]
+        done += run
+
+
+def _check_all_came(path: Path, layout: Layout, came: list[Span]) -> None:
+    position = 0
+    for span in sorted(came, key=lambda span: span.start):
+        if span.start != position:
+            break
+        position = span.stop
+    if position != layout.size or len(came) != len({span.start for span in came}):
+        raise Failure(f"{path}: not written: the numbers from {position} on did not come, or came twice")

@@ -49,12 +49,16 @@ _STALENESS = "versions applied between the parameters a gradient was computed on
 
 TABLE: Mapping[str, tuple[Row, ...]] = {
     "ps": (
-        Row("pushes_total", "counter", "pushes", "pushes applied", {"vector": ()}),
+        Row("pushes_total", "counter", "pushes", "pushes acknowledged", {"vector": ()}),
         Row("pulls_total", "counter", "pulls", "pulls answered", {"vector": ()}),
         Row("bytes_total", "counter", "bytes", "payload of segments", {"direction": ("received", "sent")}),
         Row("apply_seconds", "histogram", "seconds", "applying one segment", buckets=_APPLY_S),
         Row("staleness", "histogram", "versions", _STALENESS, buckets=_VERSIONS),
         Row("refused_total", "counter", "calls", "calls refused", {"reason": ()}),
+        Row(
+            "duplicates_total", "counter", "segments", "segments of pushes that came again, and were not applied again"
+        ),
+        Row("lost_total", "counter", "segments", "segments of acknowledged pushes that died with a former life"),
         Row("segments", "gauge", "segments", "segments kept by this shard"),
         Row("parameters", "gauge", "parameters", "parameters kept by this shard"),
         Row("snapshot_seconds", "histogram", "seconds", "writing one snapshot", buckets=_SNAPSHOT_S),
@@ -71,6 +75,7 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
     "coordinator": (
         Row("members", "gauge", "processes", "members of the job", {"role": ("ps", "worker")}),
         Row("members_lost_total", "counter", "processes", "members that died or fell silent"),
+        Row("pushes_twice_total", "counter", "pushes", "pushes trained twice because of deaths"),
         Row("leases_outstanding", "gauge", "leases", "ranges of samples handed out and not done"),
         Row("samples_total", "counter", "samples", "samples done"),
         Row("epoch", "gauge", "epochs", "passes over the training data, with its fraction"),
@@ -100,6 +105,8 @@ class Metrics:
     apply_seconds: Histogram
     staleness: Histogram
     refused_total: Counter
+    duplicates_total: Counter
+    lost_total: Counter
     segments: Gauge
     parameters: Gauge
     snapshot_seconds: Histogram
@@ -110,6 +117,7 @@ class Metrics:
     phase_seconds_total: Counter
     members: Gauge
     members_lost_total: Counter
+    pushes_twice_total: Counter
     leases_outstanding: Gauge
     epoch: Gauge
     validation_loss: Gauge

@@ -43,12 +43,14 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started: int = 0
     _due_s: float = field(default=0.0, repr=False)
+    _logged: int = field(default=0, repr=False)
 
     def start(self) -> None:
         """Start it, its output appended to its log."""
         command = [sys.executable, "-P", "-m", "dbelief", *self.arguments]
         guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())]
         with open(self.log, "ab") as log:
+            self._logged = log.tell()
             self.process = subprocess.Popen(
                 [*guard, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -72,6 +74,12 @@ class Child:
             self.start()
         return True
 
+    def said(self) -> list[str]:
+        """Lines of its log since it was last started."""
+        with open(self.log, "rb") as log:
+            log.seek(self._logged)
+            return log.read().decode(errors="replace").splitlines()
+
     def last_words(self) -> str:
         """Last line of its log."""
         try:
@@ -84,10 +92,8 @@ class Child:
         """How it ended and what it said last, in one line."""
         if self.code is None:
             return f"{self.name} runs"
-        if self.code < 0:
-            return f"{self.name} was killed by {signal.Signals(-self.code).name}"
-        words = self.last_words().removeprefix("Error: ")
-        return f"{self.name} ended with exit code {self.code}" + (f": {words}" if words else "")
+        words = self.last_words().removeprefix("Error: ") if self.code >= 0 else ""
+        return f"{self.name} {how_it_ended(self.code)}" + (f": {words}" if words else "")
 
     def ask_to_end(self) -> bool:
         """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
@@ -109,6 +115,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    """A process's exit code in words."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def end_all(children: list[Child], grace_s: float = 5.0) -> None:

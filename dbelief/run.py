@@ -21,8 +21,11 @@ from dbelief.job import Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
 from dbelief.report.live import LiveView
+from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
+from dbelief.report.table import outcome, overview
 from dbelief.session import build_model, check_finite, initial_values
+from dbelief.status import Place, look, watch
 
 
 def run_job(job_file: Path, overrides: Mapping[str, str], resume: bool = False, quiet: bool = False) -> int:
@@ -42,6 +45,24 @@ def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, qui
         return cluster.run(), cluster.folder
 
 
+def tell_status(where: str, as_json: bool, watched: bool) -> int:
+    """Print how a job goes, or ended; the exit code: 1 for one that was watched, and failed."""
+    place = Place.of(where)
+    if watched:
+        with LiveView(Console(stderr=True)) as view:
+            told = watch(place, view.update)
+    else:
+        told = look(place)
+    if as_json:
+        print(json.dumps(plain(told.model_dump() if isinstance(told, Summary) else told)))
+    elif isinstance(told, Summary):
+        Console().print(outcome(told))
+    elif not watched:  # a live view leaves its last picture
+        Console().print(overview(told))
+    state = told["state"] if isinstance(told, dict) else told.model_dump().get("state")
+    return 1 if watched and state == "failed" else 0
+
+
 def verdict(summary: Summary, folder: Path) -> str:
     """How a run ended, in one line."""
     parts = [summary.reason]
@@ -50,6 +71,9 @@ def verdict(summary: Summary, folder: Path) -> str:
     elif summary.test_loss is not None:
         parts.append(f"test loss {summary.test_loss:.4g}")
     parts.append(f"{summary.wall_s:.1f} s")
+    if summary.died:
+        lost = f"{summary.pushes_lost} pushes lost, {summary.pushes_trained_twice} trained twice"
+        parts.append(f"died on the way: {', '.join(summary.died)} ({lost})")
     return f"{summary.job}: {', '.join(parts)}; see {folder}"
 
 
@@ -141,6 +165,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
         lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
+    if data is not None and data.names is not None:
+        lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
     lines.append(f"strategy: {job.strategy.name}, {job.replicas} replicas, mini-batches of {job.strategy.batch}")
     return lines
 

@@ -116,6 +116,7 @@ class Session:
         patience_s: float,
         folder: Path | None = None,
         wish: int | None = None,
+        name: str | None = None,
     ) -> Session:
         """Join the job at a coordinator and wait until it trains.
 
@@ -125,6 +126,8 @@ class Session:
             How long to wait for the coordinator to answer.
         folder
             Where relative paths of the job start on this machine; None: where they do on the coordinator's.
+        wish, name
+            See `Membership`.
 
         Raises
         ------
@@ -141,7 +144,7 @@ class Session:
             data = None if job.data.source == "none" else load(job.data, job.folder)
             model, source = build_model(job, data, backend)
             layout, initial = initial_values(job, model)
-            member = Membership(client, role, job.name, layout=layout, source_digest=source, wish=wish)
+            member = Membership(client, role, job.name, layout=layout, source_digest=source, wish=wish, name=name)
             undo.callback(member.leave, "could not begin")
             member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
             assert member.placement is not None
@@ -163,12 +166,13 @@ class Session:
         def trains() -> bool:
             return member.state >= wire.STATE_READY
 
-        member.wait_for(lambda: trains() or member.initialise, join_s, "initial values")
-        if not trains():
-            self.assign(PARAMETERS, initial)
-            request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
-            self.client.call("Report", request)
-            member.wait_for(trains, join_s, "the first snapshot set")
+        while not trains():
+            member.wait_for(lambda: trains() or member.initialise, join_s, "initial values")
+            if member.initialise and not trains():  # again where a shard died before they were safe
+                self.assign(PARAMETERS, initial)
+                request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
+                self.client.call("Report", request)
+                member.beat()
 
     def next_sequence(self, vector: str = PARAMETERS) -> int:
         """Number of the next push into a named vector."""

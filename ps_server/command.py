@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
 from dbelief.rpc.settings import limit_threads, prepare_process
 
+if TYPE_CHECKING:
+    from dbelief.rpc.coordination import Membership
+
+_ASK_AGAIN_S = 0.5
+
 
 @click.command("ps")
 @click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
-@click.option("--listen", default="127.0.0.1:0", show_default=True, help="Address to listen on; port 0: any free.")
-@click.option("--advertise", default=None, metavar="HOST:PORT", help="Address others reach it by; default: --listen.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    envvar="DBELIEF_LISTEN",
+    show_envvar=True,
+    help="Address to listen on; port 0: any free.",
+)
+@click.option(
+    "--advertise",
+    default=None,
+    metavar="HOST:PORT",
+    help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
+)
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
 @click.option("--number", type=int, default=None, help="The shard number to ask for; default: any free.")
+@click.option(
+    "--name", default=None, help="What this shard is called, however often it is started: its earlier life is over."
+)
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
 def command(
     coordinator: str,
@@ -25,13 +48,14 @@ def command(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        _run(coordinator, listen, advertise, metrics_listen, record, number, patience)
+        _run(coordinator, listen, advertise, metrics_listen, record, number, name, patience)
 
 
 def _run(
@@ -41,33 +65,37 @@ def _run(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
-    from dbelief.errors import Mistake, Refused
+    from dbelief.errors import Refused
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
-    from dbelief.rpc import parameters_pb2_grpc as stubs
+    from dbelief.rpc import parameters_pb2
     from dbelief.rpc.coordination import CoordinatorClient, Membership
-    from dbelief.rpc.serving import Server
+    from dbelief.rpc.serving import Server, address_towards, is_every_address
 
     from .record import Recorder
     from .service import ShardService
 
-    if advertise is None and listen.rpartition(":")[0] in ("", "0.0.0.0", "[::]"):
-        raise Mistake(f"--listen {listen} is no address that others reach it by: give --advertise HOST:PORT")
     metrics = Metrics("ps")
     recorder = Recorder()
     service = ShardService(metrics, record=recorder.note)
-    server = Server(listen, lambda s: stubs.add_ParametersServicer_to_server(service, s))
+    server = Server(listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
     client = CoordinatorClient(coordinator)
     try:
         serve_metrics(metrics.serve, metrics_listen)
         announce(f"joining the job at {coordinator}, for up to {patience:g} s")
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job
-        member = Membership(client, wire.ROLE_SHARD, job, address=advertise or server.address, wish=number)
+        address = advertise or server.address
+        if advertise is None and is_every_address(listen):
+            address = address_towards(coordinator, server.port, patience)
+        member = _join(
+            lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
+        )
         service.life.index = member.id
-        announce(f"shard {member.id} of job {job} on {server.address}")
+        announce(f"shard {member.id} of job {job} on {address}")
         with on_signals() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
@@ -84,3 +112,27 @@ def _run(
         client.close()
         server.close()
         metrics.close()
+
+
+def _join(join: Callable[[], Membership], patience_s: float) -> Membership:
+    """Become a member; while all places are taken, wait for one: an earlier life's silence may not be noticed yet.
+
+    Raises
+    ------
+    Full
+        None became free.
+    """
+    from dbelief.errors import Full
+
+    until_s = time.monotonic() + patience_s
+    told = False
+    while True:
+        try:
+            return join()
+        except Full as error:
+            if time.monotonic() > until_s:
+                raise
+            if not told:
+                announce(f"{error}; waiting up to {patience_s:g} s for a place")
+            told = True
+        time.sleep(_ASK_AGAIN_S)

@@ -62,9 +62,15 @@ class Life:
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
     def loaded(self) -> Shard:
-        """The shard, once it has segments."""
+        """The shard, once it has segments.
+
+        Raises
+        ------
+        Moved
+            Before; whoever calls means an earlier life at this address.
+        """
         if self.shard is None:
-            raise Refused("no segments have been given to it yet")
+            raise Moved("no segments have been given to it yet")
         return self.shard
 
     def at(self, target: wire.Target) -> Shard:
@@ -159,5 +165,5 @@ class Life:
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
         self._obey(request.command)
-        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job)
+        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job, self.epoch)
         return wire.RestoreReply(segments=loaded)

@@ -1,8 +1,9 @@
 """One segment: the unit of locking, of versioning and of idempotence.
 
-Held per segment: a slice of every named vector, the rule's state, one version (pushes that the rule applied), and
-the ledger: per vector and pusher the number of the last push that was applied. A push is applied when its number is
-the ledger's plus one, answered as a duplicate when it is lower, refused when it is higher.
+Held per segment: its part of every named vector, the rule's state, one version (rises with every push that the rule
+applies, and over all lives of a shard), and the ledger: per vector and pusher the number of the last push that was
+applied. A push is applied when its number is the ledger's plus one, answered as a duplicate when it is lower, refused
+when it is higher.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ import numpy as np
 from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
+from dbelief.parts import Stored, state_key
 from dbelief.pushes import PARAMETERS, Push, Pusher
+
+LIFE = 1 << 40
+"""Versions that are kept for each life of a shard: at 100,000 pushes per second, enough for four months."""
 
 
 class Outcome(Enum):
@@ -45,18 +50,26 @@ class Segment:
     Attributes
     ----------
     vectors
-        Per name this segment's slice: 1-D, contiguous.
+        Per name this segment's part: 1-D, contiguous.
     state
-        The rule's state, in the rule's order, float32 slices as long as the segment.
+        The rule's state, in the rule's order, float32 and as long as the segment.
     version
-        Pushes that the rule has applied to "w".
+        One more with every push that the rule applies to "w": who holds this version holds what is here.
+    born
+        The version at which this life began; all that earlier lives may have shown is lower.
+    applied
+        Pushes that the rule has applied to "w", over all lives: Adam counts its steps by it.
     rounds
         With the dial at 0: rounds applied, which is the clock that the next round has. At N >= 1: clocks that anybody
         has passed.
     passed
         With the dial at N >= 1: per member, as a replica number, the clocks it has passed; it has pushed all below.
     filled
-        How many numbers of "w", from its first, have initial values.
+        Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
+    lost
+        Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
+    based
+        By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
     """
 
     span: Span
@@ -65,17 +78,20 @@ class Segment:
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     state: tuple[np.ndarray, ...] = ()
     version: int = 0
+    born: int = 0
+    applied: int = 0
     rounds: int = 0
     passed: dict[int, int] = field(default_factory=dict)
-    filled: int = 0
+    filled: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of "w" has initial values."""
-        return self.filled == self.span.length
+    def holds(self, vector: str) -> bool:
+        """Whether all of a named vector's numbers were assigned here."""
+        return self.filled.get(vector, 0) == self.span.length
 
     def expect(self, push: Push) -> bool:
         """Whether the push is next in the ledger; False for a duplicate.
@@ -103,12 +119,24 @@ class Segment:
                 del self.staged[clock]
 
     def rebase(self, push: Push) -> int:
-        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost."""
+        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost.
+
+        Only a pusher's first push in this life may skip numbers: what is missing later is a gap, whatever it says.
+        That push, sent again, is told the same loss again.
+        """
         key = (push.vector, push.pusher)
-        lost = 0 if push.base is None else max(0, push.base - 1 - self.ledger.get(key, 0))
-        if lost:
-            self.ledger[key] = self.ledger.get(key, 0) + lost
-        return lost
+        base = 0 if push.base is None else push.base
+        if key not in self.based:
+            last = self.ledger.get(key, 0)
+            lost = max(0, base - 1 - last)
+            if push.sequence > last + lost + 1:
+                return 0  # refused as a gap: it leaves no trace
+            self.based[key] = base, lost
+            if lost:
+                self.ledger[key] = last + lost
+                self.lost += lost if push.vector == PARAMETERS else 0
+        first_base, lost = self.based[key]
+        return lost if base == first_base else 0
 
     def skip(self, push: Push) -> None:
         """Count a push as done without its values, so that the pusher's next one is expected."""
@@ -119,9 +147,12 @@ class Segment:
         """Overwrite a part of a named vector."""
         if not self.expect(push):
             return Outcome.DUPLICATE
+        if push.vector not in self.vectors:
+            self.vectors[push.vector] = np.zeros(self.span.length, values.dtype)
         self.vectors[push.vector][offset : offset + len(values)] = values
-        if push.vector == PARAMETERS and offset <= self.filled:
-            self.filled = max(self.filled, offset + len(values))
+        filled = self.filled.get(push.vector, 0)
+        if offset <= filled:
+            self.filled[push.vector] = max(filled, offset + len(values))
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.APPLIED
 
@@ -131,12 +162,16 @@ class Segment:
             return Outcome.DUPLICATE
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
-        self.rule.apply(self.vectors[push.vector][part], gradient, states, rate, self.version + 1)
-        self.version += 1
+        self._step(self.vectors[PARAMETERS][part], gradient, states, rate)
         self.ledger[push.vector, push.pusher] = push.sequence
         if self.on_apply is not None:
             self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
+
+    def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
+        self.rule.apply(w, gradient, states, rate, self.applied + 1)
+        self.applied += 1
+        self.version += 1
 
     def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
         """Hold a gradient until its round is complete."""
@@ -170,8 +205,7 @@ class Segment:
             for pusher in order:
                 one = arrived[pusher]
                 mean += one.gradient * np.float32(one.samples / total)
-            self.rule.apply(self.vectors[PARAMETERS], mean, self.state, arrived[order[0]].rate, self.version + 1)
-            self.version += 1
+            self._step(self.vectors[PARAMETERS], mean, self.state, arrived[order[0]].rate)
             del self.staged[self.rounds]
         self.rounds += 1
         return True
@@ -183,3 +217,23 @@ class Segment:
             (vector, pusher): last - (waiting[pusher] if vector == PARAMETERS else 0)
             for (vector, pusher), last in self.ledger.items()
         }
+
+    # -- coming back -------------------------------------------------------------------------------------
+
+    def empty(self) -> None:
+        """Hold nothing that could be read, until it is loaded."""
+        self.filled.clear()
+        self.staged.clear()
+
+    def load(self, stored: Stored, shard_epoch: int) -> None:
+        """Be what a set holds, in the life `shard_epoch`: the versions of this life begin above all earlier ones'."""
+        for name, target in zip(self.rule.state, self.state, strict=True):
+            target[:] = stored.arrays[state_key(name)]
+        vectors = stored.arrays.keys() - {state_key(name) for name in self.rule.state}
+        self.vectors = {name: self.vectors.get(name, np.empty_like(stored.arrays[name])) for name in vectors}
+        for name, target in self.vectors.items():
+            target[:] = stored.arrays[name]
+        self.filled = dict.fromkeys(self.vectors, self.span.length)
+        self.based.clear()
+        self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
+        self.applied, self.rounds, self.ledger = stored.applied, stored.rounds, dict(stored.ledger)

@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
 
 import grpc
+import numpy as np
 
-from dbelief.errors import Refused
+from dbelief.errors import Moved, Refused
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
+from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
-from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import answers, streams
-from dbelief.rpc.convert import numbers, push_from_wire, pusher_to_wire
+from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
 from .life import Life
-from .segment import Outcome
+from .pushing import Pushing, answers_to
 from .shard import Shard
 
-ACKNOWLEDGE_EVERY = 16
-"""Segments per acknowledgement: an answer to each one costs a fifth of a push's speed."""
+_BYTES = {"Pull": (None, None), "Push": (None, wire.PushReply.SerializeToString)}
+"""How the bulk methods' messages are decoded and encoded on their way through gRPC: not at all, where they are bulk."""
+
+
+class Kept:
+    """Counts the streams that are open: a block holds one. An idle one may stay unless they are a crowd."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open = 0
+        self._lock = threading.Lock()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether streams are to end when they have answered."""
+        return self._open > self._most
+
+    def __enter__(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self._open += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count it no more."""
+        with self._lock:
+            self._open -= 1
+
+
+def _encode(index: int, version: int, values: np.ndarray | None) -> bytes:
+    """One segment as an answer to a pull; the one copy that is made of it."""
+    if values is None:
+        return frames.encode(frames.Part(index, version, unchanged=True))
+    return frames.encode(frames.part_of(index, version, values))
 
 
 class ShardService(stubs.ParametersServicer):
@@ -37,6 +73,8 @@ class ShardService(stubs.ParametersServicer):
         How long a call may wait for a round of the staleness dial.
     record
         Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+    handlers
+        How many threads the server has for calls.
     """
 
     def __init__(
@@ -44,11 +82,21 @@ class ShardService(stubs.ParametersServicer):
         metrics: Metrics,
         deadline_s: float = 60.0,
         record: Callable[[int, Pusher, int, float], None] | None = None,
+        handlers: int = HANDLERS,
     ) -> None:
         self.life = Life(metrics, deadline_s, record)
         self._metrics = metrics
-        # Calls that wait for a round may hold most handlers, never the last: pushes must get through to end a wait.
-        self._waiters = threading.BoundedSemaphore(HANDLERS // 2)
+        # Each of these holds a handler's thread. Pulls that wait must leave some to the pushes that end the wait.
+        self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
+        self._streams = Kept(handlers // 2)
+
+    def register(self, server: grpc.Server) -> None:
+        """Have a server serve this."""
+        stubs.add_ParametersServicer_to_server(self, server)
+        bulk: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.stream_stream_rpc_method_handler(getattr(self, name), *forms) for name, forms in _BYTES.items()
+        }
+        server.add_registered_method_handlers("dbelief.v1.Parameters", bulk)
 
     @property
     def where(self) -> str:
@@ -79,60 +127,49 @@ class ShardService(stubs.ParametersServicer):
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
-    def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
-        """See protos/parameters.proto."""
+    def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+        """See protos/parameters.proto; answers are encoded here, by hand."""
+        with self._streams:
+            for message in messages:
+                yield from self._answer(frames.parse(wire.PullRequest, message))
+                if self._streams.crowded:
+                    return
+
+    def _answer(self, request: wire.PullRequest) -> Iterator[bytes]:
+        """The messages that answer one request."""
         shard = self.life.at(request.target)
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
             raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
             shard.heard(request.pusher.replica, request.clock)
-            self._wait(shard, list(request.segments), request.clock)
-        known: list[int | None] = list(request.if_newer_than) or [None] * len(request.segments)
-        sent = 0
+            self._wait("pulls", shard, list(request.segments), request.clock)
+        known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
+        together: list[bytes] = []
+        filled = sent = 0
         for index, newer_than in zip(request.segments, known, strict=True):
-            version, data = shard.pull(request.vector, index, newer_than)
-            answer = segments.Segment(index=index, version=version, unchanged=data is None)
-            if data is not None:
-                answer.data = data
-                answer.length = shard.segments[index].span.length
-                sent += len(data)
-            yield answer
-        self._metrics.pulls_total.labels(request.vector).inc(len(request.segments))
+            read = shard.read(request.vector, index, newer_than, functools.partial(_encode, index))
+            if filled + len(read) > frames.FULL_BYTES and together:
+                yield self._sent(together, request, shard)
+                together, filled = [], 0
+            together.append(read)
+            filled += len(read)
+            sent += len(read)
+        self._metrics.pulls_total.labels(request.vector).inc()
         self._metrics.bytes_total.labels("sent").inc(sent)
+        yield self._sent(together, request, shard)
+
+    def _sent(self, together: list[bytes], request: wire.PullRequest, shard: Shard) -> bytes:
+        """One message of these, unless the life in which they were read is over."""
+        if self.life.at(request.target) is not shard:
+            raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
+        return together[0] if len(together) == 1 else b"".join(together)
 
     @streams
-    def Push(self, requests: Iterator[wire.PushRequest], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
-        """See protos/parameters.proto."""
-        first = next(requests, None)
-        if first is None or not first.HasField("opening"):
-            raise Refused("a push begins with its opening")
-        shard = self.life.at(first.opening.target)
-        push = push_from_wire(first.opening)
-        staged: list[int] = []
-        reply = wire.PushReply()
-        received = 0
-        for request in requests:
-            values = numbers(request.segment)
-            began = time.perf_counter()
-            taken = shard.push(push, request.segment.index, values, request.segment.offset, request.segment.version)
-            self._metrics.apply_seconds.observe(time.perf_counter() - began)
-            received += values.nbytes
-            reply.acknowledged += 1
-            reply.duplicates += taken.outcome is Outcome.DUPLICATE
-            reply.staleness += taken.staleness
-            reply.lost = max(reply.lost, taken.lost)
-            if shard.staleness == 0 and not push.assign:
-                staged.append(request.segment.index)
-            elif reply.acknowledged % ACKNOWLEDGE_EVERY == 0:
-                yield reply
-                reply = wire.PushReply(acknowledged=reply.acknowledged)
-            if taken.outcome is Outcome.APPLIED and not push.assign:
-                self._metrics.staleness.observe(taken.staleness)
-        if staged:  # with the dial at 0, a push is done when its round is applied
-            self._wait(shard, staged, push.clock + 1)
-        self._metrics.pushes_total.labels(push.vector).inc(reply.acknowledged)
-        self._metrics.bytes_total.labels("received").inc(received)
-        yield reply
+    def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        """See protos/parameters.proto; requests are decoded here, by hand."""
+        with self._streams:
+            begin = functools.partial(Pushing, self.life, self._metrics, functools.partial(self._wait, "pushes"))
+            yield from answers_to(messages, begin, lambda: not self._streams.crowded)
 
     @streams
     def Exchange(
@@ -147,13 +184,14 @@ class ShardService(stubs.ParametersServicer):
         """Not offered by any strategy of this version."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "Operate is not served by this version")
 
-    def _wait(self, shard: Shard, indices: list[int], clock: int) -> None:
-        if not self._waiters.acquire(blocking=False):
-            raise Refused(f"{HANDLERS // 2} calls wait for a round already")
+    def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
+        waiters = self._waiters[what]
+        if not waiters.acquire(blocking=False):
+            raise Refused(f"too many {what} wait for a round already")
         try:
             shard.wait_for_clock(indices, clock, self.life.deadline_s)
         finally:
-            self._waiters.release()
+            waiters.release()
 
     # -- telling ---------------------------------------------------------------------------------------
 
@@ -169,6 +207,7 @@ class ShardService(stubs.ParametersServicer):
             pulls=shard.counters.pulls,
             duplicates=shard.counters.duplicates,
             versions=shard.versions(),
+            lost=shard.lost(),
         )
         if request.ledgers:
             for (vector, pusher), (lowest, highest) in shard.ledgers().items():

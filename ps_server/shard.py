@@ -10,17 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
+from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .dial import Dial
 from .segment import Outcome, Segment
+
+T = TypeVar("T")
 
 DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
 """Element type of a named vector; float32 where it is not named here."""
@@ -33,7 +36,6 @@ class Counters:
     pushes: int = 0
     pulls: int = 0
     duplicates: int = 0
-    lost: int = 0
 
 
 class Taken(NamedTuple):
@@ -45,6 +47,10 @@ class Taken(NamedTuple):
     outcome: Outcome
     staleness: int
     lost: int
+
+
+def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
+    return version, None if values is None else values.tobytes()
 
 
 class Shard:
@@ -81,30 +87,19 @@ class Shard:
         self.ready = False
         self.counters = Counters()
         self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
-        self._first = spans[0].start if spans else 0
         self._size = sum(span.length for span in spans)
         self._table = threading.Lock()
         self._dial = Dial(staleness, self.segments)
         self._fenced: set[int] = set()
-        self._create(PARAMETERS)
-        states = [np.full(self._size, rule.initial(name), np.float32) for name in rule.state]
         for segment in self.segments.values():
-            segment.state = tuple(state[self._slice(segment.span)] for state in states)
+            length = segment.span.length
+            segment.vectors[PARAMETERS] = np.zeros(length, np.float32)
+            segment.state = tuple(np.full(length, rule.initial(name), np.float32) for name in rule.state)
 
     @property
     def size(self) -> int:
         """How many parameters live here."""
         return self._size
-
-    def _slice(self, span: Span) -> slice:
-        return slice(span.start - self._first, span.stop - self._first)
-
-    def _create(self, vector: str) -> None:
-        """Give every segment its slice of a new named vector of zeros."""
-        values = np.zeros(self._size, DTYPES.get(vector, np.float32))
-        for segment in self.segments.values():
-            # A new dict: a snapshot may be going through the one there is.
-            segment.vectors = {**segment.vectors, vector: values[self._slice(segment.span)]}
 
     def _segment(self, index: int) -> Segment:
         try:
@@ -122,12 +117,16 @@ class Shard:
         Refused
             Where initial values are missing; names the first segment without.
         """
-        missing = sorted(index for index, segment in self.segments.items() if not segment.complete)
+        self.check_complete()
+        self.ready = True
+
+    def check_complete(self) -> None:
+        """Raise Refused where initial values are missing; names the first segment without."""
+        missing = sorted(index for index, segment in self.segments.items() if not segment.holds(PARAMETERS))
         if missing:
             raise Refused(
                 f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
             )
-        self.ready = True
 
     def fence(self, incarnations: Iterable[int]) -> None:
         """Refuse these lives from now on; when this returns, their ledgers are final."""
@@ -145,8 +144,9 @@ class Shard:
         gone = set(incarnations)
         for segment in self.segments.values():
             with segment.lock:
-                for key in [key for key in segment.ledger if key[1].incarnation in gone]:
-                    del segment.ledger[key]
+                for rows in (segment.ledger, segment.based):
+                    for key in [key for key in rows if key[1].incarnation in gone]:
+                        del rows[key]
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `Dial.set_membership`."""
@@ -155,22 +155,27 @@ class Shard:
     # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
-        """One segment of a named vector: its version and its bytes, None where it is not newer than asked.
+        """One segment of a named vector: its version and its bytes, None where it is not newer than asked."""
+        return self.read(vector, index, newer_than, _whole)
+
+    def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
+        """Give one segment of a named vector to `form`, which copies out of it, and return what that makes.
+
+        `form` gets its version and its numbers, None where it is not newer than asked, under the segment's lock.
 
         Raises
         ------
         Refused
-            Where the segment does not live here or has no such vector.
+            Where the segment does not live here, or has no such vector whole.
         """
         segment = self._segment(index)
         with segment.lock:
-            values = segment.vectors.get(vector)
-            if values is None or not segment.complete:
+            if not segment.holds(vector):
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
-            version = segment.version
-            data = None if newer_than is not None and version <= newer_than else values.tobytes()
+            held = newer_than is not None and segment.version <= newer_than
+            formed = form(segment.version, None if held else segment.vectors[vector])
         self.counters.pulls += 1
-        return version, data
+        return formed
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
@@ -190,7 +195,7 @@ class Shard:
         gradient
             1-D float32, at most as long as the segment less `offset`; read only during the call.
         read_version
-            Version of this segment that the gradient was computed from.
+            Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
 
         Raises
         ------
@@ -202,8 +207,6 @@ class Shard:
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
             self._gate(push, segment, gradient)
-            if push.vector not in segment.vectors:
-                self._create_once(push.vector)
             lost = segment.rebase(push)
             staleness = 0
             if push.assign:
@@ -211,7 +214,7 @@ class Shard:
             elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
             else:
-                late = max(0, segment.version - read_version)
+                late = max(0, segment.version - max(read_version, segment.born))
                 outcome = segment.apply(push, gradient, offset, self._rate(push, late))
                 staleness = late if outcome is Outcome.APPLIED else 0
                 self._dial.applied(segment, push)
@@ -219,7 +222,6 @@ class Shard:
             self._dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
-        self.counters.lost += lost
         return Taken(outcome, staleness, lost)
 
     def _rate(self, push: Push, staleness: int) -> np.float32:
@@ -249,11 +251,6 @@ class Shard:
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
         return segment.assign(push, values, offset)
 
-    def _create_once(self, vector: str) -> None:
-        with self._table:
-            if self.segments and any(vector not in s.vectors for s in self.segments.values()):
-                self._create(vector)
-
     # -- telling -----------------------------------------------------------------------------------------
 
     def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
@@ -270,28 +267,28 @@ class Shard:
         """Version of every segment, by rising index."""
         return [segment.version for _, segment in sorted(self.segments.items())]
 
+    def lost(self) -> list[int]:
+        """Pushes that are gone with earlier lives, of every segment, by rising index."""
+        return [segment.lost for _, segment in sorted(self.segments.items())]
+
     # -- coming back -------------------------------------------------------------------------------------
 
-    def load(
-        self,
-        index: int,
-        vectors: Mapping[str, np.ndarray],
-        state: Sequence[np.ndarray],
-        version: int,
-        rounds: int,
-        ledger: Mapping[tuple[str, Pusher], int],
-    ) -> None:
-        """Put a segment back as a snapshot holds it."""
-        segment = self._segment(index)
-        for name in vectors:
-            if name not in segment.vectors:
-                self._create_once(name)
+    def empty(self) -> None:
+        """Hold nothing that could be read or made ready, until it is loaded."""
+        self.ready = False
+        for segment in self.segments.values():
+            with segment.lock:
+                segment.empty()
+
+    def load(self, stored: Stored, shard_epoch: int) -> None:
+        """Put a segment back as a set holds it, in the life `shard_epoch`.
+
+        Raises
+        ------
+        KeyError
+            Where the set lacks some of the rule's state.
+        """
+        segment = self._segment(stored.span.index)
         with segment.lock:
-            for name, values in vectors.items():
-                segment.vectors[name][:] = values
-            for target, values in zip(segment.state, state, strict=True):
-                target[:] = values
-            segment.version, segment.rounds = version, rounds
-            segment.ledger = dict(ledger)
-            segment.filled = segment.span.length
+            segment.load(stored, shard_epoch)
             self._dial.came_back(segment)

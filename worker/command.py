@@ -22,6 +22,9 @@ from dbelief.rpc.settings import prepare_process
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log for a replay.")
 @click.option("--number", type=int, default=None, help="The replica number to ask for; default: any free.")
+@click.option(
+    "--name", default=None, help="What this replica is called, however often it is started: its earlier life is over."
+)
 @click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
 def command(
     coordinator: str,
@@ -30,12 +33,13 @@ def command(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     with exits_cleanly():
-        _run(coordinator, threads, folder, metrics_listen, record, number, patience)
+        _run(coordinator, threads, folder, metrics_listen, record, number, name, patience)
 
 
 def _run(
@@ -45,6 +49,7 @@ def _run(
     metrics_listen: str | None,
     record: Path | None,
     number: int | None,
+    name: str | None,
     patience: float,
 ) -> None:
     from threadpoolctl import threadpool_limits
@@ -59,7 +64,7 @@ def _run(
     serve_metrics(metrics.serve, metrics_listen)
     announce(f"joining the job at {coordinator}, for up to {patience:g} s; then waiting until it trains")
     # Until there is a lease to finish, a signal simply ends this process.
-    session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number)
+    session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number, name)
     reason = "failed"
     try:
         announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")

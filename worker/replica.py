@@ -15,7 +15,7 @@ from dbelief.errors import DataError, NotFinite, Refused, Unreachable
 from dbelief.evaluation import evaluate
 from dbelief.metrics import Metrics
 from dbelief.nn import Batch
-from dbelief.pushes import Pushed
+from dbelief.pushes import PARAMETERS, Pushed
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at, total_samples
 from dbelief.session import Session
@@ -73,6 +73,7 @@ class Replica:
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
         self._reported_s = 0.0
+        self._unreadable = 0
         if session.data is None or session.data.train is None:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
@@ -186,6 +187,7 @@ class Replica:
             told.steps += slot.steps
             told.loss_sum += slot.loss_sum
             told.staleness_sum += pushed.staleness
+            told.lost += pushed.lost
         self._metrics.pushes_total.inc()
         self._metrics.samples_total.inc(slot.samples)
         self._metrics.steps_total.inc(slot.steps)
@@ -217,7 +219,14 @@ class Replica:
         split = session.data.validation if message.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {message.set} data, and there is none"
         copy = Fetched.make(session.layout, len(session.parameters.placement.spans), session.backend)
-        session.parameters.pull(copy.host, copy.versions, vector=message.vector)
+        try:
+            session.parameters.pull(copy.host, copy.versions, vector=message.vector)
+        except Refused:
+            # The vector may have died with a shard: then the coordinator does not ask for it again.
+            first, self._unreadable = message.lease != self._unreadable, message.lease
+            if message.vector != PARAMETERS and first:
+                return
+            raise
         copy.to_device()
         loss, accuracy = evaluate(session.model, copy.views, split, session.layout, session.backend)
         reply: wire.ReportReply = self._report(

@@ -124,6 +124,8 @@ class Dataset:
         Number of labels; None where targets are numbers or there is no data.
     features : tuple of int
         Shape of one sample's inputs; () where there is no data.
+    names : tuple of str, or None
+        What the source calls class 0, 1, ...; None where it calls them so.
     """
 
     train: Split | None
@@ -131,6 +133,7 @@ class Dataset:
     test: Split | None
     classes: int | None
     features: tuple[int, ...]
+    names: tuple[str, ...] | None = None
 
     @property
     def inputs(self) -> int:

@@ -49,7 +49,7 @@ class Rows:
 def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Dataset:
     """Load the training file, a part of it for validation, and the test file.
 
-    Labels become 0 .. k - 1 in the order of their numbers: -1 is class 0 and +1 is class 1.
+    Labels become 0 .. k - 1 in the order of their numbers: -1 is class 0 and +1 is class 1. `Dataset.names` tells them.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     }
     if test is not None and "test" in need:
         sets["test"] = _dense(test, names, features)
-    return dataset(sets, train.where, need)
+    return dataset(sets, train.where, need, names=tuple(map(str, names.tolist())))
 
 
 def read_rows(path: Path) -> Rows:

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from dbelief.job import Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 
+from .csv import load_csv
 from .dataset import Dataset
 from .digits import load_digits
 from .idx import load_idx
@@ -45,6 +46,8 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_npz(spec, folder, need)
         case LibsvmData():
             return load_libsvm(spec, folder, need)
+        case CsvData():
+            return load_csv(spec, folder, need)
         case SyntheticData():
             return load_synthetic(spec, need)
         case NoData():

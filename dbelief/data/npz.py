@@ -58,8 +58,12 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
     return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
-def dataset(sets: dict[str, Pair], where: str, need: Collection[str], scale: float = 1.0) -> Dataset:
+def dataset(
+    sets: dict[str, Pair], where: str, need: Collection[str], scale: float = 1.0, names: tuple[str, ...] | None = None
+) -> Dataset:
     """Check sets of inputs and targets against each other, and make a dataset of those that are needed.
+
+    `names` are what the source calls the classes.
 
     Raises
     ------
@@ -77,7 +81,8 @@ def dataset(sets: dict[str, Pair], where: str, need: Collection[str], scale: flo
     if train[1].ndim == 1:
         k = classes(train[1], {name: pair[1] for name, pair in sets.items() if name != "train"}, where)
     made = {name: Split(*pair, scale) for name, pair in sets.items() if name in need and len(pair[0])}
-    return Dataset(made.get("train"), made.get("validation"), made.get("test"), k, train[0].shape[1:])
+    told = None if names is None or names == tuple(map(str, range(len(names)))) else names
+    return Dataset(made.get("train"), made.get("validation"), made.get("test"), k, train[0].shape[1:], told)
 
 
 def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str, Pair]:

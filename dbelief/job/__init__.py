@@ -4,7 +4,9 @@ from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .load import build_job, load_job, parse_job
 from .model import Dense, Layer, LayersModel, Model, Pointwise, PythonModel
 from .paths import resolve
-from .sources import Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from .problems import nearest
+from .schema import schema
+from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 from .strategy import (
     AdagradRule,
     AdamRule,
@@ -23,6 +25,7 @@ __all__ = [
     "AdagradRule",
     "AdamRule",
     "ConstantSchedule",
+    "CsvData",
     "Data",
     "Deadlines",
     "Dense",
@@ -52,6 +55,8 @@ __all__ = [
     "WarmStart",
     "build_job",
     "load_job",
+    "nearest",
     "parse_job",
     "resolve",
+    "schema",
 ]

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from .document import to_yaml
 from .kinds import Count, Name, Natural, NonNegative, Positive, Section, Whole, Words, not_empty, refusal
@@ -18,6 +18,10 @@ from .strategy import ConstantSchedule, Downpour, PolySchedule, Schedule
 
 class Limits(Section):
     """When a job ends: at the first of these. An early stop needs validation data."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": [name]} for name in ("epochs", "samples", "wall_s")]}
+    )
 
     epochs: Positive | None = Field(default=None, description="Passes over the training data")
     samples: Count | None = Field(default=None, description="Training samples, over all replicas")
@@ -103,7 +107,11 @@ class Job(Section):
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
     grid: Annotated[
         tuple[Annotated[Whole, Field(ge=1, le=1024)], ...], Field(strict=False), AfterValidator(not_empty)
-    ] = Field(default=(1,), description="Ranks of one model-parallel replica, per axis; only [1] for now")
+    ] = Field(
+        default=(1,),
+        description="Ranks of one model-parallel replica, per axis; only [1] for now",
+        json_schema_extra={"minItems": 1},
+    )
     shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
@@ -178,7 +186,8 @@ class Job(Section):
 
     def anchored(self) -> Self:
         """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
-        data = {name: getattr(self.data, name, None) for name in ("folder", "file", "train", "test")}
+        paths = ("folder", "file", "train", "test", "validation_file", "test_file")
+        data = {name: getattr(self.data, name, None) for name in paths}
         placed = {name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)}
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_serializer, model_validator
+from pydantic import AfterValidator, Discriminator, Field, GetJsonSchemaHandler, Tag, model_serializer, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from .kinds import Count, Section, Words, not_empty, refusal
+from .kinds import LARGEST, Count, Section, Words, not_empty, refusal
 
 
 class Dense(Section):
@@ -42,6 +44,16 @@ class Layer(Section):
             long["dense"] = {"units": dense}
         return long
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Tell editors of the short forms too."""
+        section = handler(core)
+        long = handler.resolve_ref_schema(section)
+        long |= {"minProperties": 1, "maxProperties": 1}
+        dense = long["properties"]["dense"]
+        dense["anyOf"] = [dense["anyOf"][0], {"type": "integer", "minimum": 1, "maximum": LARGEST}]
+        return {"anyOf": [{"enum": [kind for kind in cls.model_fields if kind != "dense"]}, section]}
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if len(self.model_fields_set) != 1:
@@ -74,7 +86,10 @@ class LayersModel(Section):
     """A network of layers and a loss."""
 
     layers: Annotated[tuple[Annotated[Layer, _LAYER_WORDS], ...], Field(strict=False), AfterValidator(not_empty)] = (
-        Field(description="Layers from input to output: dense with its units, relu, sigmoid, tanh")
+        Field(
+            description="Layers from input to output: dense with its units, relu, sigmoid, tanh",
+            json_schema_extra={"minItems": 1},
+        )
     )
     loss: Literal["softmax_cross_entropy", "square"] = Field(description="Loss of a sample, averaged over a mini-batch")
 

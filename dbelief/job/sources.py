@@ -2,9 +2,22 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .kinds import Count, Natural, NonNegative, PathText, Portion, Section, Whole, refusal
+from .kinds import (
+    LARGEST,
+    Count,
+    Natural,
+    NonNegative,
+    PathText,
+    Portion,
+    Positive,
+    Section,
+    Whole,
+    Words,
+    not_empty,
+    refusal,
+)
 
 
 class DigitsData(Section):
@@ -59,6 +72,62 @@ class LibsvmData(Section):
     )
 
 
+Column = Annotated[
+    Annotated[str, Field(min_length=1)]
+    | Annotated[int, Field(ge=1, le=LARGEST)]
+    | Annotated[int, Field(ge=-LARGEST, le=-1)],
+    Words("the name of a column, or its number from 1, or from -1 for the last backwards"),
+]
+Columns = Annotated[
+    tuple[Column, ...],
+    Field(strict=False),
+    Words("a column, or a list of columns: names, or numbers from 1, or from -1 for the last backwards"),
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str | int) else value,
+        json_schema_input_type=Column | tuple[Column, ...],
+    ),
+]
+_DELIMITERS = Words("one of a comma, a semicolon, a vertical bar and a tab")
+
+
+class CsvData(Section):
+    """Separated text, a sample a row: columns of numbers, and targets that are numbers or name classes."""
+
+    source: Literal["csv"] = Field(description="Which source this is")
+    file: PathText = Field(description="File of all rows, or of those that the other files do not hold")
+    kind: Literal["classes", "regression"] = Field(description="Targets: one column of classes, or numbers")
+    target: Annotated[Columns, AfterValidator(not_empty)] = Field(
+        description="Column of the classes, or columns of the numbers: names, or numbers from 1; -1 is the last",
+        json_schema_extra={"minItems": 1},
+    )
+    ignore: Columns = Field(default=(), description="Columns that are neither inputs nor targets")
+    header: bool = Field(default=True, description="Whether the first row names the columns")
+    delimiter: Annotated[Literal[",", ";", "|", "\t"], _DELIMITERS] = Field(
+        default=",", description="What stands between two fields"
+    )
+    scale: Positive = Field(default=1.0, description="What inputs are multiplied by, without unit")
+    validation_file: PathText | None = Field(default=None, description="File of the validation rows; null for none")
+    test_file: PathText | None = Field(default=None, description="File of the test rows; null for none")
+    validation: Portion = Field(
+        default=0.1, description="Kept for validation where that has no file: share of all, or samples"
+    )
+    test: Portion = Field(default=0.1, description="Kept for the test where that has no file: share of all, or samples")
+
+    @model_validator(mode="after")
+    def _one_column_of_classes(self) -> Self:
+        if self.kind == "classes" and len(self.target) != 1:
+            raise refusal("target", f"must be one column where kind is classes, not {len(self.target)}")
+        return self
+
+    @model_validator(mode="after")
+    def _something_left(self) -> Self:
+        cut = ((self.validation, self.validation_file), (self.test, self.test_file))
+        shares = sum(part for part, file in cut if file is None and isinstance(part, float))
+        if shares >= 1:
+            raise refusal("test", f"with validation must leave samples to train on, but both are {shares:g} of all")
+        return self
+
+
 class SyntheticData(Section):
     """Samples drawn from a seed: Gaussian clusters, or a noisy linear map; split 80 / 10 / 10 percent."""
 
@@ -85,7 +154,9 @@ class NoData(Section):
     source: Literal["none"] = Field(description="Which source this is")
 
 
-Data = Annotated[DigitsData | IdxData | NpzData | LibsvmData | SyntheticData | NoData, Field(discriminator="source")]
+Data = Annotated[
+    DigitsData | IdxData | NpzData | LibsvmData | CsvData | SyntheticData | NoData, Field(discriminator="source")
+]
 
 
 def lacks_validation(data: Data) -> bool:
@@ -95,5 +166,7 @@ def lacks_validation(data: Data) -> bool:
             return True
         case IdxData() | LibsvmData():
             return data.validation == 0
+        case CsvData():
+            return data.validation == 0 and data.validation_file is None
         case _:
             return False

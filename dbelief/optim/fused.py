@@ -3,16 +3,12 @@
 A rule written with array operations passes over memory once per operation; a compiled loop passes once in
 all, and releases the interpreter lock meanwhile. Settings, and why:
 
-nogil=True            two segments are updated on two cores
+nogil                 two segments are updated on two cores; dbelief/jit.py does that, and keeps what it compiled
 error_model="numpy"   x / 0 gives infinity as in NumPy; Python's check per division would prevent vector code
                       and cost a factor of five
 no fastmath           no operation is fused or reordered: the same bits as NumPy, however the vector is cut
 one signature         g is declared read-only and unaligned, which accepts every g; a view into a received
                       message is both, and would else be compiled for anew on the first push
-cache=True            in NUMBA_CACHE_DIR, else beside this package, else in the user's cache folder; where
-                      none can be written, each process compiles for itself
-
-numba is imported at the first call and not before: most processes never apply a rule.
 """
 
 import functools
@@ -20,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from dbelief.jit import jit
 
 Loop = Callable[..., None]
 
@@ -64,11 +62,4 @@ def _compile(loop: Loop, states: int, scalars: int) -> Loop:
     own = numba.types.Array(numba.float32, 1, "C")
     pushed = numba.types.Array(numba.float32, 1, "C", readonly=True, aligned=False)
     signature = numba.void(own, pushed, *[own] * states, *[numba.float32] * scalars)
-    jit = functools.partial(numba.njit, signature, nogil=True, error_model="numpy")
-    try:
-        compiled: Loop = jit(cache=True)(loop)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        compiled = jit(cache=False)(loop)
-    return compiled
+    return jit(loop, signature, error_model="numpy")

@@ -39,11 +39,13 @@ class EventLog:
         The file, made if missing; its folder exists.
     clock
         What the events are dated by.
+    earlier_s
+        Seconds that the run has lasted already.
     """
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, earlier_s: float = 0.0) -> None:
         self._clock = clock or SystemClock()
-        self._start_s = self._clock.now()
+        self._start_s = self._clock.now() - earlier_s
         self._lock = threading.Lock()
         _cut_torn_line(path)
         self._file = path.open("a", buffering=1, encoding="utf-8")

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dbelief.console import write_address
 from dbelief.errors import Mistake
 from dbelief.job import Job
+
+ADDRESS = "address"
+"""File of a run folder that tells where its coordinator listens; there while the run lives."""
 
 
 def prepare_folder(job: Job, resume: bool) -> Path:
@@ -34,6 +38,16 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder
+
+
+@contextmanager
+def found_at(folder: Path, address: str) -> Iterator[None]:
+    """Tell in the run folder where its coordinator listens, for as long as the block lasts."""
+    write_address(folder / ADDRESS, address)
+    try:
+        yield
+    finally:
+        (folder / ADDRESS).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class LiveView:
         Parameters
         ----------
         status
-            job, state, reason, samples, total_samples (None where only time ends the job), epoch, loss,
+            job, state, reason, waiting_for, samples, total_samples (None where only time ends the job), epoch, loss,
             validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
             members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
             last_seen_s of a member (seconds since it was heard of). What is missing or None is left out.
@@ -107,7 +107,7 @@ def progress(status: Status) -> float | None:
 
 def picture(status: Status, height: int = 40) -> RenderableType:
     """The status as it is drawn on a terminal of `height` lines."""
-    workers = [member for member in status.get("members") or () if member.get("role") == "worker"]
+    workers = _workers(status)
     parts: list[RenderableType] = [_head(status), _bar(status), Text(), _number_table(status)]
     if workers:
         parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES))]
@@ -115,14 +115,20 @@ def picture(status: Status, height: int = 40) -> RenderableType:
 
 
 def _headline(status: Status) -> str:
-    reason = status.get("reason")
+    reason = why(status)
     return f"{status.get('job', '')}: {status.get('state', '')}" + (f" ({reason})" if reason else "")
+
+
+def why(status: Status) -> str:
+    """Why the job is in its state, or what it waits for in it; may be empty."""
+    waiting_for = status.get("waiting_for")
+    return str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else ""))
 
 
 def _head(status: Status) -> RenderableType:
     left = Text.assemble((str(status.get("job", "")), "bold"), "  ", (str(status.get("state", "")), "cyan"))
-    if status.get("reason"):
-        left.append(f"  {status['reason']}", "dim")
+    if reason := why(status):
+        left.append(f"  {reason}", "dim")
     row = Table.grid(expand=True)
     row.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     row.add_column(justify="right", no_wrap=True, style="dim")
@@ -152,11 +158,11 @@ def _bar(status: Status) -> RenderableType:
 def _numbers(status: Status) -> list[tuple[str, str]]:
     accuracy = status.get("validation_accuracy")
     return [
-        ("loss", _number(status.get("loss"), ".4f")),
+        ("loss", number(status.get("loss"), ".4f")),
         ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %"),
-        ("samples/s", _number(status.get("samples_per_s"), ",.0f")),
-        ("staleness", _number(status.get("staleness_mean"), ".2f")),
-        ("epoch", _number(status.get("epoch"), ".2f")),
+        ("samples/s", number(status.get("samples_per_s"), ",.0f")),
+        ("staleness", number(status.get("staleness_mean"), ".2f")),
+        ("epoch", number(status.get("epoch"), ".2f")),
         ("elapsed", duration(status.get("elapsed_s") or 0)),
     ]
 
@@ -173,8 +179,12 @@ def _number_table(status: Status) -> RenderableType:
 
 def _members_lines(status: Status) -> list[str]:
     shards = status.get("shards") or 0
-    workers = sum(member.get("role") == "worker" for member in status.get("members") or ())
-    return [_plural(shards, "shard"), _plural(workers, "replica")]
+    return [_plural(shards, "shard"), _plural(len(_workers(status)), "replica")]
+
+
+def _workers(status: Status) -> list[Status]:
+    """Members that push gradients: replicas, and loops of people's own."""
+    return [member for member in status.get("members") or () if member.get("role") != "ps"]
 
 
 def _member_table(workers: Sequence[Status], rows: int) -> RenderableType:
@@ -190,8 +200,8 @@ def _member_table(workers: Sequence[Status], rows: int) -> RenderableType:
         table.add_row(
             Text(str(member.get("id", ""))),
             Text(str(member.get("state", ""))),
-            _number(member.get("samples"), ",d"),
-            _number(member.get("staleness"), ".2f"),
+            number(member.get("samples"), ",d"),
+            number(member.get("staleness"), ".2f"),
             _NONE if seen is None else f"{seen:.1f} s",
         )
     if len(shown) < len(workers):
@@ -203,7 +213,8 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """A number in a format, or a dash where there is none."""
     return _NONE if value is None else format(value, form)
 
 

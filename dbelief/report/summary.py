@@ -39,6 +39,8 @@ class Summary(BaseModel):
     replicas: int = Field(ge=0, description="replicas the job asked for")
     shards: int = Field(ge=0, description="shards the job asked for")
     members_lost: int = Field(ge=0, description="members that died or fell silent")
+    died: list[str] = Field(default_factory=list, description="which ones, in order; a coordinator too")
+    pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
     parameters: int = Field(ge=0, description="length of the parameter vector")
 
 

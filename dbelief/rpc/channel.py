@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.errors import DbeliefError, Mistake, Moved, Refused, SnapshotError, Unreachable
+from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
 
 T = TypeVar("T")
 
@@ -22,6 +22,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # A peer that was restarted is found again soon, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # One that came back under another address, as a container does, is looked up by its name again as soon, not after
+    # gRPC's half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # Each client keeps a connection of its own, so that one's backlog is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
     # A pull is read on the thread that asked for it, not handed over by a thread of gRPC's: a tenth less time.
@@ -30,6 +33,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Moved, grpc.StatusCode.ABORTED),
+    (Full, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (Refused, grpc.StatusCode.FAILED_PRECONDITION),
     (SnapshotError, grpc.StatusCode.DATA_LOSS),
     (Mistake, grpc.StatusCode.INVALID_ARGUMENT),
@@ -37,6 +41,7 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
     (DbeliefError, grpc.StatusCode.INTERNAL),
 )
+_KINDS = {grpc.StatusCode.ABORTED: Moved, grpc.StatusCode.RESOURCE_EXHAUSTED: Full}
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -68,7 +73,7 @@ def named_errors(what: str) -> Iterator[None]:
         code, details = error.code(), error.details()
         if code in _AWAY:
             raise Unreachable(f"{what}: {details or code.name.lower()}") from error
-        kind = Moved if code is grpc.StatusCode.ABORTED else Refused
+        kind = _KINDS.get(code, Refused)
         raise kind(f"{what}: {details or code.name.lower()}") from error
 
 

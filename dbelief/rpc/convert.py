@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from dbelief.errors import Refused
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
-
-DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
-"""Payload codecs that this version reads."""
 
 
 def pusher_to_wire(pusher: Pusher) -> segments.Pusher:
@@ -43,8 +38,8 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     )
 
 
-def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule) -> parameters.PushOpening:
-    """Encode the opening of a push."""
+def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule, count: int = 0) -> parameters.PushOpening:
+    """Encode the opening of a push of `count` segments; 0: all until the stream ends."""
     return parameters.PushOpening(
         target=target,
         pusher=pusher_to_wire(push.pusher),
@@ -55,25 +50,8 @@ def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule) -> 
         samples=push.samples,
         vector=push.vector,
         rule=segments.Rule(name="assign") if push.assign else rule,
+        segments=count,
     )
-
-
-def numbers(segment: segments.Segment) -> np.ndarray:
-    """The payload as an array over the message's own bytes: no copy.
-
-    Raises
-    ------
-    Refused
-        Where the codec is unknown or the payload does not hold `length` numbers.
-    """
-    dtype = DTYPES.get(segment.codec)
-    if dtype is None or segment.WhichOneof("payload") != "data":
-        raise Refused(f"segment {segment.index}: payload {segment.codec} is not one that is read here")
-    if len(segment.data) != segment.length * dtype.itemsize:
-        raise Refused(
-            f"segment {segment.index}: {len(segment.data)} bytes are not {segment.length} numbers of {dtype.name}"
-        )
-    return np.frombuffer(segment.data, dtype)
 
 
 def spans_to_wire(spans: Iterable[Span]) -> list[segments.SegmentSpan]:

@@ -80,6 +80,14 @@ class CoordinatorClient:
 class Membership:
     """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
 
+    Parameters
+    ----------
+    wish
+        The number it would like.
+    name
+        What its process is called, however often it is started: an earlier life under this name is over. None: a name
+        of its own.
+
     Attributes
     ----------
     id, incarnation
@@ -101,6 +109,7 @@ class Membership:
         layout: Layout | None = None,
         source_digest: str = "",
         wish: int | None = None,
+        name: str | None = None,
     ) -> None:
         self.client = client
         self.role = role
@@ -116,7 +125,8 @@ class Membership:
                 role=role,
                 job=job,
                 address=address,
-                name=f"{socket.gethostname()}:{os.getpid()}",
+                name=name or f"{socket.gethostname()}:{os.getpid()}",
+                again=name is not None,
                 layout=layout_to_wire(layout) if layout is not None else [],
                 source_digest=source_digest,
                 wish=wish,

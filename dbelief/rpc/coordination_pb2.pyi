@@ -131,10 +131,8 @@ class JoinRequest(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     SOURCE_DIGEST_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
-    HIGHEST_EPOCH_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
-    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """what it joins as; ROLE_UNSPECIFIED is refused"""
     job: _builtins.str
@@ -147,14 +145,10 @@ class JoinRequest(_message.Message):
     """replicas with a Python model: sha256 of its source, hexadecimal"""
     token: _builtins.int
     """random per process life; a repeated Join with one token gets one answer"""
-    highest_epoch: _builtins.int
-    """shards: highest shard epoch known to it"""
     wish: _builtins.int
     """the number it would like; given where it is free; absent: any"""
     again: _builtins.bool
     """its process was started again: an earlier life under this name is over; default false"""
-    leader_epoch: _builtins.int
-    """shards: highest leader epoch obeyed; 0: none"""
     @_builtins.property
     def layout(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tensor]:
         """replicas and clients: the model's layout"""
@@ -169,14 +163,12 @@ class JoinRequest(_message.Message):
         layout: _abc.Iterable[Global___Tensor] | None = ...,
         source_digest: _builtins.str = ...,
         token: _builtins.int = ...,
-        highest_epoch: _builtins.int = ...,
         wish: _builtins.int | None = ...,
         again: _builtins.bool = ...,
-        leader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "again", b"again", "highest_epoch", b"highest_epoch", "job", b"job", "layout", b"layout", "leader_epoch", b"leader_epoch", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "again", b"again", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wish: _TypeAlias = _typing.Literal["wish"]  # noqa: Y015
     _WhichOneofArgType__wish: _TypeAlias = _typing.Literal["_wish", b"_wish"]  # noqa: Y015

@@ -71,7 +71,8 @@ class CoordinatorServicer:
 
     def Join(self, request, context):
         """A shard, replica or client of its own loop becomes a member. A replica that finds the job initialising and is
-        told to draws the initial values and pushes them.
+        told to draws the initial values and pushes them. A shard for whom there is no place is answered
+        RESOURCE_EXHAUSTED, and may ask again: one of those that have a place may die.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

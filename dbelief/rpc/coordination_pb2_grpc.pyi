@@ -33,7 +33,8 @@ class CoordinatorStub:
     def __new__(cls, channel: _aio.Channel) -> CoordinatorAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.JoinRequest, _coordination_pb2.JoinReply]
     """A shard, replica or client of its own loop becomes a member. A replica that finds the job initialising and is
-    told to draws the initial values and pushes them.
+    told to draws the initial values and pushes them. A shard for whom there is no place is answered
+    RESOURCE_EXHAUSTED, and may ask again: one of those that have a place may die.
     """
     Beat: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.BeatRequest, _coordination_pb2.BeatReply]
     """A member lives as long as it beats."""
@@ -51,7 +52,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_coordination_pb2.JoinRequest, _coordination_pb2.JoinReply]  # type: ignore[assignment]
     """A shard, replica or client of its own loop becomes a member. A replica that finds the job initialising and is
-    told to draws the initial values and pushes them.
+    told to draws the initial values and pushes them. A shard for whom there is no place is answered
+    RESOURCE_EXHAUSTED, and may ask again: one of those that have a place may die.
     """
     Beat: _aio.UnaryUnaryMultiCallable[_coordination_pb2.BeatRequest, _coordination_pb2.BeatReply]  # type: ignore[assignment]
     """A member lives as long as it beats."""
@@ -72,7 +74,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.JoinReply, _abc.Awaitable[_coordination_pb2.JoinReply]]:
         """A shard, replica or client of its own loop becomes a member. A replica that finds the job initialising and is
-        told to draws the initial values and pushes them.
+        told to draws the initial values and pushes them. A shard for whom there is no place is answered
+        RESOURCE_EXHAUSTED, and may ask again: one of those that have a place may die.
         """
 
     @_abc_1.abstractmethod

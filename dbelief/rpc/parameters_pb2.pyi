@@ -344,32 +344,58 @@ class PullRequest(_message.Message):
 Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
+class PullReply(_message.Message):
+    """The next segments of an answer. Small ones ride together, since a message has a price of its own: a sender fills up
+    to 1 MiB; a larger segment goes alone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
+        """the number that they have in a push, so that one reader serves both"""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullReply: _TypeAlias = PullReply  # noqa: Y015
+
+@_typing.final
 class PushRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OPENING_FIELD_NUMBER: _builtins.int
-    SEGMENT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opening(self) -> Global___PushOpening:
-        """the first message of the stream, and only that"""
+        """begins a push; read before the segments of its message"""
 
     @_builtins.property
-    def segment(self) -> _segments_pb2.Segment:
-        """each further message: one segment of it"""
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
+        """the next ones of the push; up to 1 MiB together, or one alone"""
 
     def __init__(
         self,
         *,
         opening: Global___PushOpening | None = ...,
-        segment: _segments_pb2.Segment | None = ...,
+        segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening", "part", b"part", "segment", b"segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening", "part", b"part", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["opening", "segment"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
+    _WhichOneofReturnType__opening: _TypeAlias = _typing.Literal["opening"]  # noqa: Y015
+    _WhichOneofArgType__opening: _TypeAlias = _typing.Literal["_opening", b"_opening"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__opening) -> _WhichOneofReturnType__opening | None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 
@@ -392,9 +418,11 @@ class PushOpening(_message.Message):
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
-    """after a shard's new life: the ledger goes on from here; the gap is the loss"""
+    """the first push into a new life of the shard: the ledger goes on from here; the gap is"""
     member_epoch: _builtins.int
-    """the member epoch known to the pusher; 0 when free running"""
+    """the loss. A segment that this pusher has pushed into in this life skips nothing
+    the member epoch known to the pusher; 0 when free running
+    """
     clock: _builtins.int
     """of the last mini-batch behind this push; counts with the dial only"""
     rate: _builtins.float
@@ -406,7 +434,7 @@ class PushOpening(_message.Message):
     bundle: _builtins.int
     """id of a bundle that is added at most once; absent: none"""
     segments: _builtins.int
-    """how many segment messages follow before the next opening, or the stream's end"""
+    """how many segments follow before the next opening; 0: all until the stream ends"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -459,13 +487,13 @@ class PushReply(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     acknowledged: _builtins.int
-    """segment messages of this stream that are done, counted from its first"""
+    """segments that are done, counted from the push's opening in this stream"""
     duplicates: _builtins.int
-    """of these, how many had been applied before"""
+    """of those since the last reply, how many had been applied before"""
     staleness: _builtins.int
-    """sum over the applied ones of (version found - version computed from)"""
+    """of those since the last reply: sum of (version found - version computed from)"""
     lost: _builtins.int
-    """pushes of this pusher lost with the shard's earlier life, where a base was given"""
+    """pushes of this pusher lost with the shard's earlier lives, where this push has a base"""
     def __init__(
         self,
         *,

@@ -4,7 +4,6 @@ import grpc
 import warnings
 
 from dbelief.rpc import parameters_pb2 as dbelief_dot_rpc_dot_parameters__pb2
-from dbelief.rpc import segments_pb2 as dbelief_dot_rpc_dot_segments__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -40,10 +39,10 @@ class ParametersStub:
                 request_serializer=dbelief_dot_rpc_dot_parameters__pb2.ConfigureRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.ConfigureReply.FromString,
                 _registered_method=True)
-        self.Pull = channel.unary_stream(
+        self.Pull = channel.stream_stream(
                 '/dbelief.v1.Parameters/Pull',
                 request_serializer=dbelief_dot_rpc_dot_parameters__pb2.PullRequest.SerializeToString,
-                response_deserializer=dbelief_dot_rpc_dot_segments__pb2.Segment.FromString,
+                response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.PullReply.FromString,
                 _registered_method=True)
         self.Push = channel.stream_stream(
                 '/dbelief.v1.Parameters/Push',
@@ -87,16 +86,19 @@ class ParametersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Pull(self, request, context):
-        """Reads segments of a named vector: one message per segment, in the order asked for.
+    def Pull(self, request_iterator, context):
+        """Reads segments of a named vector, in the order asked for. A stream may carry one request or, kept open, many, each
+        sent when the one before it is answered. The server may end a kept stream after any answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Push(self, request_iterator, context):
-        """Applies one push: an opening message, then at most one message per segment. Answered every 16 segments and at
-        the end, so that a broken push goes on from the first segment that was not acknowledged.
+        """Applies pushes: an opening, then its segments, in one message or in many. Answered at least every 16 segments and
+        at the end, so that a broken push goes on from the first segment that was not acknowledged. A stream may carry one
+        push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
+        any push.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,10 +147,10 @@ def add_ParametersServicer_to_server(servicer, server):
                     request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.ConfigureRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_parameters__pb2.ConfigureReply.SerializeToString,
             ),
-            'Pull': grpc.unary_stream_rpc_method_handler(
+            'Pull': grpc.stream_stream_rpc_method_handler(
                     servicer.Pull,
                     request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.PullRequest.FromString,
-                    response_serializer=dbelief_dot_rpc_dot_segments__pb2.Segment.SerializeToString,
+                    response_serializer=dbelief_dot_rpc_dot_parameters__pb2.PullReply.SerializeToString,
             ),
             'Push': grpc.stream_stream_rpc_method_handler(
                     servicer.Push,
@@ -219,7 +221,7 @@ class Parameters:
             _registered_method=True)
 
     @staticmethod
-    def Pull(request,
+    def Pull(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -229,12 +231,12 @@ class Parameters:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/dbelief.v1.Parameters/Pull',
             dbelief_dot_rpc_dot_parameters__pb2.PullRequest.SerializeToString,
-            dbelief_dot_rpc_dot_segments__pb2.Segment.FromString,
+            dbelief_dot_rpc_dot_parameters__pb2.PullReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,7 +11,6 @@ pushes are remembered by number, commands by id.
 
 from collections import abc as _abc
 from dbelief.rpc import parameters_pb2 as _parameters_pb2
-from dbelief.rpc import segments_pb2 as _segments_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -40,11 +39,15 @@ class ParametersStub:
     def __new__(cls, channel: _aio.Channel) -> ParametersAsyncStub: ...
     Configure: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.ConfigureRequest, _parameters_pb2.ConfigureReply]
     """The coordinator tells a shard what it holds and whom to serve."""
-    Pull: _grpc.UnaryStreamMultiCallable[_parameters_pb2.PullRequest, _segments_pb2.Segment]
-    """Reads segments of a named vector: one message per segment, in the order asked for."""
+    Pull: _grpc.StreamStreamMultiCallable[_parameters_pb2.PullRequest, _parameters_pb2.PullReply]
+    """Reads segments of a named vector, in the order asked for. A stream may carry one request or, kept open, many, each
+    sent when the one before it is answered. The server may end a kept stream after any answer.
+    """
     Push: _grpc.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.PushReply]
-    """Applies one push: an opening message, then at most one message per segment. Answered every 16 segments and at
-    the end, so that a broken push goes on from the first segment that was not acknowledged.
+    """Applies pushes: an opening, then its segments, in one message or in many. Answered at least every 16 segments and
+    at the end, so that a broken push goes on from the first segment that was not acknowledged. A stream may carry one
+    push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
+    any push.
     """
     Exchange: _grpc.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]
     """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
@@ -62,11 +65,15 @@ class ParametersAsyncStub(ParametersStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Configure: _aio.UnaryUnaryMultiCallable[_parameters_pb2.ConfigureRequest, _parameters_pb2.ConfigureReply]  # type: ignore[assignment]
     """The coordinator tells a shard what it holds and whom to serve."""
-    Pull: _aio.UnaryStreamMultiCallable[_parameters_pb2.PullRequest, _segments_pb2.Segment]  # type: ignore[assignment]
-    """Reads segments of a named vector: one message per segment, in the order asked for."""
+    Pull: _aio.StreamStreamMultiCallable[_parameters_pb2.PullRequest, _parameters_pb2.PullReply]  # type: ignore[assignment]
+    """Reads segments of a named vector, in the order asked for. A stream may carry one request or, kept open, many, each
+    sent when the one before it is answered. The server may end a kept stream after any answer.
+    """
     Push: _aio.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.PushReply]  # type: ignore[assignment]
-    """Applies one push: an opening message, then at most one message per segment. Answered every 16 segments and at
-    the end, so that a broken push goes on from the first segment that was not acknowledged.
+    """Applies pushes: an opening, then its segments, in one message or in many. Answered at least every 16 segments and
+    at the end, so that a broken push goes on from the first segment that was not acknowledged. A stream may carry one
+    push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
+    any push.
     """
     Exchange: _aio.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]  # type: ignore[assignment]
     """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
@@ -91,10 +98,12 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Pull(
         self,
-        request: _parameters_pb2.PullRequest,
+        request_iterator: _MaybeAsyncIterator[_parameters_pb2.PullRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_segments_pb2.Segment], _abc.AsyncIterator[_segments_pb2.Segment]]:
-        """Reads segments of a named vector: one message per segment, in the order asked for."""
+    ) -> _typing.Union[_abc.Iterator[_parameters_pb2.PullReply], _abc.AsyncIterator[_parameters_pb2.PullReply]]:
+        """Reads segments of a named vector, in the order asked for. A stream may carry one request or, kept open, many, each
+        sent when the one before it is answered. The server may end a kept stream after any answer.
+        """
 
     @_abc_1.abstractmethod
     def Push(
@@ -102,8 +111,10 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_parameters_pb2.PushRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameters_pb2.PushReply], _abc.AsyncIterator[_parameters_pb2.PushReply]]:
-        """Applies one push: an opening message, then at most one message per segment. Answered every 16 segments and at
-        the end, so that a broken push goes on from the first segment that was not acknowledged.
+        """Applies pushes: an opening, then its segments, in one message or in many. Answered at least every 16 segments and
+        at the end, so that a broken push goes on from the first segment that was not acknowledged. A stream may carry one
+        push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
+        any push.
         """
 
     @_abc_1.abstractmethod

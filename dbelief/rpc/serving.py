@@ -1,19 +1,23 @@
-"""Starting and ending a gRPC server, with the standard health service beside ours."""
+"""Starting and ending a gRPC server, with the standard health and reflection services beside ours."""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
-from dbelief.errors import Mistake
+from dbelief.errors import Mistake, Unreachable
 
 from .channel import OPTIONS
 
-HANDLERS = 96
-"""Handler threads of a server. Streams hold one each, so this bounds the streams served at a time."""
+HANDLERS = 4096
+"""Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
 
 
 class Server:
@@ -24,7 +28,12 @@ class Server:
     listen
         `host:port`; port 0 takes any free one.
     register
-        Called with the gRPC server to add services to it.
+        Called with the gRPC server to add a service to it.
+    contract
+        That service, as tools that ask what is served (grpcurl, grpcui) are told of it; None: they hear of no more
+        than health.
+    handlers
+        Most threads for calls.
 
     Raises
     ------
@@ -32,13 +41,21 @@ class Server:
         Where the address cannot be bound.
     """
 
-    def __init__(self, listen: str, register: Callable[[grpc.Server], None]) -> None:
+    def __init__(
+        self,
+        listen: str,
+        register: Callable[[grpc.Server], None],
+        contract: ServiceDescriptor | None = None,
+        handlers: int = HANDLERS,
+    ) -> None:
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, ("grpc.so_reuseport", 0))
-        self._server = grpc.server(ThreadPoolExecutor(HANDLERS, "handler"), options=options)
+        self._server = grpc.server(ThreadPoolExecutor(handlers, "handler"), options=options)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        ours = [contract.full_name] if contract is not None else []
+        reflection.enable_server_reflection([*ours, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         try:
             port = self._server.add_insecure_port(listen)
         except RuntimeError:
@@ -54,3 +71,51 @@ class Server:
         """Refuse new calls, give running ones `grace_s`, and end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
+
+
+def is_every_address(listen: str) -> bool:
+    """Whether `host:port` means all addresses of this host, and so none that another could call."""
+    return listen.rpartition(":")[0] in ("", "0.0.0.0", "[::]")
+
+
+def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
+    """This host's address on the way to `peer` (`host:port`), with a port of its own.
+
+    Hosts of the peer's network reach it there, whatever names they have: so it is right in a container too. Nothing is
+    sent: to connect a datagram socket only chooses the way.
+
+    Parameters
+    ----------
+    patience_s
+        How long to ask again where a name server gives no answer, as happens while containers start.
+
+    Raises
+    ------
+    Unreachable
+        Nobody knows the peer's name, or a way to it.
+    Mistake
+        The way does not leave this host, so that others cannot be told how to reach it.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            own = _own_address(peer)
+            break
+        except OSError as error:
+            if time.monotonic() >= until_s:
+                raise Unreachable(f"no way to {peer}: {error.strerror or error}") from error
+        time.sleep(0.2)
+    if own == "::1" or own.startswith("127."):
+        raise Mistake(
+            f"{peer} is on this host, which does not tell by which address others reach it: give --advertise HOST:PORT"
+        )
+    return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
+
+
+def _own_address(peer: str) -> str:
+    host, _, port = peer.rpartition(":")
+    family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as way:
+        way.connect(place)
+        own: str = way.getsockname()[0]
+    return own

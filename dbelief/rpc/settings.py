@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
@@ -19,7 +20,11 @@ def prepare_process() -> None:
       high thresholds and one arena keep the blocks. Resident memory then stays at its high-water mark.
     * The event engine adds thread hops per message; without it a unary call takes half the time.
     * gRPC's own log lines (a peer went away) would stand beside our own named ones.
+    * The first process of a container is deaf to a signal that it has no handler for; a command is to end by SIGTERM
+      there as anywhere.
     """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     if sys.platform == "linux":
         try:
             mallopt = ctypes.CDLL(None).mallopt

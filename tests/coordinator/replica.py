@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,6 +61,7 @@ class Replica:
         self.evaluation: Evaluate | None = None
         self.told = Told(0)
         self._unsent: list[int] | None = None  # segments that the push under way has not reached; None: there is none
+        self._met: dict[tuple[int, str], int] = {}  # by shard and vector: the life that was pushed into
         world.replicas.append(self)
 
     def __repr__(self) -> str:
@@ -81,10 +83,17 @@ class Replica:
         """Store values under a name."""
         self.sequences[vector] = self.sequences.get(vector, 0) + 1
         push = Push(Pusher(self.number, self.incarnation), self.sequences[vector], vector=vector, assign=True)
-        for shard in self.world.shards:
+        for number, shard in enumerate(self.world.shards):
+            push = replace(push, base=push.sequence if self._is_new(number, vector) else None)
             for index in shard.segments:
                 if segments is None or index in segments:
                     shard.push(push, index, values[index])
+
+    def _is_new(self, shard: int, vector: str) -> bool:
+        """Whether nothing was pushed into this vector of a shard's present life yet, and something in its last one."""
+        life = self.world.lives[shard]
+        known, self._met[shard, vector] = self._met.get((shard, vector), life), life
+        return known != life
 
     # -- work --------------------------------------------------------------------------------------------
 
@@ -130,7 +139,9 @@ class Replica:
         self._unsent = None
         new, steps = after - before, rhythm.steps(after) - rhythm.steps(before)
         t = self.told
-        self.told = Told(t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum)
+        self.told = Told(
+            t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum, t.lost
+        )
         return True
 
     @property
@@ -158,12 +169,19 @@ class Replica:
     def _send(self, gradient: np.ndarray, samples: int, clock: int, unsent: list[int], only: int | None) -> list[int]:
         sequence = self.sequences[PARAMETERS]
         push = Push(Pusher(self.number, self.incarnation), sequence, samples=samples, clock=clock)
-        now = unsent[:only]
-        for shard in self.world.shards:
-            for index in now:
-                if index in shard.segments:
-                    shard.push(push, index, gradient)
-        return unsent[len(now) :]
+        living = [n for n in range(len(self.world.shards)) if n not in self.world.dead]
+        anew = {n for n in living if self._is_new(n, PARAMETERS)}
+        for number in anew:  # what its earlier life had acknowledged of this push is gone with it
+            unsent = sorted({*unsent, *self.world.shards[number].segments})
+        now, lost = set(unsent[:only]), 0
+        for number in living:
+            shard = self.world.shards[number]
+            for index in now & set(shard.segments):
+                taken = shard.push(replace(push, base=sequence if number in anew else None), index, gradient)
+                lost = max(lost, taken.lost)
+                unsent = [other for other in unsent if other != index]
+        self.told = replace(self.told, lost=self.told.lost + lost)
+        return unsent
 
     def tell(self) -> None:
         """Report the lease's progress."""
@@ -187,6 +205,8 @@ class Replica:
         if loss is None:
             loss, accuracy = self.world.score(lease)
         machine, now_s = self.world.machine, self.world.now_s
+        if any(lease.vector not in segment.vectors for segment in self.world.segments):
+            return ""  # it died with a shard
         values = self.world.vector(lease.vector)
         keep_as = machine.evaluated(self.number, self.incarnation, lease.id, loss, accuracy, now_s)
         if keep_as and store:

@@ -122,16 +122,19 @@ def test_nobody_dies_of_the_coordinators_own_sleep(a_world: MakeWorld) -> None:
     assert len(world.machine.members.alive("replica", "shard")) == 4
 
 
-def test_a_dead_shard_ends_the_job_in_one_line(a_world: MakeWorld) -> None:
+def test_a_dead_shard_that_nobody_replaces_ends_the_job_in_one_line(a_world: MakeWorld) -> None:
     world = a_world().started()
-    world.shard_members.pop()
+    world.kill_shard(1)
     world.tick(6.0)
+    assert world.state() is State.READY
+    assert world.machine.waiting_for() == "shards (1 of 2 joined)"
+    world.tick(61.0)
     assert world.state() is State.FAILED
     reason = world.machine.reason
-    assert reason.startswith("shard 1 (s")
-    assert reason.endswith("died: silent for 5.5 s; its part of the parameters is gone")
+    assert reason.startswith("waited 60 s for shards (1 of 2 joined); shard 1 (s")
+    assert reason.endswith("died: silent for 5.5 s")
     assert "\n" not in reason
-    assert world.machine.members_lost == 1
+    assert world.machine.died == ["shard 1"]
     world.settle()
     assert world.finished
     assert all(isinstance(r.ask(), Stop) for r in world.replicas)

@@ -39,7 +39,7 @@ def test_the_order_of_an_end(a_world: MakeWorld) -> None:
     assert world.exported[0] == "w"
     newest = max(world.disk)
     assert newest == "000000000200-0002"
-    assert world.disk[newest].segments[0][0]["w"].sum() == 200
+    assert world.disk[newest].segments[0].arrays["w"].sum() == 200
 
 
 def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
@@ -363,6 +363,8 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
         "replicas": 2,
         "shards": 2,
         "members_lost": 1,
+        "died": ["replica 0"],
+        "pushes_lost": 0,
         "parameters": 4096,
     }
 

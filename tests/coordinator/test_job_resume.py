@@ -64,7 +64,7 @@ def test_pushes_that_only_some_segments_of_the_set_hold_are_made_again_and_count
     world.tick(31.0)
     world.settle()
     stored = world.disk["000000000000-0002"].segments
-    assert [int(stored[i][0]["w"].sum()) for i in range(4)] == [10, 20, 30, 30]
+    assert [int(stored[i].arrays["w"].sum()) for i in range(4)] == [10, 20, 30, 30]
     heir = world.after_crash().started()
     assert heir.machine.progress.samples == 10
     assert heir.machine.pushes_twice == 2

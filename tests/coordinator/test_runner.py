@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator import actor as module_of_actor
 from coordinator import runner as module
-from coordinator.actions import MakeReady, Note
-from coordinator.runner import Runner, Speed
+from coordinator.actions import Fence, MakeReady, Note
+from coordinator.leadership import Leadership
+from coordinator.runner import Runner
 from coordinator.states import State
 from dbelief.clock import ManualClock
-from dbelief.errors import Refused, Unreachable
+from dbelief.console import DEBUG
+from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
@@ -33,16 +37,19 @@ def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(module, "draw_curves", lambda *_: None)
     clock = ManualClock()
     metrics = Metrics("coordinator")
-    made = Runner(world.machine, tmp_path, MemoryRegistry(clock), 1, metrics, clock)
+    leadership = Leadership.take(MemoryRegistry(clock), "test", "me", clock, threading.Event())
+    assert leadership is not None
+    made = Runner(world.machine, tmp_path, leadership, metrics, clock)
     yield made
+    leadership.release()
     made._events.close()
     metrics.close()
 
 
 def carry_out(runner: Runner) -> None:
     """The actor's work, up to here."""
-    runner._queue.put(None)
-    runner._act()
+    runner._actor._queue.put(None)
+    runner._actor.run()
 
 
 def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner) -> None:
@@ -53,7 +60,7 @@ def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner)
 
     with pytest.raises(Refused):
         refused()
-    assert runner._queue.qsize() == 1
+    assert runner._actor._queue.qsize() == 1
     with runner.step() as (machine, _):
         assert machine.actions == []
 
@@ -61,9 +68,9 @@ def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (Unreachable("shard 1 at 10.0.0.1:5: no answer"), "MakeReady: shard 1 at 10.0.0.1:5: no answer"),
+        (Refused("shard 1 at 10.0.0.1:5: fenced"), "MakeReady: shard 1 at 10.0.0.1:5: fenced"),
         (OSError(28, "No space left on device"), "MakeReady: [Errno 28] No space left on device"),
-        (ZeroDivisionError("by zero"), "MakeReady: ZeroDivisionError('by zero')"),
+        (ZeroDivisionError("by zero"), f"MakeReady: ZeroDivisionError: by zero ({__file__}, line LINE)"),
     ],
 )
 def test_whatever_goes_wrong_ends_the_job_and_is_told(
@@ -78,14 +85,74 @@ def test_whatever_goes_wrong_ends_the_job_and_is_told(
     def fails() -> None:
         raise error
 
-    monkeypatch.setattr(runner._shards, "make_ready", fails)
-    runner._queue.put(MakeReady())
+    reason = reason.replace("LINE", str(fails.__code__.co_firstlineno + 1))
+    monkeypatch.setenv(DEBUG, "")
+    monkeypatch.setattr(runner._actor._shards, "make_ready", fails)
+    runner._actor._queue.put(MakeReady())
     carry_out(runner)
     assert world.state() is State.FAILED
     assert world.machine.reason == reason
     carry_out(runner)
     assert read_summary(tmp_path / "summary.json").reason == reason
-    assert ("Traceback" in capsys.readouterr().err) == isinstance(error, ZeroDivisionError)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [Unreachable("shard 1: no answer"), Moved("shard 1: is in epoch 3, not 2")])
+def test_a_shard_that_does_not_answer_is_asked_until_it_does(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers: list[Exception | None] = [error, error, None]
+
+    def answer() -> None:
+        outcome = answers.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(module_of_actor, "AGAIN_S", 0.0)
+    monkeypatch.setattr(runner._actor._shards, "make_ready", answer)
+    runner._actor.put(MakeReady())
+    carry_out(runner)
+    assert answers == []
+    assert world.state() is State.READY
+
+
+def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.all_shards()
+    world.replica()
+    runner._actor.put(Fence(7, 8))
+    asked = []
+
+    def dies(incarnation: int) -> tuple[int, int]:
+        asked.append(incarnation)
+        world.machine.recovery.gone(1)
+        raise Unreachable("shard 1: no answer")
+
+    monkeypatch.setattr(runner._actor._shards, "fence", dies)
+    monkeypatch.setattr(runner._actor._shards, "assign", lambda placement: None)
+    carry_out(runner)
+    assert asked == [8]
+    assert world.machine.recovery._postponed == [Fence(7, 8)]
+    assert not world.machine.over
+
+
+def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(folder: Path, set_id: str) -> None:
+        raise Refused(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
+
+    monkeypatch.setattr(runner._actor._shards, "snapshot", full)
+    world.machine.state = State.READY
+    runner._actor.put(world.machine.training.begin_set())
+    carry_out(runner)
+    assert world.state() is State.READY
+    assert "was not written, the one before stands: shard 1: " in capsys.readouterr().err
+    world.machine.state = State.CLOSING
+    runner._actor.put(world.machine.training.begin_set())
+    carry_out(runner)
+    assert world.state() is State.FAILED
 
 
 def test_a_job_ends_though_its_curves_cannot_be_drawn(
@@ -105,28 +172,8 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
 
 def test_events_of_progress_are_thinned_out_and_no_others(runner: Runner, tmp_path: Path) -> None:
     for samples in range(50):
-        runner._queue.put(Note("progress", {"samples": samples}))
-        runner._queue.put(Note("snapshot", {"set": str(samples)}))
+        runner._actor._queue.put(Note("progress", {"samples": samples}))
+        runner._actor._queue.put(Note("snapshot", {"set": str(samples)}))
     carry_out(runner)
     events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
     assert (events.count("progress"), events.count("snapshot")) == (1, 50)
-
-
-def test_speed_is_that_of_the_last_seconds() -> None:
-    clock = ManualClock()
-    speed = Speed(clock, window_s=5.0)
-    assert speed.per_second() == 0.0
-    samples = 0
-    for rate in [100] * 20 + [10] * 20:
-        speed.note(samples)
-        clock.advance(1.0)
-        samples += rate
-    speed.note(samples)
-    assert speed.per_second() == pytest.approx(10.0)
-
-
-def test_speed_without_time_is_nothing() -> None:
-    speed = Speed(ManualClock())
-    speed.note(0)
-    speed.note(100)
-    assert speed.per_second() == 0.0

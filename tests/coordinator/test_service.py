@@ -35,12 +35,12 @@ class Context:
 class Steps:
     """A runner that only steps its machine."""
 
-    leader_epoch = 7
+    epoch = 7
     folder = Path("runs/test")
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.speed = self
+        self.speed = self.leadership = self
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
@@ -99,9 +99,8 @@ def lease(call: Caller, number: int = 0, next_sequence: int = 0) -> wire.LeaseRe
 
 
 def test_join_gives_a_number_a_life_and_what_a_member_must_know(call: Caller) -> None:
-    reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1, highest_epoch=3))
+    reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1))
     assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, beat_s=5.0)
-    assert call.world.machine.shard_epoch == 4
     assert call("Join", join(token=6)).id == 0
 
 

@@ -10,6 +10,7 @@ from coordinator.start import make_machine
 from coordinator.states import Shape
 from dbelief.errors import Mistake
 from dbelief.job import Job
+from dbelief.parts import write_part
 
 MakeJob = Callable[..., Job]
 
@@ -25,15 +26,39 @@ def test_without_data_there_are_none(a_job: MakeJob, tmp_path: Path) -> None:
     assert make_machine(job, tmp_path, resume=False).shape == Shape(0, 0, 0)
 
 
+def a_set(folder: Path, count: int, job: Job) -> Path:
+    """A complete set of no segments."""
+    state = {"leases": {"epoch_samples": 1257}, "incarnations": 9, "sets": count, "shard_epoch": 3, "layout": ""}
+    made = folder / "snapshots" / f"000000000100-{count:04d}"
+    made.mkdir(parents=True)
+    about = {"job": "test", "set": made.name, "rule": job.strategy.rule.name, "shard_epoch": 3}
+    write_part(made, 0, about, [], [])
+    write_set(made, made.name, "test", {**state, "segments": 0})
+    return made
+
+
 def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
-    state = {"leases": {"epoch_samples": 1257}, "incarnations": 9, "sets": 4, "shard_epoch": 3, "layout": ""}
-    folder = tmp_path / "snapshots" / "000000000100-0004"
-    folder.mkdir(parents=True)
-    write_set(folder, folder.name, "test", state)
+    a_set(tmp_path, 4, a_job())
     machine = make_machine(a_job(), tmp_path, resume=True)
     assert machine.shard_epoch == 4
     assert machine.members.incarnations == 9
     assert machine.training.snapshots.count == 4
+
+
+def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
+    a_job: MakeJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_set(tmp_path, 4, a_job())
+    torn = a_set(tmp_path, 5, a_job())
+    (torn / "shard-0.json").write_text("{")
+    machine = make_machine(a_job(), tmp_path, resume=True)
+    said = capsys.readouterr().err
+    assert "snapshot set 000000000100-0005 is not whole and was set aside; going on from 000000000100-0004: " in said
+    assert f"{torn / 'shard-0.json'}: cannot be read" in said
+    assert said.count("\n") == 1
+    assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
+    make_machine(a_job(), tmp_path, resume=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ each sample of each epoch was applied to each segment, whatever died meanwhile: 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,17 +23,21 @@ from coordinator.actions import (
     Export,
     Fence,
     Finish,
+    Forget,
     MakeReady,
     Note,
     Restore,
+    Revive,
     SetMembership,
     TakeSnapshot,
 )
 from coordinator.job import JobMachine
 from coordinator.states import Evaluate, Shape, State
+from coordinator.takeover import sections, take_over, unfinished
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
-from dbelief.pushes import PARAMETERS, Pusher
+from dbelief.parts import Stored
+from dbelief.pushes import PARAMETERS
 from ps_server.shard import Shard
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
@@ -88,8 +94,29 @@ def make_job(**changes: Any) -> Job:
 class StoredSet:
     """What a disk holds of a complete set: per segment what a shard wrote, and the coordinator's state."""
 
-    segments: dict[int, tuple[dict[str, np.ndarray], int, int, dict[tuple[str, Pusher], int]]]
+    segments: dict[int, Stored]
     state: dict[str, Any]
+
+
+class Committed:
+    """A machine whose state is written down whenever it says so, as the runner does it."""
+
+    def __init__(self, machine: JobMachine, world: World) -> None:
+        self.__dict__.update(machine=machine, world=world)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.machine, name)
+        return functools.partial(self._call, value) if inspect.ismethod(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.machine, name, value)
+
+    def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        outcome = method(*arguments, **named)
+        if self.machine.commit_due:
+            self.machine.commit_due = False
+            self.world.stored = sections(self.machine, self.world.now_s)
+        return outcome
 
 
 @dataclass
@@ -117,20 +144,31 @@ class World:
     replicas: list[Replica] = field(default_factory=list)
     exported: tuple[str, np.ndarray] | None = None
     finished: bool = False
+    dead: set[int] = field(default_factory=set)  # shards whose process is gone, or not loaded yet
+    lives: list[int] = field(default_factory=list)  # by shard
+    stored: dict[str, str] = field(default_factory=dict)  # what the coordinator wrote down
 
     def __post_init__(self) -> None:
         first_epoch = self.resume[1]["shard_epoch"] + 1 if self.resume else 1
-        self.machine = JobMachine(self.job, self.shape, self.resume, first_epoch)
+        self.machine = self._committed(JobMachine(self.job, self.shape, self.resume, first_epoch))
+        self.lives = [1] * self.job.shards
         self.shard_members: list[tuple[int, int]] = []  # number, incarnation
 
     # -- members -----------------------------------------------------------------------------------------
 
-    def shard(self, token: int | None = None, wish: int | None = None) -> int:
-        """A shard joins; its number."""
+    def shard(self, token: int | None = None, wish: int | None = None, again: str = "") -> int:
+        """A shard joins; its number. `again`: the name of a process that was started again."""
         token = token or next_token()
-        member = self.machine.join("shard", token, f"s{token}", f"10.0.0.{token}:1", self.now_s, wish=wish)
+        name = again or f"s{token}"
+        member = self.machine.join("shard", token, name, f"10.0.0.{token}:1", self.now_s, wish=wish, again=bool(again))
         self.shard_members.append((member.number, member.incarnation))
         return member.number
+
+    def kill_shard(self, number: int) -> None:
+        """A shard's process is gone; nobody has noticed yet."""
+        self.dead.add(number)
+        latest = {m.number: m.incarnation for m in self.machine.members.alive("shard")}
+        self.shard_members.remove((number, latest[number]))
 
     def all_shards(self) -> World:
         """All shards join."""
@@ -175,6 +213,12 @@ class World:
         if not self.waiting:
             return None
         action = self.waiting.popleft()
+        if self.dead and not isinstance(action, Note | Finish | Revive):
+            if not self.machine.recovery.away:  # tried again until it answers, or is known to be dead
+                self.waiting.appendleft(action)
+                return None
+            self.machine.postpone(action)
+            return action
         self._do(action)
         self.done.append(action)
         return action
@@ -185,6 +229,8 @@ class World:
             pass
 
     def _do(self, action: Action) -> None:
+        if isinstance(action, Revive | SetMembership | Forget):
+            self.stored = sections(self.machine, self.now_s)
         machine, now_s = self.machine, self.now_s
         if isinstance(action, AssignShards):
             placement = action.placement
@@ -199,13 +245,16 @@ class World:
             for shard in self.shards:
                 shard.make_ready()
             machine.ready(now_s)
+        elif isinstance(action, Revive):
+            self._revive(action)
         elif isinstance(action, Fence):
             for shard in self.shards:
                 shard.fence([action.incarnation])
             lowest, highest = self.ledgers().get(action.incarnation, (0, 0))
+            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+        elif isinstance(action, Forget):
             for shard in self.shards:
                 shard.forget([action.incarnation])
-            machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
         elif isinstance(action, SetMembership):
             clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.shards]
             machine.membership_set(action.member_epoch, max(clocks))
@@ -234,17 +283,48 @@ class World:
             for index, segment in shard.segments.items():
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
-                rows[index] = vectors, segment.version, segment.rounds, segment.applied_ledger()
+                ledger = segment.applied_ledger()
+                rows[index] = Stored(segment.span, segment.version, segment.applied, segment.rounds, ledger, vectors)
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)
 
     def _restore(self, stored: StoredSet) -> None:
         for shard in self.shards:
-            for index in shard.segments:
-                vectors, version, rounds, ledger = stored.segments[index]
-                shard.load(index, vectors, (), version, rounds, ledger)
-            shard.make_ready()
+            self._load(shard, stored, self.machine.shard_epoch)
+
+    def _load(self, shard: Shard, stored: StoredSet, shard_epoch: int) -> None:
+        for index in shard.segments:
+            shard.load(stored.segments[index], shard_epoch)
+        shard.make_ready()
+
+    def _revive(self, action: Revive) -> None:
+        machine, number = self.machine, action.place.shard
+        assert machine.placement is not None
+        shard = Shard(machine.placement.run(action.place), Adding(), self.job.strategy.staleness)
+        if action.membership is not None:
+            shard.set_membership(action.membership.member_epoch, action.membership.rounds)
+        if action.set_id is not None:
+            self._load(shard, self.disk[action.set_id], action.place.shard_epoch)
+            shard.fence(action.fenced)
+            shard.forget(action.settled)
+        if self.shards:
+            self.shards[number] = shard
+        self.lives[number] += 1
+        self.dead.discard(number)
+        machine.revived(action.place, action.incarnation, self.now_s)
+
+    def take_over(self) -> None:
+        """The coordinator dies with all that it had not carried out; another goes on from what it had written."""
+        parts = unfinished({name: text.encode() for name, text in self.stored.items()})
+        assert parts is not None
+        self.waiting.clear()
+        machine = JobMachine(self.job, self.shape)
+        take_over(machine, parts, self.now_s)
+        self.machine = self._committed(machine)
+
+    def _committed(self, machine: JobMachine) -> JobMachine:
+        return cast("JobMachine", Committed(machine, self))
 
     def after_crash(self, **changes: Any) -> World:
         """Everything dies; another world goes on from the newest set."""

@@ -1,13 +1,15 @@
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from dbelief.errors import Failure, Unreachable
 from dbelief.export import write_model
 from dbelief.layout import Box, Layout, Span, cut
 
@@ -79,11 +81,22 @@ def test_a_file_that_was_begun_never_has_the_name_of_a_whole_one(path: Path) -> 
 
     def broken() -> Iterator[tuple[Span, np.ndarray]]:
         yield from parts(WHOLE, 2 * flat, 8)[:2]
-        raise ConnectionError("the shard is gone")
+        raise Unreachable("the shard is gone")
 
-    with pytest.raises(ConnectionError):
+    with pytest.raises(Unreachable):
         write_model(path, WHOLE, broken(), {})
     assert path.read_bytes() == before
     write_model(path, WHOLE, parts(WHOLE, 3 * flat, 8), {})
     np.testing.assert_array_equal(load_file(path)["b"], [3, 3, 3, 3])
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("layout", [WHOLE, OVER_TWO_RANKS], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize("wrong", [lambda p: p[:-1], lambda p: p[1:], lambda p: p[:2] + p[3:], lambda p: [*p, p[-1]]])
+def test_every_segment_has_to_come_once(layout: Layout, wrong: Callable[[Any], Any], path: Path) -> None:
+    complete = parts(layout, np.ones(layout.size, np.float32), 3)
+    with pytest.raises(
+        Failure, match=r"model\.safetensors: not written: the numbers from \d+ on did not come, or came"
+    ):
+        write_model(path, layout, wrong(complete), {})
+    assert list(path.parent.iterdir()) == []

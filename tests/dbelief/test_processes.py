@@ -194,6 +194,17 @@ def test_those_who_do_not_end_by_themselves_are_ended(child: MakeChild) -> None:
     assert (asked.code, other.code, never.code) == (-signal.SIGTERM, 7, None)
 
 
+def test_what_it_said_is_that_of_its_last_start(child: MakeChild) -> None:
+    one = child("exit", "0")
+    one.log.write_text("of an earlier run\n")
+    for _ in range(2):
+        one.start()
+        assert one.process is not None
+        one.process.wait(10)
+    assert one.said() == ["leaving with 0"]
+    assert one.log.read_text().count("\n") == 3
+
+
 def test_last_words_are_the_last_line_that_is_not_blank(child: MakeChild) -> None:
     one = child("exit")
     one.log.write_bytes(b"first\nError: \xff no such file\n\n  \n")

@@ -42,6 +42,18 @@ def test_a_gradient_is_computed(tmp_path: Path) -> None:
         check_job(job_with(tmp_path, "np.nan"), {})
 
 
+def test_what_the_classes_are_called_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,kind\n" + "1,dog\n2,cat\n" * 10)
+    (tmp_path / "job.yaml").write_text("""
+name: pets
+model: {layers: [{dense: 2}], loss: softmax_cross_entropy}
+data: {source: csv, file: rows.csv, kind: classes, target: kind}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+""")
+    assert "classes: 0 is 'cat', 1 is 'dog'" in check_job(tmp_path / "job.yaml", {})
+
+
 def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
     values = {
         "strategy.warm_start": None,

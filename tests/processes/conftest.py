@@ -46,15 +46,15 @@ class Role:
         self.process.wait()
 
 
-def wait_for(look: Callable[[], T | None], what: str) -> T:
+def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
     """Look until there is something, with a deadline."""
-    until_s = time.monotonic() + DEADLINE_S
+    until_s = time.monotonic() + deadline_s
     while time.monotonic() < until_s:
         found = look()
         if found is not None:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"waited {DEADLINE_S:g} s for {what}")
+    raise AssertionError(f"waited {deadline_s:g} s for {what}")
 
 
 class Operator:

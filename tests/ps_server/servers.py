@@ -1,7 +1,9 @@
 """Two shards behind gRPC servers on loopback, for the tests of service and client."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -26,6 +28,10 @@ A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 10)
 Prepare = Callable[[ShardService], None]
 
 
+def nothing(service: ShardService) -> None:
+    """Leave a service as it is."""
+
+
 class Job:
     """Two shards behind servers, configured as a coordinator does it, with `count` segments of 8 numbers, all 0.
 
@@ -37,12 +43,13 @@ class Job:
         count: int = 40,
         staleness: int | None = None,
         deadline_s: float = 10.0,
-        prepare: Prepare = lambda service: None,
+        prepare: Prepare = nothing,
     ) -> None:
-        self.services = [ShardService(Metrics("ps"), deadline_s) for _ in range(2)]
+        self.metrics = [Metrics("ps") for _ in range(2)]
+        self.services = [ShardService(metrics, deadline_s) for metrics in self.metrics]
         for service in self.services:
             prepare(service)
-        self.servers = [Server("127.0.0.1:0", self._register(service)) for service in self.services]
+        self.servers = [Server("127.0.0.1:0", service.register) for service in self.services]
         self.channels = [open_channel(server.address) for server in self.servers]
         self.stubs = [stubs.ParametersStub(channel) for channel in self.channels]
         self.clients: list[ShardedParameters] = []
@@ -59,10 +66,6 @@ class Job:
         for number in range(2):
             self.configure(number, ready=True)
 
-    @staticmethod
-    def _register(service: ShardService) -> Callable[[grpc.Server], None]:
-        return lambda server: stubs.add_ParametersServicer_to_server(service, server)
-
     def close(self) -> None:
         for client in self.clients:
             client.close()
@@ -71,12 +74,43 @@ class Job:
         for server in self.servers:
             server.close()
 
+    def restart(self, number: int, folder: Path | None = None, here: bool = True, prepare: Prepare = nothing) -> None:
+        """End a shard's life at once and give it the next, from the snapshot set "s" in `folder`, on the same port.
+
+        Without a set it comes back with nothing. Where it is not `here`, it comes back on another port.
+        """
+        self.servers[number].close(0.0)
+        self.services[number] = service = ShardService(Metrics("ps"), 10.0)
+        service.life.index = number
+        prepare(service)
+        listen = self.servers[number].address if here else "127.0.0.1:0"
+        self.servers[number] = Server(listen, service.register)
+        self.channels.append(open_channel(self.servers[number].address))
+        self.stubs[number] = stubs.ParametersStub(self.channels[-1])
+        epoch = self.placement.places[number].shard_epoch + 10
+        self.configure(number, job="digits", shard_epoch=epoch, assignment=self.assignment(number))
+        if folder is not None:
+            request = wire.RestoreRequest(command=self.command(), job="digits", folder=str(folder), set="s")
+            self.stubs[number].Restore(request)
+        places = list(self.placement.places)
+        places[number] = dataclasses.replace(places[number], address=self.servers[number].address, shard_epoch=epoch)
+        self.placement = dataclasses.replace(self.placement, epoch=self.placement.epoch + 1, places=tuple(places))
+
+    def snapshot(self, folder: Path) -> None:
+        """Write the snapshot set "s"."""
+        for stub in self.stubs:
+            stub.Snapshot(wire.SnapshotRequest(command=self.command(), job="digits", folder=str(folder), set="s"))
+
     def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
         run = self.placement.run(self.placement.places[number])
         return wire.Assignment(segments=spans_to_wire(run), rule=SGD, staleness=staleness)
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)
+
+    def counted(self, name: str, **labels: str) -> float:
+        """A number of the shards' metrics, summed."""
+        return sum(metrics.value(name, **labels) or 0 for metrics in self.metrics)
 
     def configure(self, number: int, command: wire.Command | None = None, **fields: Any) -> wire.ConfigureReply:
         return self.stubs[number].Configure(wire.ConfigureRequest(command=command or self.command(), **fields))
@@ -106,7 +140,13 @@ class Job:
     def part(self, index: int, value: float = 1.0, **fields: Any) -> wire.PushRequest:
         length = self.placement.spans[index].length
         data = np.full(length, value, np.float32).tobytes()
-        return wire.PushRequest(segment=segments.Segment(**{"index": index, "length": length, "data": data, **fields}))
+        segment = segments.Segment(**{"index": index, "length": length, "data": data, **fields})
+        return wire.PushRequest(segments=[segment])
+
+    def pulled(self, number: int, **fields: Any) -> list[segments.Segment]:
+        """All that a shard answers to one request, read by generated code."""
+        request = wire.PullRequest(**{"target": self.target(number), "vector": "w", **fields})
+        return [segment for reply in self.stubs[number].Pull(iter([request])) for segment in reply.segments]
 
 
 def status(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import Refused
+from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.segment import Outcome
 
@@ -77,23 +78,67 @@ def test_after_a_shards_new_life_the_base_counts_the_loss(make: Make) -> None:
     subject.sequences[A] = 4  # the shard came back without pushes 1 to 4 of this life
     push = Push(A, 5, np.float32(1), base=5)
     assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]
-    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [0, 0, 0]
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]  # the answer may have been lost too
     np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
-    assert subject.shard.counters.lost == 12
+    assert sum(subject.shard.lost()) == 12
     assert subject.shard.ledgers()[PARAMETERS, A] == (5, 5)
     subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
 
 
-def test_a_base_only_counts_what_this_shard_lacks(make: Make) -> None:
+def reborn(make: Make, applied: int) -> Any:
+    """A shard in a new life, from a snapshot that holds `applied` pushes of A, all of 1."""
     subject = make()
-    subject.push(A, 1.0)
-    subject.push(A, 1.0)
-    for base, lost in ((1, 0), (2, 0), (3, 0)):
-        push = Push(A, 3, np.float32(1), base=base)
-        assert subject.send(push, subject.full(1.0), [base - 1])[0].lost == lost
-    assert subject.shard.versions() == [3, 3, 3]
-    assert subject.send(Push(A, 9, np.float32(1), base=9), subject.full(0.0), [0])[0].lost == 5
+    for segment in subject.shard.segments.values():
+        values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
+        subject.shard.load(Stored(segment.span, applied, applied, 0, {(PARAMETERS, A): applied}, values), 0)
+    return subject
+
+
+@given(applied=st.integers(0, 4), acknowledged=st.integers(0, 6))
+def test_a_base_counts_what_the_new_life_lacks_and_nothing_else(make: Make, applied: int, acknowledged: int) -> None:
+    subject = reborn(make, applied)
+    push = Push(A, acknowledged + 1, np.float32(1), base=acknowledged + 1)
+    taken = subject.send(push, subject.full(1.0))
+    assert {one.lost for one in taken} == {max(0, acknowledged - applied)}
+    assert subject.shard.lost() == [max(0, acknowledged - applied)] * 3
+    new = acknowledged >= applied  # else the snapshot was taken after the answer was lost
+    assert [segment.applied for segment in subject.shard.segments.values()] == [applied + new] * 3
+    assert subject.shard.ledgers()[PARAMETERS, A] == (max(applied, acknowledged + 1),) * 2
+
+
+def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
+    subject = reborn(make, 3)
+    subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))
+    before = subject.everything()
+    for push in (Push(A, 9, np.float32(1), base=9), Push(A, 8, np.float32(1), base=8)):
+        with pytest.raises(Refused, match="where 7 was expected"):
+            subject.send(push, subject.full(1.0))
+    assert subject.everything() == before
+    assert subject.shard.lost() == [2, 2, 2]
+    assert [one.lost for one in subject.send(Push(A, 7, np.float32(1), base=7), subject.full(1.0))] == [0, 0, 0]
+
+
+def test_a_gap_leaves_the_way_open_for_the_base_that_should_have_been_there(make: Make) -> None:
+    subject = reborn(make, 3)
+    with pytest.raises(Refused, match="where 4 was expected"):
+        subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
+    assert [one.lost for one in subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))] == [2, 2, 2]
+
+
+def test_losses_on_other_vectors_are_told_and_not_counted_as_gradients(make: Make) -> None:
+    subject = reborn(make, 3)
+    push = Push(A, 3, vector="best.0", assign=True, base=3)
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [2, 2, 2]
+    assert subject.shard.lost() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("read_version", "staleness"), [(0, 1), (3, 1), (4, 0), (9, 0)])
+def test_staleness_counts_from_where_this_life_began(make: Make, read_version: int, staleness: int) -> None:
+    subject = reborn(make, 3)
+    subject.push(B, 1.0)
+    taken = subject.shard.push(Push(A, 4, np.float32(1)), 0, subject.full(1.0)[:5], 0, read_version)
+    assert taken.staleness == staleness
 
 
 def test_a_fenced_life_is_refused_and_its_ledger_stays(make: Make) -> None:

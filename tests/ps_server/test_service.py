@@ -12,6 +12,7 @@ import pytest
 
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
+from dbelief.parts import Stored
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
@@ -34,8 +35,7 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
         return lambda: list(job.stubs[1].Push(iter(requests)))
 
     def pull(**fields: Any) -> Callable[[], Any]:
-        request = wire.PullRequest(**{"target": job.target(1), "vector": "w", "segments": [20], **fields})
-        return lambda: list(job.stubs[1].Pull(request))
+        return lambda: job.pulled(1, **{"segments": [20], **fields})
 
     opening = job.opening(good, 1)
     elsewhere = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="mnist", shard_epoch=6), SGD))
@@ -49,7 +49,6 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
         push(
             job.opening(dataclasses.replace(good, vector="x"), 1), job.part(20)
         ): "segment 20: the rule applies to 'w'",
-        push(): "a push begins with its opening",
         push(job.part(20)): "a push begins with its opening",
         push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
         push(before, job.part(20)): "is in epoch 6, not 4",
@@ -138,14 +137,14 @@ def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
 
 def test_a_shard_without_segments_says_so() -> None:
     service = ShardService(Metrics("ps"))
-    server = Server("127.0.0.1:0", Job._register(service))
+    server = Server("127.0.0.1:0", service.register)
     channel = open_channel(server.address)
     try:
         code, details = status(lambda: stubs.ParametersStub(channel).Stats(wire.StatsRequest()))
     finally:
         channel.close()
         server.close()
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert code is grpc.StatusCode.ABORTED
     assert details == "a shard without a job: no segments have been given to it yet"
 
 
@@ -248,8 +247,9 @@ def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callab
     for number, service in enumerate(job.services):
         job.configure(number, membership=members(1))
         shard = service.life.loaded()
-        for index in shard.segments:
-            shard.load(index, {"w": job.full(5.0)[:8][: shard.segments[index].span.length]}, (), 3, 3, {})
+        for segment in shard.segments.values():
+            w = np.full(segment.span.length, 5.0, np.float32)
+            shard.load(Stored(segment.span, 3, 3, 3, {}, {"w": w}), number + 5)
     out = job.full(np.nan)
     job.client(A).pull(out, job.held(), clock=9)
     np.testing.assert_array_equal(out, job.full(5.0))

@@ -5,6 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import grpc
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from dbelief.placement import Placement
 from dbelief.pushes import Push, Pusher
+from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from ps_server.service import ShardService
@@ -41,8 +43,22 @@ def test_the_answer_tells_staleness_duplicates_and_losses(job: Job) -> None:
     assert job.client(B).push(job.full(1.0), stale, Push(B, 1, np.float32(1))).staleness == pytest.approx(10 / 40)
     again = client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     assert (again.staleness, again.duplicates) == (0, 40)
-    assert client.push(job.full(1.0), job.held(2), Push(A, 5, np.float32(1), base=5)).lost == 3
-    np.testing.assert_array_equal(job.read(), job.full(-3.0))
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
+
+
+def test_what_happened_is_counted(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    job.client(B).push(job.full(1.0), job.held(1), Push(B, 4, np.float32(1), base=4))
+    client.pull(job.full(np.nan), job.held())
+    assert job.counted("pushes_total", vector="w") == 2 * (1 + 3)  # with the initial values, at each of two shards
+    assert job.counted("pulls_total", vector="w") == 2
+    assert job.counted("duplicates_total") == 40
+    assert job.counted("lost_total") == 3 * 40
+    assert job.counted("bytes_total", direction="received") == 4 * 4 * job.placement.size
+    around = job.counted("bytes_total", direction="sent") - 4 * job.placement.size
+    assert 0 < around < 16 * 40, "a segment's index, version and length"
 
 
 def test_only_newer_segments_are_sent(job: Job) -> None:
@@ -54,8 +70,7 @@ def test_only_newer_segments_are_sent(job: Job) -> None:
     span = job.placement.spans[33]
     np.testing.assert_array_equal(out[span.start : span.stop], np.full(span.length, -1.0))
     assert np.count_nonzero(out == 7.0) == len(out) - span.length
-    request = wire.PullRequest(target=job.target(1), vector="w", segments=[34, 33], if_newer_than=[0, 0])
-    held, newer = job.stubs[1].Pull(request)
+    held, newer = job.pulled(1, segments=[34, 33], if_newer_than=[0, 0])
     assert (held.index, held.unchanged, held.HasField("data")) == (34, True, False)
     assert (newer.index, newer.unchanged, newer.version, newer.length) == (33, False, 1, 8)
 
@@ -82,6 +97,34 @@ def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
     for thread in threads:
         thread.join(20)
     np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
+
+
+def test_a_client_made_from_the_protos_and_our_server_understand_each_other(job: Job) -> None:
+    opening = job.opening(Push(A, 1, np.float32(1)))
+    together = wire.PushRequest(opening=opening.opening)
+    for index in range(5):
+        together.segments.extend(job.part(index, 2.0).segments)
+    apart = (job.part(index, 2.0) for index in range(5, 20))
+    assert [reply.acknowledged for reply in job.stubs[0].Push(iter([together, *apart]))] == [16, 20]
+    (reply,) = job.stubs[0].Pull(
+        iter([wire.PullRequest(target=job.target(0), vector="w", segments=range(20), pusher=segments.Pusher())])
+    )
+    assert [(segment.index, segment.version, segment.length) for segment in reply.segments] == [
+        (index, 1, 8) for index in range(20)
+    ]
+    assert {value for segment in reply.segments for value in np.frombuffer(segment.data, "<f4")} == {-2.0}
+    one_request: Any = job.channels[0].unary_stream(
+        "/dbelief.v1.Parameters/Pull", wire.PullRequest.SerializeToString, wire.PullReply.FromString
+    )
+    assert list(one_request(wire.PullRequest(target=job.target(0), vector="w", segments=range(20)))) == [reply]
+
+
+def test_accrued_numbers_travel_as_they_are_kept(job: Job) -> None:
+    values = np.arange(job.placement.size, dtype=np.float64) / 3
+    client, out = job.client(A), np.zeros(job.placement.size)
+    client.push(values, job.held(0), Push(A, 1, vector="accrued", assign=True))
+    client.pull(out, job.held(), vector="accrued")
+    np.testing.assert_array_equal(out, values)
 
 
 # -- acknowledgements and broken streams ---------------------------------------------------------------------
@@ -141,29 +184,32 @@ def test_a_stream_cut_anywhere_and_sent_again_is_applied_once(job: Job, cut_afte
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
-def test_the_client_goes_on_from_the_first_segment_not_acknowledged(start: Callable[..., Job]) -> None:
+def test_the_client_goes_on_from_the_first_segment_not_acknowledged(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
     began: list[list[int]] = []
 
     def breaks_once(service: ShardService) -> None:
         whole = service.Push
 
-        def push(requests: Iterator[wire.PushRequest], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
-            opening = next(requests)
-            training = opening.opening.rule.name != "assign"
+        def push(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+            first = next(requests)
+            training = wire.PushRequest.FromString(first).opening.rule.name != "assign"
             seen: list[int] = []
             if training:
                 began.append(seen)
 
-            def watched() -> Iterator[wire.PushRequest]:
-                yield opening
+            def watched() -> Iterator[bytes]:
+                seen.extend(part.index for part in frames.decode(first)[1])
+                yield first
                 for request in requests:
-                    seen.append(request.segment.index)
+                    seen.extend(part.index for part in frames.decode(request)[1])
                     yield request
 
             if not training or len(began) > 2:  # the first stream to each of the two shards breaks
                 yield from whole(watched(), context)
                 return
-            replies = whole(itertools.islice(watched(), 1 + 34), context)
+            replies = whole(itertools.islice(watched(), 34), context)
             yield next(replies)
             yield next(replies)  # 32 are acknowledged, two more applied
             next(replies)
@@ -171,6 +217,7 @@ def test_the_client_goes_on_from_the_first_segment_not_acknowledged(start: Calla
 
         service.Push = push  # type: ignore[method-assign]
 
+    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
     job = start(count=80, prepare=breaks_once)
     asked: list[int] = []
 
@@ -187,14 +234,16 @@ def test_the_client_goes_on_from_the_first_segment_not_acknowledged(start: Calla
     assert {version for stub in job.stubs for version in stub.Stats(wire.StatsRequest(job="digits")).versions} == {1}
 
 
-def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(start: Callable[..., Job]) -> None:
+def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stalled: list[int] = []
 
     def stalls_once(service: ShardService) -> None:
         whole = service.Pull
 
-        def pull(request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[segments.Segment]:
-            answers = whole(request, context)
+        def pull(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            answers = whole(requests, context)
             yield next(answers)
             if not stalled:
                 stalled.append(service.life.index)
@@ -206,6 +255,7 @@ def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(start: Ca
 
         service.Pull = pull  # type: ignore[method-assign]
 
+    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
     job = start(prepare=stalls_once)
     out = job.full(np.nan)
     job.client(A, deadline_s=0.2).pull(out, job.held())

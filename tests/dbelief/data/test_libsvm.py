@@ -45,6 +45,7 @@ def test_any_integers_are_classes_in_their_order(tmp_path: Path) -> None:
     assert data.train is not None
     assert data.train.targets.tolist() == [2, 0, 1, 0]
     assert data.classes == 3
+    assert data.names == ("-7", "5", "30")
 
 
 def test_the_width_is_the_same_whatever_is_needed(tmp_path: Path) -> None:

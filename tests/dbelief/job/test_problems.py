@@ -56,7 +56,28 @@ WRONG = [
     ("nme: x\n-name", "nme: no such field, did you mean name?"),
     ("-data", "data: missing; must be a mapping with source, one of digits, idx, npz"),
     ("data: digits", "data: must be a mapping with source, one of digits*not 'digits'"),
-    ("data: {}", "data.source: missing; must be one of digits, idx, npz, libsvm, synthetic, none"),
+    ("data: {}", "data.source: missing; must be one of digits, idx, npz, libsvm, csv, synthetic, none"),
+    (
+        "data: {source: csv, file: x, kind: classes, target: [a, b]}",
+        "data.target: must be one column where kind is classes, not 2",
+    ),
+    (
+        "data: {source: csv, file: x, kind: classes, target: 0}",
+        "data.target.0: must be the name of a column, or its number from 1, or from -1 for the last backwards, not 0*",
+    ),
+    ("data: {source: csv, file: x, kind: classes, target: []}", "data.target: must be a list with at least one item"),
+    (
+        "data: {source: csv, file: x, kind: classes, target: {a: b}}",
+        "data.target: must be a column, or a list of columns: names, or numbers from 1, or from -1*, not a mapping",
+    ),
+    (
+        'data: {source: csv, file: x, kind: classes, target: a, delimiter: ":"}',
+        "data.delimiter: must be one of a comma, a semicolon, a vertical bar and a tab, not ':'",
+    ),
+    (
+        "data: {source: csv, file: x, kind: regression, target: a, validation: 0.5, test: 0.5}",
+        "data.test: with validation must leave samples to train on, but both are 1 of all",
+    ),
     ("data: {source: digit}", "data.source: must be one of digits, *not 'digit'; did you mean digits?"),
     ("data: {source: [a]}", "data.source: must be one of digits, *not a list"),
     ("data: {source: idx, folder: '${X'}", "data.folder: must be a path*${NAME}*environment variable*'${X'"),

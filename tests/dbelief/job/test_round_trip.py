@@ -44,6 +44,22 @@ DATA = st.one_of(
     ),
     options(
         {
+            "source": st.just("csv"),
+            "file": PATHS,
+            "kind": st.just("classes"),
+            "target": st.text(min_size=1) | st.integers(1, 10**6) | st.integers(-9, -1),
+        },
+        ignore=st.lists(st.text(min_size=1) | st.integers(1, 9)),
+        header=st.booleans(),
+        delimiter=st.sampled_from(",;|\t"),
+        scale=POSITIVE,
+        validation_file=PATHS | st.none(),
+        test_file=PATHS | st.none(),
+        validation=PART,
+        test=PART,
+    ),
+    options(
+        {
             "source": st.just("synthetic"),
             "kind": st.sampled_from(["classes", "regression"]),
             "samples": st.integers(100, 10**9),

@@ -57,6 +57,7 @@ class Service:
 STATUSES = [
     (errors.Refused("fenced"), grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Moved("stale epoch"), grpc.StatusCode.ABORTED),
+    (errors.Full("all shards are there"), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.Unreachable("nobody there"), grpc.StatusCode.INTERNAL),
     (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
     (errors.ModelError("no parameters"), grpc.StatusCode.INVALID_ARGUMENT),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.errors import ModelError, Refused
+from dbelief.errors import ModelError
 from dbelief.layout import Box, Layout, cut, place
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pusher
@@ -49,42 +49,6 @@ def test_no_base_is_not_base_zero() -> None:
     for base in (None, 0, 7):
         push = Push(Pusher(1, 2), 1, base=base)
         assert convert.push_from_wire(convert.push_to_wire(push, TARGET, RULE)).base == base
-
-
-@pytest.mark.parametrize(("codec", "dtype"), [(segments.CODEC_FP32, np.float32), (segments.CODEC_FP64, np.float64)])
-def test_a_payload_is_read_where_it_lies(codec: segments.Codec.ValueType, dtype: type) -> None:
-    values: np.ndarray = np.array([1.5, -2.0, 1e-30], dtype)
-    message = segments.Segment(index=4, length=3, codec=codec, data=values.tobytes())
-    read = convert.numbers(message)
-    assert read.dtype == dtype
-    np.testing.assert_array_equal(read, values)
-    assert not read.flags.writeable
-    assert read.base is not None
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (segments.Segment(index=4, length=3, data=b"\0" * 11), "segment 4: 11 bytes are not 3 numbers of float32"),
-        (segments.Segment(index=4, length=4, data=b"\0" * 12), "segment 4: 12 bytes are not 4 numbers of float32"),
-        (segments.Segment(index=4, length=3), "segment 4: payload"),
-        (segments.Segment(index=4, length=1, slot=segments.SharedSlot(block="b", length=4)), "segment 4: payload"),
-        (segments.Segment(index=4, length=2, codec=segments.CODEC_FP16, data=b"\0" * 4), "segment 4: payload 2"),
-        (segments.Segment(index=4, length=2, codec=segments.CODEC_BF16, data=b"\0" * 4), "segment 4: payload 3"),
-    ],
-)
-def test_a_payload_that_cannot_be_read_is_refused(message: segments.Segment, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
-        convert.numbers(message)
-
-
-def test_a_codec_of_a_later_version_is_refused() -> None:
-    later = segments.Segment.FromString(
-        segments.Segment(index=1, length=1, data=b"1234").SerializeToString() + b"\x28\x63"
-    )
-    assert later.codec == 99
-    with pytest.raises(Refused, match="segment 1: payload 99"):
-        convert.numbers(later)
 
 
 @given(st.lists(st.integers(1, 3_000), max_size=4), st.integers(1, 5), u64)

@@ -1,13 +1,22 @@
 import socket
+import time
 
 import pytest
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from dbelief.errors import Mistake, Unreachable
+from dbelief.errors import Mistake, Refused, Unreachable
+from dbelief.rpc import coordination_pb2, parameters_pb2
 from dbelief.rpc.channel import open_channel, wait_ready
-from dbelief.rpc.serving import Server
+from dbelief.rpc.health import check_serving
+from dbelief.rpc.serving import Server, address_towards, is_every_address
 
 pytestmark = pytest.mark.processes
+
+COORDINATOR = coordination_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+PARAMETERS = parameters_pb2.DESCRIPTOR.services_by_name["Parameters"]
 
 
 def test_a_server_answers_until_it_is_closed() -> None:
@@ -23,6 +32,25 @@ def test_a_server_answers_until_it_is_closed() -> None:
         pytest.raises(Unreachable, match="the server did not answer"),
     ):
         wait_ready(channel, 0.05, "the server")
+
+
+@pytest.mark.parametrize("contract", [COORDINATOR, PARAMETERS], ids=["coordinator", "shard"])
+def test_a_stranger_can_ask_what_is_served(contract: ServiceDescriptor) -> None:
+    """As grpcurl does: the services by name, then every message of a method, without a proto at hand."""
+    server = Server("127.0.0.1:0", lambda _: None, contract)
+    try:
+        with open_channel(server.address) as channel:
+            told = ProtoReflectionDescriptorDatabase(channel)
+            names = {contract.full_name, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+            assert set(told.get_services()) == names
+            service = DescriptorPool(told).FindServiceByName(contract.full_name)
+            for method in contract.methods:
+                found = service.methods_by_name[method.name]
+                for mine, theirs in ((method.input_type, found.input_type), (method.output_type, found.output_type)):
+                    assert theirs is not mine
+                    assert theirs.fields_by_name.keys() == mine.fields_by_name.keys()
+    finally:
+        server.close()
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -41,3 +69,85 @@ def test_two_servers_never_share_a_port() -> None:
             Server(first.address, lambda _: None)
     finally:
         first.close()
+
+
+def test_a_process_is_asked_whether_it_serves() -> None:
+    server = Server("127.0.0.1:0", lambda _: None)
+    check_serving(server.address, 5.0)
+    server._health.enter_graceful_shutdown()
+    with pytest.raises(Refused, match=rf"the process at {server.address} is NOT_SERVING"):
+        check_serving(server.address, 5.0)
+    server.close()
+    with pytest.raises(Unreachable, match=r"did not answer within 0\.05 s"):
+        check_serving(server.address, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("listen", "every"),
+    [("0.0.0.0:7071", True), ("[::]:0", True), (":7071", True), ("127.0.0.1:0", False), ("10.0.0.7:7071", False)],
+)
+def test_an_address_that_nobody_could_call_is_known(listen: str, every: bool) -> None:
+    assert is_every_address(listen) is every
+
+
+class _Way:
+    """A datagram socket on a host whose address towards all others is `own`."""
+
+    def __init__(self, own: str) -> None:
+        self.own = own
+        self.places: list[object] = []
+
+    def __call__(self, family: int, kind: int) -> "_Way":
+        return self
+
+    def __enter__(self) -> "_Way":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def connect(self, place: object) -> None:
+        self.places.append(place)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.own, 40_000
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "address"),
+    [("10.0.0.1:7070", "10.0.0.9", "10.0.0.9:7071"), ("[fd00::1]:7070", "fd00::9", "[fd00::9]:7071")],
+)
+def test_others_are_told_the_address_on_the_way_to_the_peer(
+    peer: str, own: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = _Way(own)
+    monkeypatch.setattr(socket, "socket", way)
+    assert address_towards(peer, 7071) == address
+    assert way.places == [(peer.rpartition(":")[0].strip("[]"), 7070, *[0, 0][: 2 * ("[" in peer)])]
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1:7070", "[::1]:7070"])
+def test_a_peer_on_this_host_does_not_tell_how_others_reach_it(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", _Way(peer.rpartition(":")[0].strip("[]")))
+    with pytest.raises(Mistake, match=r"is on this host.*give --advertise"):
+        address_towards(peer, 7071)
+
+
+def test_a_name_server_that_gives_no_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")] * 2)
+    known = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("10.0.0.1", 7070))]
+
+    def look_up(*_: object, **__: object) -> object:
+        for failure in answers:
+            raise failure
+        return known
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "socket", _Way("10.0.0.9"))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert address_towards("coordinator:7070", 7071, patience_s=60.0) == "10.0.0.9:7071"
+
+
+def test_a_peer_that_nobody_knows_is_named() -> None:
+    with pytest.raises(Unreachable, match=r"no way to nobody\.invalid:7070"):
+        address_towards("nobody.invalid:7070", 7071)

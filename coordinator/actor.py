@@ -1,0 +1,194 @@
+"""The thread that carries out what the machine wants done, one action at a time, in order.
+
+It tells the machine the outcome by another step. Where a shard does not answer, the action is tried again until it
+does or is known to be dead; then the machine keeps the action until all shards are back.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from dbelief.clock import Clock
+from dbelief.console import announce, told
+from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.export import write_model
+from dbelief.rpc.parameters import ShardedParameters
+
+from .actions import (
+    Action,
+    AssignShards,
+    Export,
+    Fence,
+    Finish,
+    Forget,
+    MakeReady,
+    Note,
+    Restore,
+    Revive,
+    SetMembership,
+    TakeSnapshot,
+)
+from .job import JobMachine
+from .sets import drop_old_sets, write_set
+from .shards import Shards
+
+Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
+AGAIN_S = 0.2
+
+
+class Actor:
+    """Carries out the actions of one job.
+
+    Parameters
+    ----------
+    step
+        Makes a step of the machine: see `Runner.step`.
+    note, finish
+        Write an event; close the run folder.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        shards: Shards,
+        folder: Path,
+        note: Callable[[Note], None],
+        finish: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self._step = step
+        self._shards = shards
+        self._folder = folder
+        self._note = note
+        self._finish = finish
+        self._clock = clock
+        self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
+
+    def put(self, action: Action) -> None:
+        """Carry this out after all that was asked for before."""
+        self._queue.put(action)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End, once everything asked for is carried out."""
+        self._ended.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def run(self) -> None:
+        """Carry out what is asked for, until the end."""
+        while (action := self._queue.get()) is not None:
+            try:
+                while not self._done(action):
+                    self._clock.wait(self._ended, AGAIN_S)
+            except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
+                reason = f"{type(action).__name__}: {told(error)}"
+                with self._step() as (machine, _):
+                    if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
+                        announce(reason)
+                    machine.fail(reason)
+
+    def _done(self, action: Action) -> bool:
+        """Carry out an action; False where it is to be tried again."""
+        try:
+            with self._step() as (machine, _):
+                self._shards.placement = machine.placement
+                # An epoch or a settled ledger that the shards know of must not be news to another coordinator.
+                machine.commit_due |= isinstance(action, Revive | SetMembership | Forget)
+            self._do(action)
+        except (Unreachable, Moved):
+            if isinstance(action, Note | Finish):
+                raise
+            with self._step() as (machine, _):
+                if machine.over:
+                    return True  # nobody waits for it any more
+                if isinstance(action, Revive):
+                    return machine.members.find("shard", action.place.shard, action.incarnation) is None
+                if not machine.recovery.away:  # it has not been missed yet
+                    return False
+                machine.postpone(action)
+        return True
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Note):
+            self._note(action)
+        elif isinstance(action, Finish):
+            self._finish()
+        elif isinstance(action, AssignShards):
+            self._shards.assign(action.placement)
+            with self._step() as (machine, now_s):
+                machine.assigned(now_s)
+        elif isinstance(action, Revive):
+            self._shards.revive(action, self._folder / "snapshots")
+            with self._step() as (machine, now_s):
+                machine.revived(action.place, action.incarnation, now_s)
+        elif isinstance(action, MakeReady):
+            self._shards.make_ready()
+            with self._step() as (machine, now_s):
+                machine.ready(now_s)
+        elif isinstance(action, Restore | TakeSnapshot | Export):
+            self._do_with_files(action)
+        else:
+            self._do_for_members(action)
+
+    def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
+        if isinstance(action, Fence):
+            lowest, highest = self._shards.fence(action.incarnation)
+            with self._step() as (machine, now_s):
+                machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+        elif isinstance(action, Forget):
+            self._shards.forget(action.incarnation)
+        else:
+            clock = self._shards.set_membership(action)
+            with self._step() as (machine, _):
+                machine.membership_set(action.member_epoch, clock)
+
+    def _do_with_files(self, action: Restore | TakeSnapshot | Export) -> None:
+        if isinstance(action, Restore):
+            self._shards.restore(self._folder / "snapshots" / action.set_id, action.set_id)
+            ledgers = self._shards.ledgers()
+            with self._step() as (machine, now_s):
+                machine.restored(ledgers, now_s)
+        elif isinstance(action, TakeSnapshot):
+            self._snapshot(action.set_id)
+        else:
+            self._export(action.vector)
+
+    def _snapshot(self, set_id: str) -> None:
+        folder = self._folder / "snapshots" / set_id
+        try:
+            self._shards.snapshot(folder, set_id)
+            with self._step() as (machine, _):
+                job, state = machine.job, machine.set_state()
+            write_set(folder, set_id, job.name, state)
+        except (Refused, OSError) as error:
+            with self._step() as (machine, now_s):
+                if isinstance(error, Moved) or not machine.set_failed(now_s):
+                    raise
+            announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
+            return
+        drop_old_sets(folder.parent, job.snapshots.keep)
+        with self._step() as (machine, now_s):
+            machine.snapshot_taken(set_id, now_s)
+
+    def _export(self, vector: str) -> None:
+        with self._step() as (machine, _):
+            job, layout, placement = machine.job, machine.layout, machine.placement
+        assert layout is not None
+        assert placement is not None
+        reader = ShardedParameters(job.name, placement, deadline_s=job.deadlines.progress_s)
+        try:
+            write_model(self._folder / "model.safetensors", layout, reader.each_segment(vector), {"job": job.name})
+        finally:
+            reader.close()
+        with self._step() as (machine, now_s):
+            machine.exported(now_s)

@@ -1,0 +1,165 @@
+"""Leading a job: the lease held, what must outlive this process written down, a registry that is away waited for.
+
+A coordinator that was stopped for a while finds its lease run out. Where nobody else has led meanwhile it takes the
+lease again, under a new epoch; where somebody has, it is deposed, and must end without touching anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from dbelief.clock import Clock
+from dbelief.console import announce
+from dbelief.errors import DbeliefError, Refused, Unreachable
+from dbelief.registry import Registry
+
+LEASE_TTL_S = 10.0
+REGISTRY_S = 60.0
+"""How long the registry may be away; what has to be written down waits for it."""
+_AGAIN_S = 0.2
+_LOOK_S = 1.0
+
+
+class Leadership:
+    """The leadership of one job, from `take` to `release`.
+
+    Attributes
+    ----------
+    epoch
+        Of this leadership; rises where the lease had run out and was taken again.
+    lost
+        Why this process leads no more; "" while it does.
+    """
+
+    def __init__(self, registry: Registry, job: str, owner: str, epoch: int, clock: Clock) -> None:
+        self.epoch = epoch
+        self.lost = ""
+        self._registry = registry
+        self._job = job
+        self._owner = owner
+        self._clock = clock
+        self._written: dict[str, bytes] = {}
+        self._committing = threading.Lock()
+        self._regaining = threading.RLock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="leader-lease", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def take(
+        cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: threading.Event
+    ) -> Leadership | None:
+        """Take the lease; while another holds it, stand by, and say so. None where `interrupted` was set meanwhile."""
+        told = ""
+        while not interrupted.is_set():
+            epoch = registry.acquire(job, owner, LEASE_TTL_S)
+            if epoch is not None:
+                return cls(registry, job, owner, epoch, clock)
+            holder = registry.holder(job)
+            if holder is not None and holder[0] != told:
+                told = holder[0]
+                announce(f"job {job} is led by {told}; standing by to take over when it ends or falls silent")
+            clock.wait(interrupted, _LOOK_S)
+        return None
+
+    def stored(self) -> dict[str, bytes]:
+        """What an earlier leader wrote down; empty where nobody did."""
+        return self._registry.read(self._job)
+
+    def commit(self, sections: Callable[[], Mapping[str, str]]) -> None:
+        """Write down how things are now; when this returns, it is durable.
+
+        Parameters
+        ----------
+        sections
+            Gives the state by name; called once no earlier one can come after it. What has not changed is not
+            written again.
+
+        Raises
+        ------
+        Unreachable
+            The registry was away for `REGISTRY_S`.
+        Refused
+            Another leads.
+        """
+        with self._committing:
+            state = {name: text.encode() for name, text in sections().items()}
+            changed: dict[str, bytes | None] = {n: v for n, v in state.items() if self._written.get(n) != v}
+            if changed:
+                changed["leader"] = str(self.epoch).encode()
+                self._persist(lambda: self._registry.write(self._job, self.epoch, changed))
+                self._written = state
+
+    def release(self) -> None:
+        """Let another lead; where that cannot be told, the lease runs out by itself."""
+        self._ended.set()
+        self._thread.join()
+        if not self.lost:
+            try:
+                self._registry.release(self._job, self.epoch)
+            except DbeliefError as error:
+                announce(f"the leader lease was not given back, and runs out in {LEASE_TTL_S:g} s: {error}")
+
+    # -- the registry may be away ------------------------------------------------------------------------
+
+    def _persist(self, call: Callable[[], None]) -> None:
+        """Make a call until the registry takes it; a call that is refused is made once more under a new lease."""
+        away_since_s: float | None = None
+        while True:
+            try:
+                try:
+                    call()
+                except Refused:
+                    self._regain()
+                    call()
+            except Unreachable as error:
+                now_s = self._clock.now()
+                if away_since_s is None:
+                    away_since_s = now_s
+                    announce(f"{error}; waiting up to {REGISTRY_S:g} s for it")
+                elif now_s - away_since_s > REGISTRY_S:
+                    raise
+                self._clock.wait(self._ended, _AGAIN_S)
+                continue
+            if away_since_s is not None:
+                announce(f"the registry is back after {self._clock.now() - away_since_s:.1f} s")
+            return
+
+    def _keep(self) -> None:
+        while not self._clock.wait(self._ended, LEASE_TTL_S / 3):
+            try:
+                self._persist(self._renew)
+            except DbeliefError as error:
+                self.lost = self.lost or str(error)
+                return
+
+    def _renew(self) -> None:
+        if not self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
+            self._regain()
+
+    def _regain(self) -> None:
+        """Take the lease again after it ran out, unless another has led meanwhile.
+
+        Raises
+        ------
+        Refused
+            Another has.
+        """
+        with self._regaining:
+            if self.lost:
+                raise Refused(self.lost)
+            if self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
+                return  # another thread was faster
+            self._registry.raise_epoch(self._job, self.epoch)  # it may have come back without its memory
+            epoch = self._registry.acquire(self._job, self._owner, LEASE_TTL_S)
+            last = self._registry.read(self._job).get("leader", str(self.epoch).encode())
+            if epoch is None or int(last) != self.epoch:
+                self.lost = f"another coordinator leads job {self._job} now"
+                if epoch is not None:
+                    self._registry.release(self._job, epoch)
+                raise Refused(self.lost)
+            self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
+            announce(f"the leader lease had run out; leading again, under epoch {epoch}")
+            self.epoch = epoch
+            self._written = {}  # whatever came back may be older than what was written

@@ -1,0 +1,124 @@
+"""Shards that are away, and how they come back. No clock, no socket.
+
+A dead shard takes along what was pushed into it since the newest snapshot set. The job waits for another process in
+its place, which is given the same segments and a life of its own, loads the set, is told whom to refuse and who takes
+part, and only then is named in the placement. What all shards were to be told meanwhile is kept, in order, until all
+are there. Before there is any set, initial values are pushed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dbelief.placement import Place
+
+from .actions import Action, AssignShards, Export, MakeReady, Revive, SetMembership, TakeSnapshot
+from .members import Member, Members
+from .opening import Opening
+from .progress import Best
+from .training import Training
+
+
+class Recovery:
+    """The shards of one job that are away.
+
+    Parameters
+    ----------
+    set_id
+        The set that the job goes on from, where there is one.
+
+    Attributes
+    ----------
+    away
+        Numbers of the shards that are dead, or alive again and not loaded yet.
+    set_id, best
+        The newest complete set, and the best evaluation whose parameters it holds whole.
+    holders
+        The life that each shard number was given its segments in.
+    """
+
+    def __init__(self, opening: Opening, members: Members, training: Training, set_id: str | None) -> None:
+        self.away: set[int] = set()
+        self.set_id = set_id
+        self.best: Best | None = None
+        self._opening = opening
+        self._members = members
+        self._training = training
+        self.holders: dict[int, int] = {}
+        self._postponed: list[Action] = []
+
+    def begin(self) -> None:
+        """The shards that have joined are given segments."""
+        self.holders = {member.number: member.incarnation for member in self._members.alive("shard")}
+
+    def restore(self, set_id: str | None, best: Mapping[str, Any] | None, holders: Mapping[str, int]) -> None:
+        """Take over from another coordinator, after the members."""
+        self.set_id, self.best = set_id, Best(**best) if best else None
+        self.holders = {int(number): incarnation for number, incarnation in holders.items()}
+        living = {member.number: member.incarnation for member in self._members.alive("shard")}
+        self.away = {number for number, life in self.holders.items() if living.get(number) != life}
+
+    def set_taken(self, set_id: str) -> None:
+        """A set is complete: what dies from now on comes back from it."""
+        self.set_id = set_id
+        self.best = self._training.progress.best
+
+    def is_away(self, number: int) -> bool:
+        """Whether a shard is known to be dead, or not loaded yet."""
+        return number in self.away
+
+    def gone(self, number: int) -> None:
+        """A shard that held segments is dead."""
+        self.away.add(number)
+        if self.set_id is None:
+            self._opening.reopen()
+        self._training.lost_since(self.best)
+
+    def revive(self, member: Member, shard_epoch: int) -> Revive:
+        """What brings a shard back in this process."""
+        placement = self._opening.placement
+        assert placement is not None
+        old = next(place for place in placement.places if place.shard == member.number)
+        self.away.add(member.number)
+        return Revive(
+            replace(old, address=member.address, shard_epoch=shard_epoch),
+            member.incarnation,
+            self.set_id,
+            tuple(sorted(self._members.dead)),
+            tuple(sorted(self._members.settled)),
+            self._training.membership(),
+        )
+
+    def revived(self, place: Place, incarnation: int) -> list[Action] | None:
+        """A shard is loaded; what all are to be told now. None where it has died again meanwhile."""
+        if self._members.find("shard", place.shard, incarnation) is None:
+            return None
+        self._opening.replace(place)
+        self.holders[place.shard] = incarnation
+        self.away.discard(place.shard)
+        return self._release()
+
+    def postpone(self, action: Action) -> list[Action]:
+        """Keep what could not be told to all shards; what is to be told at once, for they may be back already."""
+        if self.set_id is None and isinstance(action, TakeSnapshot | MakeReady):
+            self._training.give_up_set()  # the initial values are not whole any more
+            return []
+        if not isinstance(action, Export):  # which the end asks for again
+            self._postponed.append(action)
+        return self._release()
+
+    def _release(self) -> list[Action]:
+        if self.away:
+            return []
+        kept, self._postponed = self._postponed, []
+        return [self._renewed(action) for action in kept]
+
+    def _renewed(self, action: Action) -> Action:
+        """The same, as it would be asked for now."""
+        renew: dict[type, Callable[[], Action | None]] = {
+            AssignShards: lambda: AssignShards(self._opening.placement) if self._opening.placement else None,
+            SetMembership: self._training.membership,
+        }
+        return renew.get(type(action), lambda: action)() or action

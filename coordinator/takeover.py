@@ -1,0 +1,124 @@
+"""What another coordinator needs in order to go on where one ended: written as text, read back. No clock, no socket.
+
+A snapshot set says how the parameters were; this says how the job stands, and is written before anyone is told
+anything that hangs on it. Reports of progress are not: a replica tells totals, so the next one makes up for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dbelief.errors import Failure
+from dbelief.layout import Box, Layout, Span
+from dbelief.placement import Place, Placement
+
+from .actions import Fence, Finish, Note
+from .job import JobMachine
+from .states import Closing, State
+
+FORMAT = 1
+_BEFORE = (State.EMPTY, State.INITIALISING)
+
+
+def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
+    """The job by parts that change at different times: so that only what has changed is written."""
+    opening, members = machine.opening, machine.members
+    job = {
+        "format": FORMAT,
+        "state": machine.state.value,
+        "reason": machine.reason,
+        "shard_epoch": machine.shard_epoch,
+        "died": machine.died,
+        "finished": machine.finished,
+        "resumes": machine.resumes,
+        "set": machine.recovery.set_id,
+        "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
+        "holders": machine.recovery.holders,
+        "ending": machine.ending.state(),
+        "incarnations": members.incarnations,
+    }
+    parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
+    if opening.layout is not None and opening.placement is not None:
+        parts["layout"] = {"boxes": [asdict(box) for box in opening.layout.boxes], "source": opening.source_digest}
+        parts["placement"] = asdict(opening.placement)
+    return {name: json.dumps(part) for name, part in parts.items()}
+
+
+def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """What is stored of a job that is not over, or whose run folder is not closed; None where there is none.
+
+    Raises
+    ------
+    Failure
+        Where it cannot be read.
+    """
+    if "state" not in stored:
+        return None
+    try:
+        parts: dict[str, Any] = {
+            name: json.loads(stored[name])
+            for name in ("state", "members", "training", "layout", "placement")
+            if name in stored
+        }
+        if parts["state"]["format"] > FORMAT:
+            raise Failure(f"the registry's state has format {parts['state']['format']}; this version reads {FORMAT}")
+        finished = bool(parts["state"]["finished"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(f"the job's state in the registry cannot be read: {error!r}") from error
+    return None if finished else parts
+
+
+def begun(parts: Mapping[str, Any]) -> bool:
+    """Whether training had begun; before that there is nothing to go on from but the numbers already used."""
+    return State(parts["state"]["state"]) not in _BEFORE
+
+
+def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
+    """Make a new machine stand where the other one stood."""
+    state = parts["state"]
+    machine.shard_epoch = state["shard_epoch"]
+    machine.members.incarnations = state["incarnations"]
+    if not begun(parts):
+        return
+    machine.state, machine.reason = State(state["state"]), state["reason"]
+    machine.died = [*state["died"], "coordinator"]
+    machine.members.restore(parts["members"], now_s)
+    machine.training.take_over(parts["training"], now_s)
+    machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
+    machine.ending.restore(state["ending"])
+    machine.recovery.restore(state["set"], state["set_best"], state["holders"])
+    _ask_again(machine)
+
+
+def _ask_again(machine: JobMachine) -> None:
+    """What the other coordinator had asked for and may not have done."""
+    machine.actions.append(Note("takeover", {"state": machine.state.value}))
+    membership = machine.training.membership()
+    if membership is not None:
+        machine.actions.append(membership)
+    alive = {m.incarnation for m in machine.members.alive("replica", "client")}
+    for incarnation, number in machine.training.leases.holders().items():
+        if incarnation not in alive:
+            machine.actions.append(Fence(number, incarnation))
+    for member in machine.members.alive("shard"):
+        if machine.recovery.holders.get(member.number) != member.incarnation:
+            machine.shard_epoch += 1
+            machine.actions.append(machine.recovery.revive(member, machine.shard_epoch))
+    if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
+        machine.ending.again()
+    if machine.over:
+        machine.actions.append(Finish())
+
+
+def _layout(part: Mapping[str, Any]) -> Layout:
+    return Layout(
+        tuple(Box(b["name"], tuple(b["shape"]), b["rank"], tuple(b["start"]), tuple(b["stop"])) for b in part["boxes"])
+    )
+
+
+def _placement(part: Mapping[str, Any]) -> Placement:
+    spans = tuple(Span(**span) for span in part["spans"])
+    return Placement(part["epoch"], spans, tuple(Place(**place) for place in part["places"]))

@@ -1,0 +1,220 @@
+"""Bulk messages, read and written by hand: the protobuf encoding of `PushRequest` and `PullReply`, payloads in place.
+
+Both hold segments as field 2, and a push its opening as field 1; so one writer and one reader serve both. The
+generated classes would copy a payload twice on each side. Here a sender joins headers and payloads once, and a reader
+looks at the numbers where the message lies. What goes over the wire is plain protobuf all the same: anybody's
+generated client or server may be at the other end.
+
+Messages of one kind may be laid end to end: by protobuf's rules that is the message that holds all their segments.
+Groups, which proto3 cannot write, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError, Message
+
+from dbelief.errors import Refused
+from dbelief.rpc import segments_pb2 as segments
+
+M = TypeVar("M", bound=Message)
+
+FULL_BYTES = 1 << 20
+"""Payload that a message is filled up to; a larger segment goes alone. A segment has at most so much."""
+
+DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
+"""Payload codecs that this version reads."""
+CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
+
+_OPENING, _SEGMENT = 1, 2
+_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _SLOT = range(1, 9)
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Part:
+    """A `Segment` message; see protos/segments.proto. `data` is None where there is no payload of bytes."""
+
+    index: int = 0
+    version: int = 0
+    offset: int = 0
+    length: int = 0
+    codec: int = segments.CODEC_FP32
+    unchanged: bool = False
+    data: memoryview | None = None
+
+
+def numbers(part: Part) -> np.ndarray:
+    """The payload as an array over the message's own bytes: 1-D, read-only, at any address; no copy.
+
+    Raises
+    ------
+    Refused
+        Where the codec is unknown or the payload does not hold `length` numbers.
+    """
+    dtype = DTYPES.get(part.codec)
+    if dtype is None or part.data is None:
+        raise Refused(f"segment {part.index}: payload {part.codec} is not one that is read here")
+    if part.data.nbytes != part.length * dtype.itemsize:
+        raise Refused(f"segment {part.index}: {part.data.nbytes} bytes are not {part.length} numbers of {dtype.name}")
+    return np.frombuffer(part.data, dtype)
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def part_of(index: int, version: int, values: np.ndarray) -> Part:
+    """A whole segment of (length,) contiguous float32 or float64 numbers, where they lie."""
+    return Part(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
+
+
+def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
+    """Header and payload of a message with this one segment; joined they are the message."""
+    inner = bytearray()
+    for number, value in enumerate(
+        (part.index, part.version, part.offset, part.length, part.codec, part.unchanged), _INDEX
+    ):
+        if value:
+            inner.append(number << 3 | _VARINT)
+            inner += _varint(value)
+    if part.data is None:
+        return _prefixed(_SEGMENT, len(inner)) + inner, b""
+    inner += _prefixed(_DATA, part.data.nbytes)
+    return _prefixed(_SEGMENT, len(inner) + part.data.nbytes) + inner, part.data
+
+
+def encode(part: Part) -> bytes:
+    """A message with this one segment. Cost: one copy of the payload."""
+    return b"".join(pieces(part))
+
+
+def opening(message: bytes) -> bytes:
+    """The opening of a push, given as its own encoding, as the beginning of a message."""
+    return _prefixed(_OPENING, len(message)) + message
+
+
+def _prefixed(number: int, length: int) -> bytes:
+    """What stands before the bytes of a field."""
+    return (number << 3 | _BYTES).to_bytes(1, "little") + _varint(length)
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return value.to_bytes(1, "little")
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def parse(kind: type[M], message: bytes) -> M:
+    """A small message by its generated class.
+
+    Raises
+    ------
+    Refused
+        Where the bytes are no such message.
+    """
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        raise Refused(f"{len(message)} bytes that are no {kind.__name__}") from None
+
+
+def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
+    """A push's opening as its own encoding, None where the message has none, and the segments of the message.
+
+    Raises
+    ------
+    Refused
+        Where the bytes are no such message.
+    """
+    begun: bytes | None = None
+    parts = []
+    view = memoryview(message)
+    try:
+        for number, kind, value, stop in _fields(message, 0, len(message)):
+            if kind == _BYTES and number == _SEGMENT:
+                parts.append(_part(message, view, value, stop))
+            elif kind == _BYTES and number == _OPENING:  # split in two, its halves follow each other
+                begun = (begun or b"") + message[value:stop]
+    except _Malformed as error:
+        raise Refused(f"a message of {len(message)} bytes that cannot be read: {error}") from None
+    return begun, parts
+
+
+class _Malformed(Exception):
+    """Bytes that are no protobuf message."""
+
+
+def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
+    index = version = offset = length = codec = 0
+    unchanged = False
+    data: memoryview | None = None
+    for number, kind, value, stop in _fields(message, at, end):
+        if kind == _VARINT:
+            if number == _INDEX:
+                index = value & _32_BITS
+            elif number == _VERSION:
+                version = value
+            elif number == _OFFSET:
+                offset = value & _32_BITS
+            elif number == _LENGTH:
+                length = value & _32_BITS
+            elif number == _CODEC:  # an enum is a signed number of 32 bits
+                codec = ((value & _32_BITS) ^ 1 << 31) - (1 << 31)
+            elif number == _UNCHANGED:
+                unchanged = value != 0
+        elif kind == _BYTES:
+            if number == _DATA:
+                data = view[value:stop]
+            elif number == _SLOT:  # of a oneof the last one holds
+                data = None
+    return Part(index, version, offset, length, codec, unchanged, data)
+
+
+def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number and kind of every field in message[at:end], and its value; for bytes where they begin and end."""
+    while at < end:
+        tag, at = _read_varint(message, at, end)
+        number, kind = tag >> 3, tag & 7
+        if not number or tag > _32_BITS:
+            raise _Malformed(f"no field has the tag {tag}")
+        if kind == _VARINT:
+            value, at = _read_varint(message, at, end)
+            yield number, kind, value, at
+            continue
+        if kind == _BYTES:
+            length, at = _read_varint(message, at, end)
+        elif kind in (_FIXED32, _FIXED64):
+            length = 4 if kind == _FIXED32 else 8
+        else:
+            raise _Malformed(f"field {number} is of kind {kind}")
+        if length > end - at:
+            raise _Malformed(f"field {number} of {length} bytes goes past its end")
+        yield number, kind, at, at + length
+        at += length
+
+
+def _read_varint(message: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _64_BITS, at
+        shift += 7
+        if shift > 63:
+            raise _Malformed("a number of more than 64 bits")
+    raise _Malformed("it ends within a number")

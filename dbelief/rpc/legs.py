@@ -1,0 +1,189 @@
+"""What one shard has to do with one pull or push: the requests for it, and what its answers mean.
+
+A leg knows how far it has come, so that it can go on in another stream: `requests` are those for what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.layout import Span
+from dbelief.placement import Place
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+
+from . import frames
+from .convert import push_to_wire, pusher_to_wire
+from .streams import Stream
+
+
+class Leg:
+    """The part of a pull or push that one shard has.
+
+    Attributes
+    ----------
+    place
+        Where the shard is.
+    run
+        The segments that it is about, in order; the first `done` of them are finished.
+    stream
+        Where it is under way; None while it is not.
+    waiting_since_s, tries
+        Since when the next answer is awaited, by the monotonic clock, and how often it was begun again since.
+    """
+
+    method = ""
+
+    def __init__(self, job: str, place: Place, run: Sequence[Span]) -> None:
+        self.job = job
+        self.place = place
+        self.run = run
+        self.done = 0
+        self.stream: Stream | None = None
+        self.waiting_since_s = 0.0
+        self.tries = 0
+
+    @property
+    def where(self) -> str:
+        """What an error begins with."""
+        return f"{self.method.lower()}: shard {self.place.shard} at {self.place.address}"
+
+    @property
+    def target(self) -> wire.Target:
+        """The life of the shard that requests are meant for."""
+        return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch)
+
+    def requests(self) -> Iterator[bytes]:
+        """Messages for all that is not done."""
+        raise NotImplementedError
+
+    def take(self, answer: object) -> None:
+        """Use the next answer.
+
+        Raises
+        ------
+        Refused
+            Where it is not one to these requests.
+        """
+        raise NotImplementedError
+
+    def in_new_life(self, place: Place) -> None:
+        """Go on with the shard where it is now, in the life it has now."""
+        if (place.first, place.count) != (self.place.first, self.place.count):
+            raise Refused(
+                f"{self.where}: held segments {self.place.first}+{self.place.count} when this began, "
+                f"and holds {place.first}+{place.count} now"
+            )
+        self.place = place
+
+
+class PullLeg(Leg):
+    """A pull from one shard into `out`, which begins at number `origin` of the vector."""
+
+    method = "Pull"
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        run: Sequence[Span],
+        out: np.ndarray,
+        versions: np.ndarray,
+        vector: str,
+        clock: int = 0,
+        pusher: Pusher | None = None,
+        origin: int = 0,
+    ) -> None:
+        super().__init__(job, place, run)
+        self._out, self._versions, self._origin = out, versions, origin
+        self._request = wire.PullRequest(vector=vector, clock=clock)
+        if pusher is not None:
+            self._request.pusher.CopyFrom(pusher_to_wire(pusher))
+
+    def requests(self) -> Iterator[bytes]:
+        """One request, for what is left."""
+        left = [span.index for span in self.run[self.done :]]
+        request = wire.PullRequest(target=self.target, segments=left)
+        request.MergeFrom(self._request)
+        held = self._versions[left[0] : left[-1] + 1]
+        if (held >= 0).all():
+            request.if_newer_than.extend(held.tolist())
+        yield request.SerializeToString()
+
+    def take(self, answer: object) -> None:
+        """Put segments where they belong."""
+        assert isinstance(answer, bytes)
+        _, parts = frames.decode(answer)
+        for part in parts:
+            if self.done == len(self.run) or part.index != self.run[self.done].index:
+                raise Refused(f"{self.where}: answered segment {part.index}, which was not the next asked for")
+            span = self.run[self.done]
+            if not part.unchanged:
+                values = frames.numbers(part)
+                if len(values) != span.length:
+                    raise Refused(f"{self.where}: segment {span.index} of {len(values)} numbers, not {span.length}")
+                self._out[span.start - self._origin : span.stop - self._origin] = values
+            self._versions[span.index] = part.version
+            self.done += 1
+
+
+class PushLeg(Leg):
+    """A push into one shard. `staleness`, `duplicates` and `lost` are sums over what is acknowledged."""
+
+    method = "Push"
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        run: Sequence[Span],
+        values: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        rule: segments.Rule,
+    ) -> None:
+        super().__init__(job, place, run)
+        self.push = push
+        self._values, self._versions, self._rule = values, versions, rule
+        self._first = 0  # how many were done when the stream at hand began
+        self.staleness = self.duplicates = self.lost = 0
+
+    def requests(self) -> Iterator[bytes]:
+        """The opening, and every segment that is left; small ones share a message."""
+        left = self.run[self.done :]
+        opening = push_to_wire(self.push, self.target, self._rule, len(left))
+        message: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
+        filled = 0
+        for span in left:
+            values = self._values[span.start : span.stop]
+            if filled and filled + values.nbytes > frames.FULL_BYTES:
+                yield b"".join(message)
+                message, filled = [], 0
+            version = max(0, int(self._versions[span.index]))
+            message += frames.pieces(frames.part_of(span.index, version, values))
+            filled += values.nbytes
+        yield b"".join(message)
+
+    def begin(self, base: int | None) -> None:
+        """Be sent with this base; its answers count from here."""
+        self.push = dataclasses.replace(self.push, base=base)
+        self._first = self.done
+
+    def take(self, answer: object) -> None:
+        """Add up what the shard tells."""
+        assert isinstance(answer, wire.PushReply)
+        self.done = self._first + answer.acknowledged
+        self.staleness += answer.staleness
+        self.duplicates += answer.duplicates
+        self.lost = max(self.lost, answer.lost)
+
+    def in_new_life(self, place: Place) -> None:
+        """Begin anew where the life is another: what the former one had acknowledged is gone with it."""
+        if place.shard_epoch != self.place.shard_epoch:
+            self.done = self.staleness = self.duplicates = self.lost = 0
+        super().in_new_life(place)

@@ -1,0 +1,168 @@
+"""How a job goes, as its coordinator tells it; where a run has ended, as its folder does."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.job import parse_job
+from dbelief.report.folder import ADDRESS
+from dbelief.report.summary import Summary, read_summary
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import OVER, CoordinatorClient
+
+LOOK_S = 0.25
+SILENT_S = 5.0
+"""A coordinator that was heard of and then is silent for so long is gone."""
+
+_STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
+_ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
+_ENDED = frozenset(_STATES[state] for state in OVER)
+
+
+def status_of(status: wire.StatusReply) -> dict[str, Any]:
+    """The status in plain words, as `LiveView.update` takes it."""
+    return {
+        "job": status.job,
+        "state": _STATES[status.state],
+        "reason": status.reason,
+        "waiting_for": status.waiting_for,
+        "samples": status.samples,
+        "total_samples": status.total_samples or None,
+        "epoch": status.epoch,
+        "loss": _known(status.loss),
+        "validation_accuracy": _known(status.validation_accuracy),
+        "validation_loss": _known(status.validation_loss),
+        "test_accuracy": _known(status.test_accuracy),
+        "test_loss": _known(status.test_loss),
+        "samples_per_s": status.samples_per_s,
+        "staleness_mean": _known(status.staleness_mean),
+        "elapsed_s": status.elapsed_s,
+        "shards": status.shards,
+        "run_folder": status.run_folder,
+        "members": [
+            {
+                "id": member.id,
+                "role": _ROLES[member.role],
+                "name": member.name,
+                "state": member.state,
+                "samples": None if member.role == wire.ROLE_SHARD else member.samples,
+                "staleness": _known(member.staleness_mean),
+                "last_seen_s": member.silent_s,
+            }
+            for member in status.members
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where somebody wants to look: an address, or a run folder, or (of a run that lives) both."""
+
+    address: str | None
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """The place that a person names.
+
+        Raises
+        ------
+        Mistake
+            It is neither `host:port` nor a run folder.
+        """
+        folder = Path(text)
+        if (folder / "job.yaml").is_file():
+            folder = folder.resolve()
+            try:
+                return cls((folder / ADDRESS).read_text(), folder)
+            except FileNotFoundError:
+                return cls(None, folder)
+        if folder.is_dir():
+            raise Mistake(f"{text}: is no run folder: it holds no job.yaml")
+        if not re.fullmatch(r"[^/\s]+:\d{1,5}", text):
+            raise Mistake(f"{text}: neither a run folder nor HOST:PORT of a coordinator")
+        return cls(text)
+
+
+def look(place: Place) -> dict[str, Any] | Summary:
+    """How the job goes; of a run that has ended, how it ended.
+
+    Raises
+    ------
+    Failure
+        Nobody is there, and nothing is left that tells more.
+    """
+    if place.address is not None:
+        try:
+            with closing(CoordinatorClient(place.address, patience_s=0.0)) as client:
+                status = _ask(client)
+            if place.folder is None or status["job"] == place.folder.name:  # a port may be another's by now
+                return status
+        except (Unreachable, Refused) as error:
+            if place.folder is None:
+                raise _nobody(place.address, error) from error
+    assert place.folder is not None
+    return _ended(place.folder)
+
+
+def _ask(client: CoordinatorClient) -> dict[str, Any]:
+    reply = client.status(job=True)
+    job = parse_job(reply.job_yaml, Path(reply.job_folder), f"job {reply.job}")
+    return {**status_of(reply), "wall_limit_s": job.limits.wall_s}
+
+
+def _nobody(address: str, error: Failure) -> Failure:
+    if isinstance(error, Refused):
+        return Failure(f"{address}: somebody answers there who is no coordinator ({error})")
+    return Unreachable(f"{address}: no coordinator answers there")
+
+
+def _ended(folder: Path) -> Summary:
+    if not (folder / "summary.json").exists():
+        raise Failure(
+            f"{folder}: no coordinator answers, and there is no summary.json: the run is not up yet, or was killed"
+        )
+    return read_summary(folder / "summary.json")
+
+
+def watch(place: Place, show: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | Summary:
+    """Show how the job goes until it ends; how it ended.
+
+    Raises
+    ------
+    Failure
+        The coordinator is gone, and its run folder is not here, or does not tell how the run ended.
+    """
+    first = look(place)
+    if isinstance(first, Summary):
+        return first
+    assert place.address is not None
+    status = first
+    with closing(CoordinatorClient(place.address, patience_s=SILENT_S)) as client:
+        while status["state"] not in _ENDED:
+            show(status)
+            time.sleep(LOOK_S)
+            try:
+                status = {**status_of(client.status()), "wall_limit_s": first["wall_limit_s"]}
+            except Unreachable:  # it may have ended between two looks
+                folder = place.folder or Path(status["run_folder"])
+                if (folder / "summary.json").exists():
+                    return read_summary(folder / "summary.json")
+                job, samples = status["job"], status["samples"]
+                raise Failure(
+                    f"{place.address}: the coordinator of job {job} is gone, after {samples} samples"
+                ) from None
+        show(status)
+    return status

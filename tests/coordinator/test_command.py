@@ -1,0 +1,77 @@
+"""What `dbelief coordinator` takes from its surroundings: a registry that comes up later, fields and address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from coordinator import command as module
+from dbelief.clock import ManualClock
+from dbelief.errors import Unreachable
+from dbelief.registry import MemoryRegistry
+
+
+class Starting(MemoryRegistry):
+    """A registry that is up `up_s` seconds after zero; each question before takes three seconds."""
+
+    def __init__(self, clock: ManualClock, up_s: float) -> None:
+        super().__init__(clock)
+        self._time, self._up_s = clock, up_s
+
+    def holder(self, job: str) -> tuple[str, float] | None:
+        if self._time.now() < self._up_s:
+            self._time.advance(3.0)
+            raise Unreachable("registry redis://registry:6379 does not answer")
+        return super().holder(job)
+
+
+def test_a_registry_that_starts_later_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = ManualClock()
+    module._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["registry redis://registry:6379 does not answer; waiting for it, for up to 60 s"] * 2
+
+
+def test_a_registry_that_never_comes_up_is_named() -> None:
+    clock = ManualClock()
+    began_s = clock.now()
+    with pytest.raises(Unreachable, match="redis://registry:6379 does not answer"):
+        module._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock)
+    assert clock.now() - began_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "overrides", "listen"),
+    [
+        ({}, [], (), "127.0.0.1:7070"),
+        ({"DBELIEF_SET": "", "DBELIEF_LISTEN": ""}, [], (), "127.0.0.1:7070"),
+        (
+            {"DBELIEF_SET": "limits.epochs=3 shards=4", "DBELIEF_LISTEN": "0.0.0.0:7070"},
+            [],
+            ("limits.epochs=3", "shards=4"),
+            "0.0.0.0:7070",
+        ),
+        ({"DBELIEF_SET": "shards=4"}, ["--set", "shards=1"], ("shards=1",), "127.0.0.1:7070"),
+    ],
+)
+def test_fields_and_address_may_come_by_the_environment(
+    environment: dict[str, str],
+    options: list[str],
+    overrides: tuple[str, ...],
+    listen: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def run(*arguments: Any) -> int:
+        seen.extend(arguments)
+        return 0
+
+    monkeypatch.setattr(module, "_run", run)
+    for prepare in ("prepare_process", "limit_threads"):  # what they set would last for all tests
+        monkeypatch.setattr(module, prepare, lambda *_: None)
+    done = CliRunner().invoke(module.command, ["job.yaml", *options], env=environment)
+    assert done.exit_code == 0, done.output
+    assert tuple(seen[1:3]) == (overrides, listen)

@@ -1,0 +1,168 @@
+"""A coordinator that ends in the middle, and another that goes on from what it had written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.actions import Fence, Revive, SetMembership
+from coordinator.job import JobMachine
+from coordinator.states import Evaluate, State
+from coordinator.takeover import begun, sections, take_over, unfinished
+from dbelief.errors import Failure
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def stored(world: World) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in world.stored.items()}
+
+
+@pytest.mark.parametrize("changes", [{}, {"strategy__staleness": 0}, {"evaluate": {"every": 40, "keep": "best"}}])
+@pytest.mark.parametrize("turn", [0, 3, 7, 12, 20, 33])
+def test_another_coordinator_goes_on_and_every_sample_is_trained_once(
+    a_world: MakeWorld, turn: int, changes: dict[str, object]
+) -> None:
+    world = a_world(**changes).started()
+    for _ in range(turn):
+        for replica in world.replicas:
+            replica.turn()
+        world.tick(0.05)
+        world.settle()
+    world.take_over()
+    world.run()
+    assert world.state() is State.DONE
+    if world.job.strategy.staleness is None:
+        assert (world.applied() == 1).all()
+    else:  # a round's mean gives each replica its share
+        shares = world.vector()[:, :200]
+        assert (shares > 0).all()
+        assert shares.sum(axis=1) == pytest.approx([shares[0].sum()] * 4)
+    assert world.machine.progress.samples == 200
+    assert world.machine.died == ["coordinator"]
+
+
+def test_reports_that_were_not_written_down_are_made_up_for_by_the_next_ones(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=2)
+    assert world.machine.progress.samples == 20
+    world.take_over()
+    assert world.machine.progress.samples == 0
+    first.train()
+    assert world.machine.progress.samples == 30
+    assert world.machine.progress.pushes == 3
+
+
+def test_the_last_report_of_a_lease_is_told_by_asking_for_the_next(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    lease = first.work()
+    first.train()
+    world.take_over()
+    assert lease.id in world.machine.leases.outstanding
+    first.work()
+    assert lease.id not in world.machine.leases.outstanding
+    assert world.machine.progress.samples == 30
+
+
+def test_an_evaluation_goes_on_where_it_was(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"}).started(1)
+    (replica,) = world.replicas
+    while replica.evaluation is None:
+        replica.turn()
+    world.take_over()
+    assert isinstance(replica.ask(), Evaluate)
+    assert replica.evaluate() == "best.0"
+    assert world.machine.progress.best is not None
+
+
+def test_a_life_whose_ledger_was_not_read_is_fenced_again(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.die()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == [Fence(first.number, first.incarnation)]
+    world.settle()
+    assert second.work().samples == 30
+
+
+def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    world.kill_shard(1)
+    world.tick(6.0)
+    world.shard()
+    world.take_over()
+    assert world.machine.recovery.away == {1}
+    (revive,) = [a for a in world.machine.actions if isinstance(a, Revive)]
+    placement = world.machine.placement
+    assert placement is not None
+    assert revive.place.shard_epoch > placement.places[1].shard_epoch + 1, "an epoch is never given twice"
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_the_shards_are_told_anew_who_takes_part(a_world: MakeWorld) -> None:
+    world = a_world(strategy__staleness=0).started()
+    rounds = world.machine.training.rounds
+    assert rounds is not None
+    while not rounds.blocks:
+        for replica in world.replicas:
+            replica.ask()
+        world.tick(0.05)
+    world.settle()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, SetMembership)]
+    rounds = world.machine.training.rounds
+    assert rounds is not None
+    assert not rounds.armed
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    assert not begun(parts)
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert machine.state is State.EMPTY
+    assert machine.members.incarnations == replica.incarnation
+    assert not machine.beat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
+
+
+def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    assert unfinished(stored(world)) is not None, "its run folder is not closed yet"
+    world.machine.finished = True
+    closed = {name: text.encode() for name, text in sections(world.machine, world.now_s).items()}
+    assert unfinished(closed) is None
+    assert unfinished({}) is None
+
+
+def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    world.finished = False
+    world.take_over()
+    world.settle()
+    assert world.finished
+
+
+def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    newer = json.dumps({**json.loads(world.stored["state"]), "format": 99}).encode()
+    with pytest.raises(Failure, match="the registry's state has format 99; this version reads 1"):
+        unfinished({**stored(world), "state": newer})
+    with pytest.raises(Failure, match="cannot be read"):
+        unfinished({**stored(world), "training": b"{"})

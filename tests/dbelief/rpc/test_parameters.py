@@ -1,0 +1,118 @@
+"""The client against a server that anybody could have written from the protos alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.layout import Span
+from dbelief.placement import Place, Placement
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.serving import Server
+
+pytestmark = pytest.mark.processes
+
+A = Pusher(1, 11)
+SPANS = tuple(Span(index, 10 * index, 10) for index in range(40))
+
+
+class Stranger(stubs.ParametersServicer):
+    """Keeps w -= g in plain Python, one small message at a time, and one push or pull to a stream."""
+
+    def __init__(self) -> None:
+        self.w = np.zeros((40, 10), np.float32)
+        self.version = 0
+        self.openings: list[wire.PushOpening] = []
+        self.asked: list[wire.PullRequest] = []
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        request = next(requests)
+        self.asked.append(request)
+        for number, index in enumerate(request.segments):
+            segment = segments.Segment(index=index, version=self.version, length=10, data=self.w[index].tobytes())
+            if request.if_newer_than and request.if_newer_than[number] == self.version:
+                segment = segments.Segment(index=index, version=self.version, unchanged=True)
+            yield wire.PullReply(segments=[segment])
+
+    def Push(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        done = 0
+        for request in requests:
+            if request.HasField("opening"):
+                self.openings.append(request.opening)
+            for segment in request.segments:
+                self.w[segment.index] -= np.frombuffer(segment.data, np.float32)
+                done += 1
+                if done == self.openings[-1].segments:
+                    break
+                if done % 16 == 0:
+                    yield wire.PushReply(acknowledged=done, staleness=16)
+            if done == self.openings[-1].segments:
+                break
+        self.version += 1
+        yield wire.PushReply(acknowledged=done, lost=3)
+
+
+def test_our_client_and_a_server_made_from_the_protos_understand_each_other() -> None:
+    stranger = Stranger()  # type: ignore[abstract]
+    server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(stranger, it))
+    placement = Placement(1, SPANS, (Place(0, server.address, 1, 0, 40),))
+    client = ShardedParameters("job", placement, ("sgd", {}), A, 10.0)
+    out, versions = np.full(400, np.nan, np.float32), np.full(40, -1)
+    gradient = np.random.default_rng(0).standard_normal(400, dtype=np.float32)
+    try:
+        for number in (1, 2, 3):
+            client.pull(out, versions)
+            np.testing.assert_array_equal(versions, number - 1)
+            pushed = client.push(gradient, versions, Push(A, number, np.float32(0.5), samples=7, clock=number))
+            assert (pushed.staleness, pushed.duplicates, pushed.lost) == (32 / 40, 0, 3)
+        client.pull(out, versions)
+        np.testing.assert_array_equal(out, stranger.w.ravel())
+        out[:] = 5.0
+        client.pull(out, versions)
+        np.testing.assert_array_equal(out, 5.0)  # nothing was newer
+    finally:
+        client.close()
+        server.close()
+    assert [list(request.segments) for request in stranger.asked] == [list(range(40))] * 5
+    last = stranger.openings[-1]
+    assert (last.sequence, last.segments, last.samples, last.clock, last.rate) == (3, 40, 7, 3, 0.5)
+    assert (last.rule.name, last.vector, last.target.job) == ("sgd", "w", "job")
+
+
+class Wrong(Stranger):
+    """Answers other segments than were asked for."""
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        next(requests)
+        yield wire.PullReply(segments=[segments.Segment(index=3, length=10, data=bytes(40))])
+
+
+class Short(Stranger):
+    """Answers fewer numbers than the segment has."""
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        next(requests)
+        yield wire.PullReply(segments=[segments.Segment(index=0, length=9, data=bytes(36))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Wrong, "segment 3, which was not the next asked for"), (Short, "segment 0 of 9 numbers, not 10")],
+)
+def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: str) -> None:
+    server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(kind(), it))
+    client = ShardedParameters("job", Placement(1, SPANS, (Place(0, server.address, 1, 0, 40),)), deadline_s=10.0)
+    out = np.zeros(400, np.float32)
+    try:
+        with pytest.raises(Refused, match=rf"^pull: shard 0 at {server.address}: .*{reason}"):
+            client.pull(out, np.full(40, -1))
+    finally:
+        client.close()
+        server.close()

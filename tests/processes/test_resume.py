@@ -1,0 +1,57 @@
+"""A run that was stopped goes on with any number of shards, and past a set that is torn."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: moved
+model: {layers: [{dense: 96}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 16, lease: 16, rule: {name: adam, rate: 0.005}}
+limits: {epochs: 2}
+evaluate: {every: 400, keep: best}
+snapshots: {every_s: null}
+shards: 2
+replicas: 1
+"""
+
+
+def sets(folder: Path) -> dict[str, int]:
+    """How many shards wrote each complete set, from old to new."""
+    found = sorted(path.parent for path in (folder / "runs" / "moved" / "snapshots").glob("*/set.json"))
+    return {path.name: len(list(path.glob("shard-*.json"))) for path in found}
+
+
+def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = str(write_job(JOB))
+    for shards in (2, 3):
+        resume = ["--resume"] * (shards > 2)
+        train = operator.start(f"train-{shards}", "train", job, "--quiet", *resume, "--set", f"shards={shards}")
+        operator.until_samples("moved", 400 * shards)
+        train.process.send_signal(signal.SIGINT)
+        assert train.ends() == 130
+        assert operator.summary("moved")["samples"] >= 400 * shards
+    made = sets(operator.folder)
+    assert sorted(made.values()) == [2, 3]
+    newest = operator.folder / "runs" / "moved" / "snapshots" / max(made)
+    (newest / "shard-1.safetensors").write_bytes(b"")
+
+    last = operator.start("train-1", "train", job, "--quiet", "--resume", "--set", "shards=1")
+    assert last.ends() == 0
+    assert last.said(r"snapshot set (\S+) is not whole and was set aside; going on from") == max(made)
+    summary = operator.summary("moved")
+    assert summary["samples"] == 2 * 1257
+    assert summary["pushes_trained_twice"] == 0
+    assert summary["test_accuracy"] > 0.8
+    again = [e["loss"] for e in operator.events("moved") if e["event"] == "evaluation" and 1200 <= e["samples"] < 1216]
+    assert len(again) == 2, "once on three shards, and once on one"
+    assert again[0] == again[1], "one replica is sequential: the same bits, wherever they lie"

@@ -1,0 +1,60 @@
+"""A run is found by its folder while it lives, and told of when it has ended; its servers tell what they serve."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from dbelief.rpc.channel import open_channel
+
+from .conftest import Operator, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: found
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 16, rule: {name: sgd, rate: 0.05}, warm_start: null}
+limits: {wall_s: 300}
+shards: 1
+replicas: 1
+"""
+
+
+def status(run: Path) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "dbelief", "status", "--json", str(run)]
+    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    return told
+
+
+def services(address: str) -> set[str]:
+    with open_channel(address) as channel:
+        return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+
+def test_a_run_is_found_by_its_folder(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    train = operator.start("train", "train", "--quiet", str(write_job(JOB)))
+    run = operator.folder / "runs" / "found"
+    wait_for(lambda: True if (run / "address").exists() else None, "the coordinator's address")
+    operator.until_samples("found", 100)
+    told = status(run)
+    assert (told["job"], told["state"], told["run_folder"]) == ("found", "ready", str(run))
+    assert sorted((m["role"], m["id"]) for m in told["members"]) == [("ps", 0), ("worker", 0)]
+    assert "dbelief.v1.Coordinator" in services((run / "address").read_text())
+    shard = re.search(r"shard 0 of job found on (\S+)", (run / "logs" / "ps-0.log").read_text())
+    assert shard is not None
+    assert "dbelief.v1.Parameters" in services(shard.group(1))
+    train.process.send_signal(signal.SIGINT)
+    assert train.ends() == 130
+    assert not (run / "address").exists()
+    assert status(run)["reason"] == "stopped by Ctrl-C"
