@@ -148,9 +148,9 @@ class Actor:
         elif isinstance(action, Forget):
             self._shards.forget(action.incarnation)
         else:
-            self._shards.set_membership(action)
+            clock = self._shards.set_membership(action)
             with self._step() as (machine, _):
-                machine.membership_set(action.member_epoch)
+                machine.membership_set(action.member_epoch, clock)
 
     def _do_with_files(self, action: Restore | TakeSnapshot | Export) -> None:
         if isinstance(action, Restore):

@@ -23,15 +23,15 @@ class Continuation:
         """As of now; JSON holds it."""
         assert self._opening.layout is not None
         assert self._opening.placement is not None
-        rounds = self._training.rounds
+        dial = self._training.dial
         return {
             "leases": self._training.leases.state(),
             "progress": self._training.progress.state(),
             "incarnations": self._members.incarnations,
             "pushes_twice": self._training.pushes_twice,
             "sets": self._training.snapshots.count,
-            "clock": rounds.clock if rounds else 0,
-            "member_epoch": rounds.member_epoch if rounds else 0,
+            "clock": dial.clock if dial else 0,
+            "member_epoch": dial.member_epoch if dial else 0,
             "segments": len(self._opening.placement.spans),
             "nominal_length": self._opening.nominal_length,
             "shard_epoch": shard_epoch,
@@ -60,6 +60,7 @@ class Continuation:
         twice, corrections = self._training.leases.restore(state["leases"], ledgers)
         self._training.pushes_twice = state["pushes_twice"] + twice
         self._training.progress.restore(state["progress"], corrections)
-        rounds = self._training.rounds
-        if rounds is not None:
-            rounds.clock, rounds.member_epoch = state["clock"], state["member_epoch"]
+        dial = self._training.dial
+        if dial is not None:
+            # Nobody is a member yet, which is news for the shards.
+            dial.clock, dial.member_epoch = state["clock"], state["member_epoch"] + 1

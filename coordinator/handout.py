@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dbelief.work import Lease
 
 from .actions import Action, SetMembership
+from .clocks import Clocks
 from .evaluations import Evaluations
 from .leases import Leases
 from .progress import Progress
@@ -23,14 +24,24 @@ class Handout:
     Parameters
     ----------
     rounds
-        With `staleness: 0`, the blocks that all replicas move in; None: each runs free.
+        With `staleness: 0`, the blocks that all replicas move in.
+    clocks
+        With `staleness: N`, where each replica's clock stands. With neither, each runs free.
     """
 
-    def __init__(self, leases: Leases, evaluations: Evaluations, progress: Progress, rounds: Rounds | None) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        evaluations: Evaluations,
+        progress: Progress,
+        rounds: Rounds | None = None,
+        clocks: Clocks | None = None,
+    ) -> None:
         self._leases = leases
         self._evaluations = evaluations
         self._progress = progress
         self._rounds = rounds
+        self._clocks = clocks
         self.warm_replica: int | None = None  # an incarnation
 
     def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
@@ -46,6 +57,8 @@ class Handout:
             work = self._evaluation(incarnation)
         if work is None and trains:
             work = self._training(number, incarnation, next_sequence)
+        if self._clocks is not None and (work is None or isinstance(work, Evaluate)):
+            self._clocks.leave(number, incarnation)
         return work or Wait(ASK_AGAIN_S if self._rounds is not None else FREE_ASK_AGAIN_S)
 
     def _held(self, number: int, incarnation: int, next_sequence: int) -> Work | None:
@@ -62,7 +75,7 @@ class Handout:
         self._leases.next_id += lease is not None
         return lease
 
-    def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | None:
+    def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
         if self._rounds is not None:
             self._rounds.ask(number, incarnation, next_sequence)
             return None
@@ -72,7 +85,17 @@ class Handout:
             if self.warm_replica != incarnation:
                 return None
         room = self._progress.warm_room(self._leases.leased)
-        return self._leases.take(number, incarnation, next_sequence, at_most=room)
+        if self._clocks is None:
+            return self._leases.take(number, incarnation, next_sequence, at_most=room)
+        if not self._leases.room(room):
+            return None
+        clock = self._clocks.enter(number, incarnation)
+        if clock is None:
+            return Wait(ASK_AGAIN_S)
+        lease = self._leases.take(number, incarnation, next_sequence, room, clock, self._clocks.member_epoch)
+        assert lease is not None, "there was room for a lease"
+        self._clocks.leased(number, self._leases.cadence.steps(lease.samples))
+        return lease
 
     def form_block(self, living: Mapping[int, int]) -> list[Action]:
         """In lockstep, make the next block if all the living (incarnation by replica) ask for it."""
@@ -80,19 +103,26 @@ class Handout:
             return []
         return [membership(self._rounds)]
 
+    def news(self) -> list[Action]:
+        """With `staleness: N`, what the shards are to be told of members who came or went as they asked for work."""
+        return [membership(self._clocks)] if self._clocks is not None and self._clocks.news() else []
+
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""
         if self.warm_replica == incarnation:
             self.warm_replica = None
 
     def fenced(self, number: int, incarnation: int) -> list[Action]:
-        """A life can push nothing more: in lockstep, the others need not wait for it."""
+        """A life can push nothing more: with a dial, the others need not wait for it."""
+        if self._clocks is not None:
+            self._clocks.leave(number, incarnation)
+            return self.news()
         if self._rounds is None or not self._rounds.died(number, incarnation):
             return []
         return [membership(self._rounds)]
 
 
-def membership(rounds: Rounds) -> SetMembership:
-    """Who takes part in which round, as the shards are told."""
-    edges = tuple((clock, tuple(replicas)) for clock, replicas in rounds.membership())
-    return SetMembership(rounds.member_epoch, edges)
+def membership(dial: Rounds | Clocks) -> SetMembership:
+    """Who takes part in which clock, as the shards are told."""
+    edges = tuple((clock, tuple(replicas)) for clock, replicas in dial.membership())
+    return SetMembership(dial.member_epoch, edges)

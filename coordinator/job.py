@@ -135,6 +135,7 @@ class JobMachine(Standing):
         """Every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
         self.continuation.restore(self._resume[1], ledgers)
+        self.actions += self.training.news()
         self.ready(now_s)
 
     def initialised(self, incarnation: int, now_s: float) -> None:
@@ -182,11 +183,9 @@ class JobMachine(Standing):
         if not self.over:
             self.actions += self.recovery.postpone(action)
 
-    def membership_set(self, member_epoch: int) -> None:
-        """Every shard knows who takes part in this member epoch."""
-        rounds = self.training.rounds
-        if rounds is not None and member_epoch == rounds.member_epoch:
-            rounds.armed = True
+    def membership_set(self, member_epoch: int, clock: int) -> None:
+        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        self.training.membership_set(member_epoch, clock)
 
     # -- work --------------------------------------------------------------------------------------------
 
@@ -201,6 +200,7 @@ class JobMachine(Standing):
         closing = self.state is State.CLOSING and self.ending.step > Closing.DRAIN
         ready = self.state is State.READY
         work = self.training.work(number, incarnation, next_sequence, trains=ready, evaluates=ready or closing)
+        self.actions += self.training.news()
         member.state = {Lease: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
         self.commit_due = self.commit_due or member.state != "waiting"
         self._advance(now_s)

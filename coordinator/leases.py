@@ -72,8 +72,8 @@ class Leases:
         member_epoch: int = 0,
     ) -> Lease | None:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0)."""
-        room = min(self.size, self.total - self.leased, self.size if at_most is None else at_most)
-        if room <= 0 or not self.epoch_samples:
+        room = self.room(at_most)
+        if not room:
             return None
         epoch, start, stop = self._next_range(room)
         lease = Lease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch)
@@ -81,6 +81,11 @@ class Leases:
         self.leased += lease.samples
         self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         return lease
+
+    def room(self, at_most: int | None = None) -> int:
+        """Samples that a lease could hold now."""
+        room = min(self.size, self.total - self.leased, self.size if at_most is None else at_most)
+        return max(0, room) if self.epoch_samples else 0
 
     def _next_range(self, room: int) -> tuple[int, int, int]:
         if self.returned:

@@ -53,7 +53,7 @@ def progress(job: Job, shape: Shape, total: int | None) -> Progress:
 def _warm_start(job: Job, shape: Shape, total: int | None) -> tuple[int | None, float | None]:
     """Samples and loss that end the warm start; neither where everyone starts at once."""
     warm = job.strategy.warm_start
-    if warm is None or job.replicas <= 1 or job.strategy.staleness is not None:
+    if warm is None or job.replicas <= 1 or job.strategy.staleness == 0:
         return None, None
     if warm.samples is None and warm.loss is None:
         return round(warm.share * (total or shape.train)), None

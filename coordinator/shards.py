@@ -70,13 +70,13 @@ class Shards:
     def _places(self) -> Sequence[Place]:
         return self.placement.places if self.placement is not None else ()
 
-    def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> None:
-        for place in self._places():
-            self._tell(place, build(place))
+    def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
+        return [self._tell(place, build(place)) for place in self._places()]
 
-    def _tell(self, place: Place, request: wire.ConfigureRequest) -> None:
+    def _tell(self, place: Place, request: wire.ConfigureRequest) -> wire.ConfigureReply:
         request.command.CopyFrom(self._command())
-        self._call(place, "Configure", request, TIMEOUT_S)
+        reply: wire.ConfigureReply = self._call(place, "Configure", request, TIMEOUT_S)
+        return reply
 
     def _call(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
         return self._answer(place, self._begin(place, method, request, timeout_s))
@@ -107,6 +107,7 @@ class Shards:
             segments=spans_to_wire(placement.run(place)),
             rule=segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"})),
             staleness=strategy.staleness,
+            staleness_aware=strategy.staleness_aware,
             record=self._job.record,
             progress_s=self._job.deadlines.progress_s,
         )
@@ -136,9 +137,9 @@ class Shards:
         """Let the shards accept pushes by the rule."""
         self._configure(lambda place: wire.ConfigureRequest(ready=True))
 
-    def set_membership(self, membership: SetMembership) -> None:
-        """Say who takes part in which round."""
-        self._configure(lambda place: _membership(membership))
+    def set_membership(self, membership: SetMembership) -> int:
+        """Say who takes part in which clock; returns the highest clock that was pushed to any shard."""
+        return max((reply.clock for reply in self._configure(lambda place: _membership(membership))), default=0)
 
     def fence(self, incarnation: int) -> tuple[int, int]:
         """Refuse a life and read what it had pushed into "w": (lowest, highest) over all segments."""

@@ -12,6 +12,7 @@ from dbelief.schedule import total_samples
 
 from .accounts import Accounts
 from .actions import Action, Note, SetMembership, TakeSnapshot
+from .clocks import Clocks
 from .evaluations import Evaluations
 from .handout import Handout, membership
 from .leases import Leases
@@ -52,11 +53,12 @@ class Training:
         self.leases = Leases(shape.train, self.total or unbounded, lease_size(job, shape), cadence(job))
         self.progress = progress(job, shape, self.total)
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
+        self.clocks = Clocks() if job.strategy.staleness else None
         self.evaluations = Evaluations()
         self.snapshots = Snapshots(job.snapshots.every_s)
         self.pushes_twice = 0
         self._accounts = Accounts(self.leases)
-        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds)
+        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -65,6 +67,11 @@ class Training:
         """Time runs from now."""
         self._began_s = now_s
         self.snapshots.rest(now_s)
+
+    @property
+    def dial(self) -> Rounds | Clocks | None:
+        """What says who takes part in which clock; None in free running."""
+        return self.rounds or self.clocks
 
     @property
     def begins_in_lockstep(self) -> bool:
@@ -80,6 +87,17 @@ class Training:
             self.progress.trained(number, Told(0, samples=settled), 0.0)
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
         return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
+
+    def news(self) -> list[Action]:
+        """See `Handout.news`."""
+        return self._handout.news()
+
+    def membership_set(self, member_epoch: int, clock: int) -> None:
+        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        if self.clocks is not None:
+            self.clocks.answered(member_epoch, clock)
+        elif self.rounds is not None and member_epoch == self.rounds.member_epoch:
+            self.rounds.armed = True
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
         """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
@@ -117,7 +135,7 @@ class Training:
             "progress": self.progress.state(),
             "accounts": self._accounts.state(),
             "evaluations": self.evaluations.state(),
-            "rounds": self.rounds.state() if self.rounds is not None else None,
+            "dial": self.dial.state() if self.dial is not None else None,
             "warm_replica": self._handout.warm_replica,
             "pushes_twice": self.pushes_twice,
             "sets": self.snapshots.count,
@@ -130,8 +148,8 @@ class Training:
         self.progress.restore(state["progress"], {})
         self._accounts.restore(state["accounts"])
         self.evaluations.restore(state["evaluations"])
-        if self.rounds is not None:
-            self.rounds.restore(state["rounds"])
+        if self.dial is not None:
+            self.dial.restore(state["dial"])
         self._handout.warm_replica = state["warm_replica"]
         self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
         self.begin(now_s)
@@ -169,8 +187,8 @@ class Training:
         self.evaluations.forget_vectors()
 
     def membership(self) -> SetMembership | None:
-        """Who takes part in which round; None where there are no rounds."""
-        return membership(self.rounds) if self.rounds is not None else None
+        """Who takes part in which clock; None in free running."""
+        return membership(self.dial) if self.dial is not None else None
 
     # -- moving on ---------------------------------------------------------------------------------------
 

@@ -146,10 +146,10 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
     Unreachable
         Nobody answers for `patience_s`.
     Mistake
-        The job's model or data cannot be loaded here, or its replicas go in rounds (`staleness: 0`).
+        The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
     """
     session = Session.open(address, wire.ROLE_CLIENT, patience_s)
     if session.job.strategy.staleness is not None:
         session.close("refused")
-        raise JobError("strategy.staleness: a loop of one's own runs free, and this job's replicas go in rounds")
+        raise JobError("strategy.staleness: a loop of one's own runs free, and this job's replicas wait for each other")
     return Client(session)

@@ -23,7 +23,7 @@ class ShardLike(Protocol):
         """Outcome, staleness and loss of one segment of a push."""
 
     def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
-        """Wait for all rounds before `clock`."""
+        """Wait until these segments may be read for `clock`."""
 
 
 class LocalParameters:
@@ -49,13 +49,14 @@ class LocalParameters:
         """See `Parameters.push`."""
         staleness, applied, lost = 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            run = self.placement.run(place)
+            run, staged = self.placement.run(place), False
             for span in run:
                 values_here = values[span.start : span.stop]
                 outcome, late, gone = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
                 staleness += late
                 lost = max(lost, gone)
                 applied += outcome.value != "duplicate"
-            if not push.assign:
+                staged = staged or outcome.value == "staged"
+            if staged:  # with the dial at 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
         return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied, lost)

@@ -39,7 +39,7 @@ class Push:
     assign
         Whether values are overwritten instead of the job's rule being applied.
     clock
-        Mini-batches this replica finished before; counts with the staleness dial only.
+        Of the last mini-batch behind it: every earlier one is pushed. Counts with the staleness dial only.
     base
         After a shard came back to life: number that the ledger goes on from.
     """

@@ -111,6 +111,7 @@ class Life:
             self._obey(request.command)
             if request.command.id in self._done:
                 return self._done[request.command.id]
+            clock = 0
             if request.job:
                 self.job = request.job
             if request.shard_epoch:
@@ -119,7 +120,7 @@ class Life:
                 self._assign(request.assignment)
             if request.HasField("membership"):
                 rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
-                self.loaded().set_membership(request.membership.member_epoch, rounds)
+                clock = self.loaded().set_membership(request.membership.member_epoch, rounds)
             if request.fenced:
                 self.loaded().fence(pusher.incarnation for pusher in request.fenced)
             if request.forgotten:
@@ -128,7 +129,8 @@ class Life:
                 self.loaded().make_ready()
             if request.stop:
                 self.stopped.set()
-            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=len(self.shard.segments) if self.shard else 0)
+            held = len(self.shard.segments) if self.shard else 0
+            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
             self._done[request.command.id] = reply
             return reply
 
@@ -140,6 +142,7 @@ class Life:
             rule,
             assignment.staleness if assignment.HasField("staleness") else None,
             self._record if assignment.record else None,
+            assignment.staleness_aware,
         )
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s

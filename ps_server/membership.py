@@ -1,4 +1,4 @@
-"""Who takes part in which round of the staleness dial."""
+"""Who takes part in which clock of the staleness dial."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Membership:
-    """Who takes part in which round: (first clock, replica numbers) by rising clock."""
+    """Who takes part in which clock: (first clock, replica numbers) by rising clock."""
 
     member_epoch: int = 0
     rounds: list[tuple[int, frozenset[int]]] = field(default_factory=list)
 
     def at(self, clock: int) -> frozenset[int]:
-        """Replica numbers that round `clock` waits for."""
+        """Replica numbers that take part in `clock`."""
         current: frozenset[int] = frozenset()
         for first, replicas in self.rounds:
             if first > clock:
@@ -22,5 +22,9 @@ class Membership:
         return current
 
     def goes_on_after(self, clock: int) -> bool:
-        """Whether a later round has members."""
+        """Whether a later clock has members."""
         return any(first > clock and replicas for first, replicas in self.rounds)
+
+    def ever(self) -> frozenset[int]:
+        """All who take part in some clock."""
+        return frozenset[int]().union(*(replicas for _, replicas in self.rounds))

@@ -63,7 +63,7 @@ class Pushing:
         reply.duplicates += taken.outcome is Outcome.DUPLICATE
         reply.staleness += taken.staleness
         reply.lost = max(reply.lost, taken.lost)
-        if shard.staleness is not None and not push.assign:
+        if shard.staleness == 0 and not push.assign:
             self._staged.append(part.index)
         if taken.outcome is Outcome.DUPLICATE:
             self._metrics.duplicates_total.inc()
@@ -75,7 +75,7 @@ class Pushing:
         due = self._reply.acknowledged - self._told >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):
             return
-        if ended and self._staged:  # with the dial, a push is done when its round is applied
+        if ended and self._staged:  # with the dial at 0, a push is done when its round is applied
             self._wait(self._shard, self._staged, self._push.clock + 1)
         self.check_life()  # what a former life applied is not acknowledged in the name of this one
         yield self._reply

@@ -60,7 +60,10 @@ class Segment:
     applied
         Pushes that the rule has applied to "w", over all lives: Adam counts its steps by it.
     rounds
-        With the dial at 0: rounds applied, which is the clock that the next round has.
+        With the dial at 0: rounds applied, which is the clock that the next round has. At N >= 1: clocks that anybody
+        has passed.
+    passed
+        With the dial at N >= 1: per member, as a replica number, the clocks it has passed; it has pushed all below.
     filled
         Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
     lost
@@ -78,6 +81,7 @@ class Segment:
     born: int = 0
     applied: int = 0
     rounds: int = 0
+    passed: dict[int, int] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
@@ -152,16 +156,16 @@ class Segment:
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.APPLIED
 
-    def apply(self, push: Push, gradient: np.ndarray, offset: int) -> Outcome:
-        """Apply the rule to a part of "w", exactly once for each number of a pusher."""
+    def apply(self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32) -> Outcome:
+        """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher."""
         if not self.expect(push):
             return Outcome.DUPLICATE
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
-        self._step(self.vectors[PARAMETERS][part], gradient, states, push.rate)
+        self._step(self.vectors[PARAMETERS][part], gradient, states, rate)
         self.ledger[push.vector, push.pusher] = push.sequence
         if self.on_apply is not None:
-            self.on_apply(self.span.index, push.pusher, push.sequence, float(push.rate))
+            self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
 
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:

@@ -14,13 +14,13 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
-from .membership import Membership
+from .dial import Dial
 from .segment import Outcome, Segment
 
 T = TypeVar("T")
@@ -63,9 +63,14 @@ class Shard:
     rule
         The job's update rule; its state lies beside "w".
     staleness
-        The dial in clocks: 0 holds each round until all members pushed it, None lets every push through.
+        The dial in clocks: 0 holds each round until all members pushed it, N lets nobody lead by more than N + 1,
+        None lets everything through.
     on_apply
-        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied.
+        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied; the rate
+        is the one applied.
+    staleness_aware
+        With the dial at None: a push's rate is divided by its staleness in each segment, where that is above 1 (Zhang
+        et al. 2016).
     """
 
     def __init__(
@@ -74,8 +79,10 @@ class Shard:
         rule: Rule,
         staleness: int | None = None,
         on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        staleness_aware: bool = False,
     ) -> None:
         self.rule = rule
+        self.staleness_aware = staleness_aware
         self.staleness = staleness
         self.ready = False
         self.counters = Counters()
@@ -83,8 +90,7 @@ class Shard:
         self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
         self._size = sum(span.length for span in spans)
         self._table = threading.Lock()
-        self._turn = threading.Condition()  # a round closed, or members changed
-        self._membership = Membership()
+        self._dial = Dial(staleness, self.segments)
         self._fenced: set[int] = set()
         for segment in self.segments.values():
             length = segment.span.length
@@ -132,7 +138,7 @@ class Shard:
                 # A push that had passed the gate is through now. What only waits for a round goes back with its data:
                 # a snapshot would not hold it.
                 segment.drop_staged(self._fenced)
-        self._close_rounds(self.segments)
+        self._dial.close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:
         """Drop the ledger rows of lives that are fenced for good."""
@@ -143,13 +149,9 @@ class Shard:
                     for key in [key for key in rows if key[1].incarnation in gone]:
                         del rows[key]
 
-    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> None:
-        """Say who takes part in which round; an older member epoch than the one known is ignored."""
-        with self._table:
-            if member_epoch <= self._membership.member_epoch:
-                return
-            self._membership = Membership(member_epoch, [(c, frozenset(r)) for c, r in sorted(rounds)])
-        self._close_rounds(self.segments)
+    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
+        """See `Dial.set_membership`."""
+        return self._dial.set_membership(member_epoch, rounds)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -177,32 +179,12 @@ class Shard:
         return formed
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
-        """Wait until every round before `clock` is applied to these segments; only with the dial set.
+        """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
+        self._dial.wait([self._segment(index) for index in indices], clock, timeout_s)
 
-        Raises
-        ------
-        Unreachable
-            After `timeout_s` without it; names the segment and the replicas that are missing.
-        """
-        if self.staleness is None:
-            return
-        wanted = list(indices)
-
-        due = clock - self.staleness
-
-        def behind() -> list[int]:
-            return [i for i in wanted if self._segment(i).rounds < due]
-
-        with self._turn:
-            self._turn.wait_for(lambda: not behind(), timeout_s)
-        left = behind()
-        if not left:
-            return
-        late = self._segment(left[0])
-        with late.lock:
-            clock, here = late.rounds, {pusher.replica for pusher in late.staged.get(late.rounds, {})}
-        absent = sorted(self._membership.at(clock) - here)
-        raise Unreachable(f"segment {late.span.index}: round {clock} still waits for replicas {absent}")
+    def heard(self, replica: int, clock: int) -> None:
+        """See `Dial.heard`."""
+        self._dial.heard(replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -230,17 +212,21 @@ class Shard:
             staleness = 0
             if push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
-            elif self.staleness is None:
-                late = max(0, segment.version - max(read_version, segment.born))
-                outcome = segment.apply(push, gradient, offset)
-                staleness = late if outcome is Outcome.APPLIED else 0
-            else:
+            elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
-        if outcome is Outcome.STAGED:
-            self._close_rounds([index])
+            else:
+                late = max(0, segment.version - max(read_version, segment.born))
+                outcome = segment.apply(push, gradient, offset, self._rate(push, late))
+                staleness = late if outcome is Outcome.APPLIED else 0
+                self._dial.applied(segment, push)
+        if not push.assign:
+            self._dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return Taken(outcome, staleness, lost)
+
+    def _rate(self, push: Push, staleness: int) -> np.float32:
+        return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
 
     def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
         """Refuse what must not touch the segment; nothing is changed before this."""
@@ -265,23 +251,6 @@ class Shard:
             segment.skip(push)
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
         return segment.assign(push, values, offset)
-
-    def _close_rounds(self, indices: Iterable[int]) -> None:
-        """Apply every round that is complete on these segments, and wake those who wait for it."""
-        if self.staleness is None:
-            return
-        membership = self._membership  # replaced whole, never changed
-        for index in indices:
-            segment = self.segments[index]
-            with segment.lock:
-                while True:
-                    members = membership.at(segment.rounds)
-                    if not members and not membership.goes_on_after(segment.rounds):
-                        break
-                    if not segment.close_round(members):
-                        break
-        with self._turn:
-            self._turn.notify_all()
 
     # -- telling -----------------------------------------------------------------------------------------
 
@@ -323,3 +292,4 @@ class Shard:
         segment = self._segment(stored.span.index)
         with segment.lock:
             segment.load(stored, shard_epoch)
+            self._dial.came_back(segment)

@@ -90,3 +90,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("mnist"):
                 item.add_marker(pytest.mark.skip(reason=found))
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Let threads take turns as often as they can, so that a missing lock shows."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

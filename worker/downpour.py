@@ -130,6 +130,7 @@ class Downpour:
             if slot is None:
                 slot = self._open(lease, step, sequence)
             self._compute(parameters, batch, slot)
+            slot.clock = lease.clock + step
             if step + 1 < steps and not cadence.fetches_at(step + 1):
                 self._local_step(parameters, slot)
             self._phases.end("compute")
@@ -141,18 +142,17 @@ class Downpour:
 
     def _fetch(self, lease: Lease, step: int) -> Fetched:
         """The parameters that mini-batch `step` is computed from."""
-        clock = lease.clock + step
-        if self._parameters is None or self._settings.cadence.fetches_at(step):
+        cadence = self._settings.cadence
+        if self._parameters is None or cadence.fetches_at(step):
             if not self._settings.overlap:
                 self._sender.flush()
                 self._phases.end("push")
-            elif step == 0:
-                self._fetcher.discard()
-            self._fetcher.ask(clock)
+            self._fetcher.ask(_last_clock(lease, step, cadence))
             self._parameters = self._fetcher.take()
             self._parameters.to_device()
-            if self._settings.overlap:
-                self._fetcher.ask(clock)  # filled while this one is computed on
+            # Filled while this one is computed on; but a lease begins with what is newest then.
+            if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
+                self._fetcher.ask(_last_clock(lease, step + cadence.n_fetch, cadence))
             self._phases.end("fetch")
         if self._noted is not None:
             self._noted(lease, step, self._parameters.versions)
@@ -165,7 +165,6 @@ class Downpour:
         slot.sequence = sequence
         slot.samples = slot.steps = 0
         slot.loss_sum = 0.0
-        slot.clock = lease.clock + step
         slot.rate = self._settings.rate(lease.samples_before + step * self._settings.cadence.batch)
         return slot
 
@@ -201,3 +200,8 @@ class Downpour:
         slot.versions[:] = parameters.versions
         self._sender.send(slot)
         self._phases.end("push")
+
+
+def _last_clock(lease: Lease, step: int, cadence: Cadence) -> int:
+    """Clock of the last mini-batch that is computed from what is fetched for `step`: so far ahead must be allowed."""
+    return lease.clock + min(step + cadence.n_fetch, cadence.steps(lease.samples)) - 1

@@ -50,12 +50,6 @@ class Fetcher:
         self._spare, self._taken = self._taken, self._spare
         return self._taken
 
-    def discard(self) -> None:
-        """Wait for a fetch that is under way and forget it: it was asked for too long ago."""
-        if self._under_way:
-            self._under_way = False
-            self._filled.get()
-
     def close(self) -> None:
         """End the thread."""
         self._asked.put(None)

@@ -101,9 +101,15 @@ class Downpour(Section):
     local_rate: Positive | None = Field(
         default=None, description="Learning rate of local steps between fetches; null for the rule's own"
     )
-    staleness: Literal[0] | None = Field(
+    staleness: Annotated[Whole, Field(ge=0, le=10**6)] | None = Field(
         default=None,
-        description="Clocks (mini-batches) by which replicas may differ: null runs free, 0 is synchronous",
+        description="Clocks (mini-batches) by which replicas may differ: null runs free, 0 is synchronous; "
+        "at N updates come as they are ready, and nobody leads by more than N + 1",
+    )
+    staleness_aware: bool = Field(
+        default=False,
+        description="Divide the rate of a push by its staleness in versions, in each segment, where that is above 1; "
+        "only where staleness is null",
     )
     clip_norm: Positive | None = Field(
         default=None,
@@ -119,6 +125,16 @@ class Downpour(Section):
     @model_validator(mode="after")
     def _dial(self) -> Self:
         if self.staleness is None:
+            return self
+        if self.staleness_aware:
+            raise refusal("staleness_aware", f"needs staleness null, not {self.staleness}: the dial bounds it already")
+        if self.staleness:
+            # When a fetch is asked for, so many clocks below the last one that it is for may not be pushed yet, and the
+            # one who is furthest behind must not wait for itself.
+            least = self.n_push + self.n_fetch - 1 + self.overlap * (self.n_fetch - 1)
+            if self.staleness < least:
+                cadence = f"n_push {self.n_push}, n_fetch {self.n_fetch}" + ", overlap true" * self.overlap
+                raise refusal("staleness", f"must be null, or at least {least} with {cadence}, not {self.staleness}")
             return self
         wrong = [f"n_push {self.n_push}"] * (self.n_push > 1) + [f"n_fetch {self.n_fetch}"] * (self.n_fetch > 1)
         wrong += ["overlap true"] * self.overlap

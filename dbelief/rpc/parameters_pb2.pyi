@@ -165,12 +165,15 @@ class Assignment(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     RECORD_FIELD_NUMBER: _builtins.int
     PROGRESS_S_FIELD_NUMBER: _builtins.int
+    STALENESS_AWARE_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
     """true: log the order of applied pushes; default false"""
     progress_s: _builtins.float
     """seconds that a call may wait for a round; absent: as the shard was started"""
+    staleness_aware: _builtins.bool
+    """true: divide a push's rate by its staleness in the segment, where above 1"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -187,10 +190,11 @@ class Assignment(_message.Message):
         staleness: _builtins.int | None = ...,
         record: _builtins.bool = ...,
         progress_s: _builtins.float | None = ...,
+        staleness_aware: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
@@ -205,7 +209,9 @@ Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
 @_typing.final
 class Membership(_message.Message):
-    """Who takes part in which round when the staleness dial is set."""
+    """Who takes part in which clock when the staleness dial is set. At 0 members are named for each round before it is
+    computed; at N >= 1 a member takes part from when the shard is told of it, at the clock that the shard has then.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,19 +269,23 @@ class ConfigureReply(_message.Message):
 
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     shard_epoch: _builtins.int
     """the life this shard is in"""
     segments: _builtins.int
     """how many segments it holds"""
+    clock: _builtins.int
+    """after a membership: one more than the highest clock that was ever pushed here"""
     def __init__(
         self,
         *,
         shard_epoch: _builtins.int = ...,
         segments: _builtins.int = ...,
+        clock: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "segments", b"segments", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -294,7 +304,7 @@ class PullRequest(_message.Message):
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
-    """with the dial: wait until all members pushed clock - N - 1; default 0"""
+    """with the dial: the last clock that will be computed from it. Waits until all"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -309,7 +319,9 @@ class PullRequest(_message.Message):
 
     @_builtins.property
     def pusher(self) -> _segments_pb2.Pusher:
-        """who asks; absent for a reader that is no member"""
+        """members passed clock - N - 1; says the asker passed all below clock - N
+        who asks; absent for a reader that is no member
+        """
 
     def __init__(
         self,
@@ -412,7 +424,7 @@ class PushOpening(_message.Message):
     the member epoch known to the pusher; 0 when free running
     """
     clock: _builtins.int
-    """mini-batches this replica has finished before; counts with the dial only"""
+    """of the last mini-batch behind this push; counts with the dial only"""
     rate: _builtins.float
     """learning rate of this push"""
     samples: _builtins.int

@@ -11,6 +11,7 @@ import numpy as np
 
 from coordinator.plan import cadence
 from coordinator.states import Evaluate, Stop, Told, Work
+from dbelief.errors import Unreachable
 from dbelief.layout import Layout
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from dbelief.work import Lease
@@ -122,10 +123,10 @@ class Replica:
         rhythm = cadence(self.world.job)
         before = rhythm.samples_in(self.lease.samples, self.told.pushes)
         after = rhythm.samples_in(self.lease.samples, self.told.pushes + 1)
-        clock = self.lease.clock + self.told.pushes
+        clock = self.lease.clock + rhythm.steps(after) - 1
         if self._unsent is None:
-            if self._lockstep and any(segment.rounds < clock for segment in self.world.segments):
-                return False  # the fetch before it still waits
+            if not self._may_fetch(clock):
+                return False
             self.sequences[PARAMETERS] = self.sequences.get(PARAMETERS, 0) + 1
             self._unsent = [segment.span.index for segment in self.world.segments]
         if self._unsent:
@@ -141,6 +142,24 @@ class Replica:
         self.told = Told(
             t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum, t.lost
         )
+        return True
+
+    @property
+    def passed(self) -> int:
+        """With a lease, how many clocks it has pushed whole."""
+        assert self.lease is not None
+        rhythm = cadence(self.world.job)
+        return self.lease.clock + rhythm.steps(rhythm.samples_in(self.lease.samples, self.told.pushes))
+
+    def _may_fetch(self, clock: int) -> bool:
+        """Whether every shard answers the fetch for the push's last mini-batch at once; all are asked together."""
+        for shard in self.world.shards:
+            shard.heard(self.number, clock)
+        try:
+            for shard in self.world.shards:
+                shard.wait_for_clock(shard.segments, clock, 0.0)
+        except Unreachable:
+            return False
         return True
 
     @property

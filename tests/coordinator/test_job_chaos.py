@@ -38,6 +38,7 @@ class Chaos:
         for _ in range(steps):
             if not self.world.machine.over:
                 self.step()
+            self.check()
         while len(self.living()) < 2 and not self.world.machine.over:
             self.world.replica()
         self.world.run()
@@ -49,6 +50,12 @@ class Chaos:
         for replica in self.living():
             if self.rng.random() < 0.5:
                 replica.turn()
+
+    def check(self) -> None:
+        """Nobody who works leads another by more than the dial allows."""
+        dial = self.world.job.strategy.staleness
+        passed = [replica.passed for replica in self.living() if replica.lease is not None]
+        assert not dial or not passed or max(passed) - min(passed) <= dial + 1
 
     def living(self) -> list[Replica]:
         return [replica for replica in self.world.replicas if not replica.mute]
@@ -92,15 +99,17 @@ class Chaos:
 
 @pytest.mark.parametrize("keep", ["best", "last"])
 @pytest.mark.parametrize("warm_start", [None, {"samples": 45}])
+@pytest.mark.parametrize("staleness", [None, 2])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=10)
 def test_every_sample_is_trained_as_often_as_the_books_say(
-    a_world: MakeWorld, keep: str, warm_start: object, seed: int
+    a_world: MakeWorld, staleness: int | None, warm_start: object, keep: str, seed: int
 ) -> None:
     world = a_world(
         evaluate={"every": 40, "keep": keep},
         snapshots={"every_s": 10.0},
         strategy__warm_start=warm_start,
+        strategy__staleness=staleness,
         strategy__n_push=1 + seed % 2,
         deadlines={"beat_s": 2, "join_s": 10_000},
     ).started()

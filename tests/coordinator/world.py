@@ -256,9 +256,8 @@ class World:
             for shard in self.shards:
                 shard.forget([action.incarnation])
         elif isinstance(action, SetMembership):
-            for shard in self.shards:
-                shard.set_membership(action.member_epoch, action.rounds)
-            machine.membership_set(action.member_epoch)
+            clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.shards]
+            machine.membership_set(action.member_epoch, max(clocks))
         elif isinstance(action, Export):
             self.exported = action.vector, self.vector(action.vector)
             machine.exported(now_s)

@@ -69,12 +69,18 @@ def life(
         recorder.acknowledged(step + 1)
 
 
-def drawn(problem: Problem, rule: Rule, seed: int, folder: Path) -> LocalParameters:
+def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = False) -> LocalParameters:
     """Run three lives to their end, each move of a drawn one; their logs are in `folder`."""
     of_shards = [ShardRecorder() for _ in range(3)]
     places = serve(problem.start, rule, shards=3).placement.places
     shard_of = {place.first + n: place.shard for place in places for n in range(place.count)}
-    parameters = serve(problem.start, rule, shards=3, on_apply=lambda s, *row: of_shards[shard_of[s]].note(s, *row))
+    parameters = serve(
+        problem.start,
+        rule,
+        shards=3,
+        on_apply=lambda s, *row: of_shards[shard_of[s]].note(s, *row),
+        staleness_aware=aware,
+    )
     pushers = [Pusher(0, 1), Pusher(1, 2), Pusher(0, 7)]  # the last is a second life of the first
     of_replicas = [ReplicaRecorder() for _ in pushers]
     shares = [(0, 40), (40, 70), (70, 102)]
@@ -92,16 +98,19 @@ def drawn(problem: Problem, rule: Rule, seed: int, folder: Path) -> LocalParamet
 
 
 @pytest.mark.parametrize("rule_name", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("aware", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, rule_name: str) -> None:
+def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, aware: bool, rule_name: str) -> None:
+    """A rate that was divided by its staleness stands in the log as it was applied."""
     problem, rule = PROBLEMS["quadratic"], make_rule(rule_name, {})
-    parameters = drawn(problem, rule, seed, tmp_path)
+    parameters = drawn(problem, rule, seed, tmp_path, aware)
     applied, computed = read_record(tmp_path, BATCH)
     assert np.array_equal(again(problem, parameters, rule, applied, computed), values_of(parameters))
     orders = [[(r.pusher, r.sequence) for r in applied if r.segment == s.index] for s in parameters.placement.spans]
     assert all(sorted(order) == sorted((row.pusher, row.sequence) for row in computed) for order in orders)
     assert all(order != orders[0] for order in orders[1:]), "all segments applied the pushes in one order"
     assert any(len(set(row.versions)) > 1 for row in computed), "no replica saw segments of different versions"
+    assert any(row.rate != np.float32(RATE / row.sequence) for row in applied) == aware
 
 
 @pytest.fixture(scope="module")

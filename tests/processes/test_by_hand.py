@@ -106,6 +106,25 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
     assert summary["test_accuracy"] >= 0.9
 
 
+def test_replicas_keep_within_two_clocks_though_one_is_killed(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
+    job = write_job(DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3))
+    coordinator, address = operator.coordinator(job)
+    members = operator.members(address, 2, 3)
+    operator.until_joined("hand", replicas=3)
+    operator.until_samples("hand", 3_000)
+    members[-1].kill()
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members[:-1]] == [0] * 4
+    summary = operator.summary("hand")
+    assert summary["members_lost"] == 1
+    assert summary["samples"] == 8 * 1_257
+    assert 0 < summary["staleness_mean"] <= 2 * 5
+    assert summary["test_accuracy"] >= FLOOR
+
+
 def test_a_signal_ends_a_job_cleanly_and_resume_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 8", shards=2, replicas=2))
     train = operator.start("train", "train", str(job))

@@ -19,7 +19,12 @@ JOB = """
 name: logged
 model: {layers: [{dense: 24}, relu, {dense: 10}], loss: softmax_cross_entropy}
 data: {source: digits}
-strategy: {name: downpour, batch: 16, rule: {name: adagrad, rate: 0.05}, warm_start: {samples: 320}}
+strategy:
+  name: downpour
+  batch: 16
+  rule: {name: adagrad, rate: 0.05}
+  warm_start: {samples: 320}
+  staleness_aware: true
 limits: {epochs: 3}
 shards: 2
 replicas: 3
@@ -28,6 +33,7 @@ record: true
 
 
 def test_a_logged_run_replays_bit_equal(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    """The hardest case: rates that were divided by their staleness stand in the log as they were applied."""
     job = write_job(JOB)
     train = operator.start("train", "train", str(job), "--quiet")
     assert train.ends() == 0

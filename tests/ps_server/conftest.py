@@ -1,6 +1,5 @@
 """Shards as tests want them: a small table of segments with initial values, and pushers that count."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,15 +86,6 @@ def make() -> Callable[..., Subject]:
         return subject
 
     return make
-
-
-@pytest.fixture
-def eager_threads() -> Iterator[None]:
-    """Let threads take turns as often as they can, so that a missing lock shows."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.fixture

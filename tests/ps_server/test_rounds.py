@@ -212,16 +212,6 @@ def test_in_free_running_nobody_waits(make: Make) -> None:
     make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
 
 
-def test_a_dial_of_two_lets_a_reader_run_two_rounds_ahead(make: Make) -> None:
-    subject = make(staleness=2)
-    subject.shard.set_membership(1, [(0, [0])])
-    subject.shard.wait_for_clock([0], 2, 0.0)
-    with pytest.raises(Unreachable, match="round 0"):
-        subject.shard.wait_for_clock([0], 3, 0.0)
-    subject.push(A, 1.0, clock=0)
-    subject.shard.wait_for_clock([0], 3, 0.0)
-
-
 @pytest.mark.parametrize("ends", ["a push", "a member less"])
 def test_who_waits_is_woken(make: Make, ends: str) -> None:
     subject, woken = make(staleness=0), threading.Event()

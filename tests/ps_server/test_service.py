@@ -12,6 +12,7 @@ import pytest
 
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
+from dbelief.parts import Stored
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
@@ -21,7 +22,7 @@ from dbelief.rpc.convert import push_to_wire
 from dbelief.rpc.serving import Server
 from ps_server.service import ShardService
 from tests.dbelief.test_files import files_end_at
-from tests.ps_server.servers import SGD, A, B, Job, status
+from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
 
 pytestmark = pytest.mark.processes
 
@@ -227,6 +228,57 @@ def test_with_the_dial_at_zero_a_push_returns_when_its_round_is_applied(start: C
         thread.join(20)
     assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
     np.testing.assert_array_equal(job.read(), job.full(-9.0))
+
+
+def members(*replicas: int, epoch: int = 1) -> wire.Membership:
+    return wire.Membership(member_epoch=epoch, rounds=[wire.MembersFrom(clock=0, replicas=replicas)])
+
+
+def test_with_the_dial_above_zero_a_push_returns_at_once_and_a_pull_waits_for_the_slowest(
+    start: Callable[..., Job],
+) -> None:
+    job = start(staleness=1, deadline_s=0.05)
+    for number in range(2):
+        assert job.configure(number, membership=members(1, 2)).clock == 0
+    client, out, versions = job.client(A), job.full(np.nan), job.held()
+    for clock in range(2):
+        client.pull(out, versions, clock=clock)
+        client.push(job.full(1.0), versions, Push(A, clock + 1, np.float32(1), clock=clock))
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
+    missing = r"clock 2 still waits for replicas \[2\], which have not pushed clock 0"
+    with pytest.raises(Refused, match=missing):
+        client.pull(out, versions, clock=2)
+    for number in range(2):
+        reply = job.configure(number, membership=members(1, 2, 3, epoch=2))
+        assert (reply.clock, reply.segments) == (2, 20)
+
+
+def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callable[..., Job]) -> None:
+    job = start(staleness=0, deadline_s=0.05)
+    for number, service in enumerate(job.services):
+        job.configure(number, membership=members(1))
+        shard = service.life.loaded()
+        for segment in shard.segments.values():
+            w = np.full(segment.span.length, 5.0, np.float32)
+            shard.load(Stored(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
+    out = job.full(np.nan)
+    job.client(A).pull(out, job.held(), clock=9)
+    np.testing.assert_array_equal(out, job.full(5.0))
+
+
+def test_an_assignment_may_ask_for_rates_over_the_staleness(start: Callable[..., Job]) -> None:
+    job = start()
+    for number in range(2):
+        assignment = job.assignment(number)
+        assignment.staleness_aware = True
+        job.configure(number, assignment=assignment)
+    job.client(INITIALISER).push(job.full(0.0), job.held(), Push(INITIALISER, 1, assign=True))
+    for number in range(2):
+        job.configure(number, ready=True)
+    for sequence in range(1, 5):
+        job.client(A).push(job.full(0.0), job.held(sequence - 1), Push(A, sequence, np.float32(1)))
+    job.client(B).push(job.full(8.0), job.held(0), Push(B, 1, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
 
 
 def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[..., Job]) -> None:

@@ -84,11 +84,12 @@ STRATEGY = options(
     n_push=st.integers(1, 100),
     literal=st.booleans(),
     overlap=st.booleans(),
+    staleness_aware=st.booleans(),
     local_rate=POSITIVE | st.none(),
     clip_norm=POSITIVE | st.none(),
     warm_start=st.none() | options({}, samples=COUNT, loss=st.floats(-10, 10), share=SHARE),
     lease=st.integers(1000, 10**6),
-) | options({"name": st.just("downpour"), "rule": RULE, "staleness": st.just(0)})
+) | options({"name": st.just("downpour"), "rule": RULE, "staleness": st.sampled_from([0, 1, 7])})
 SCHEDULE = st.one_of(
     st.just({"kind": "constant"}),
     options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
