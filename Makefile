@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint protos verify-protos bench bench-replicas wheel clean
+.PHONY: help run test lint protos verify-protos bench bench-replicas bench-rates wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ bench: .venv/ready-to-develop ## every benchmark, one after the other
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
 	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+
+bench-rates: .venv/ready-to-develop ## plain SGD at a fixed rate beside Adagrad with a warm start, as bench-replicas
+	@$(BIN)/python benchmarks/rates.py $(ARGS)
 
 wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build
