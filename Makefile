@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults test-deploy lint protos verify-protos bench bench-replicas bench-memory bench-kills wheel clean
+.PHONY: help run test test-faults test-deploy lint protos verify-protos bench bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ bench: .venv/ready-to-develop ## every benchmark, one after the other
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
 	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+
+bench-rates: .venv/ready-to-develop ## plain SGD at a fixed rate beside Adagrad with a warm start, as bench-replicas
+	@$(BIN)/python benchmarks/rates.py $(ARGS)
 
 bench-memory: .venv/ready-to-develop ## what a shard takes under load for ten minutes, and whether it grows
 	@$(BIN)/python benchmarks/memory.py $(ARGS)
