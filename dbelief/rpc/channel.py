@@ -31,8 +31,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # Each client keeps a connection of its own, so that one's backlog is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
-    # A pull is read on the thread that asked for it, not handed over by a thread of gRPC's: a tenth less time.
-    ("SingleThreadedUnaryStream", 1),
 )
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
