@@ -6,6 +6,7 @@ lease again, under a new epoch; where somebody has, it is deposed, and must end 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 
@@ -85,11 +86,18 @@ class Leadership:
         """
         with self._committing:
             state = {name: text.encode() for name, text in sections().items()}
-            changed: dict[str, bytes | None] = {n: v for n, v in state.items() if self._written.get(n) != v}
-            if changed:
-                changed["leader"] = str(self.epoch).encode()
-                self._persist(lambda: self._registry.write(self._job, self.epoch, changed))
-                self._written = state
+            while True:
+                epoch, changed = self.epoch, {n: v for n, v in state.items() if self._written.get(n) != v}
+                if not changed:
+                    return
+                self._persist(functools.partial(self._write, changed))
+                if self.epoch == epoch:
+                    self._written = state
+                    return
+                # The lease had run out meanwhile: what the registry still holds of earlier writes is not known.
+
+    def _write(self, changed: Mapping[str, bytes]) -> None:
+        self._registry.write(self._job, self.epoch, {**changed, "leader": str(self.epoch).encode()})
 
     def release(self) -> None:
         """Let another lead; where that cannot be told, the lease runs out by itself."""

@@ -1,0 +1,71 @@
+"""A whole job on this machine in which every role is killed once, by SIGKILL, while it trains."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dbelief.registry import embedded_available
+
+from .conftest import Operator, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: mortal
+model: {layers: [{dense: 32}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}, warm_start: null}
+limits: {epochs: 24}
+shards: 2
+replicas: 2
+snapshots: {every_s: 1}
+"""
+
+
+def child(launcher: int, words: str) -> int:
+    """The process id of a child of the launcher, by what its command line holds."""
+
+    def look() -> int | None:
+        for entry in Path("/proc").iterdir():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                if parent == launcher and words in (entry / "cmdline").read_text().replace("\0", " "):
+                    return int(entry.name)
+            except (OSError, IndexError, ValueError):
+                continue
+        return None
+
+    return wait_for(look, f"a process of {words!r}")
+
+
+@pytest.mark.skipif(not embedded_available(), reason="without an embedded registry a coordinator's death is the end")
+def test_every_role_is_killed_once_and_the_job_ends_as_it_should(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    train = operator.start("train", "train", str(write_job(JOB)))
+    launcher = train.process.pid
+    for turn, words in enumerate(("ps-1", "dbelief coordinator", "valkey-server", "worker-0"), start=1):
+        operator.until_samples("mortal", 4_000 * turn)
+        os.kill(child(launcher, words), signal.SIGKILL)
+        train.said(rf"({words.split()[-1].replace('valkey-server', 'registry')} was killed by SIGKILL; started again)")
+    assert train.ends() == 0
+    summary = operator.summary("mortal")
+    assert set(summary["died"]) >= {"shard 1", "coordinator", "replica 0"}
+    assert summary["samples"] == 24 * 1257
+    assert summary["test_accuracy"] > 0.94
+    log = train.log.read_text()
+    assert "died on the way: " in log
+    assert f"({summary['pushes_lost']} pushes lost, " in log
+    assert not [p for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(p) == launcher]
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
