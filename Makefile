@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy lint protos verify-protos bench bench-replicas wheel clean
+.PHONY: help run test test-faults test-deploy lint protos verify-protos bench bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -18,6 +18,9 @@ run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; r
 
 test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
 	@$(BIN)/pytest $(ARGS)
+
+test-faults: .venv/ready-to-develop ## the long runs of tests/faults: ten thousand pushes through a bad network
+	@$(BIN)/pytest -m faults -rP tests/faults $(ARGS)
 
 test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deployment.md); minutes
 	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
@@ -52,6 +55,15 @@ bench: .venv/ready-to-develop ## every benchmark, one after the other
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
 	@$(BIN)/python benchmarks/replicas.py $(ARGS)
+
+bench-rates: .venv/ready-to-develop ## plain SGD at a fixed rate beside Adagrad with a warm start, as bench-replicas
+	@$(BIN)/python benchmarks/rates.py $(ARGS)
+
+bench-memory: .venv/ready-to-develop ## what a shard takes under load for ten minutes, and whether it grows
+	@$(BIN)/python benchmarks/memory.py $(ARGS)
+
+bench-kills: .venv/ready-to-develop ## MNIST with any one process killed, five times each (DBELIEF_DATA names its folder)
+	@$(BIN)/python benchmarks/kills.py $(ARGS)
 
 wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build

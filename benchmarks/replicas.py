@@ -23,7 +23,25 @@ from rich.table import Table
 import dbelief
 
 
-def one(job: Path, replicas: int, seed: int, folder: str, fields: dict[str, str]) -> dict[str, Any]:
+def parser(about: str | None) -> argparse.ArgumentParser:
+    """What is run: job, numbers of replicas, seeds, and fields that are the same for all of them."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--job", type=Path, default=Path(__file__).parents[1] / "examples" / "mnist.yaml")
+    made.add_argument("--replicas", type=numbers, default="1,2,4,8")
+    made.add_argument("--seeds", type=numbers, default="0,1,2")
+    made.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    return made
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def fields_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return dict(item.split("=", 1) for item in arguments.set)
+
+
+def one(job: Path, replicas: int, seed: int, folder: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Run the job once; what matters of its summary."""
     extra: dict[str, Any] = {name.replace(".", "__"): value for name, value in fields.items()}
     summary = dbelief.train(job, replicas=replicas, seed=seed, output=folder, **extra)
@@ -43,17 +61,10 @@ def one(job: Path, replicas: int, seed: int, folder: str, fields: dict[str, str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--job", type=Path, default=Path(__file__).parents[1] / "examples" / "mnist.yaml")
-    parser.add_argument("--replicas", default="1,2,4,8")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
-    arguments = parser.parse_args()
-    counts = [int(n) for n in arguments.replicas.split(",")]
-    seeds = [int(n) for n in arguments.seeds.split(",")]
-    fields = dict(item.split("=", 1) for item in arguments.set)
+    arguments = parser(__doc__).parse_args()
+    counts, fields = arguments.replicas, fields_of(arguments)
     with tempfile.TemporaryDirectory(prefix="dbelief-") as folder:
-        rows = [one(arguments.job, count, seed, folder, fields) for seed in seeds for count in counts]
+        rows = [one(arguments.job, count, seed, folder, fields) for seed in arguments.seeds for count in counts]
     table = Table(
         "replicas", "test accuracy, each seed", "median", "against one", "staleness", "wall s", title="Downpour"
     )

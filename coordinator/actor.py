@@ -17,6 +17,7 @@ from dbelief.console import announce, told
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.sets import drop_old_sets, write_set
 
 from .actions import (
     Action,
@@ -33,7 +34,6 @@ from .actions import (
     TakeSnapshot,
 )
 from .job import JobMachine
-from .sets import drop_old_sets, write_set
 from .shards import Shards
 
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     help="What this coordinator is called, however often it is started: it need not wait for its earlier life's lease.",
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
-@click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
 @click.option(
     "--run-folder",
@@ -134,7 +134,7 @@ def _run(
     with ExitStack() as stack:
         registry = open_registry(registry_url, clock)
         stack.callback(registry.close)
-        _wait_for(registry, job.name, patience, clock)
+        _wait_for(registry, job.name, patience, clock, interrupted)
         owner = name or f"{socket.gethostname()}:{os.getpid()}"
         leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
         if leadership is None:
@@ -163,7 +163,7 @@ def _run(
     return 0 if state is State.DONE else 1
 
 
-def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock) -> None:
+def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event) -> None:
     """Wait for a registry that was started beside this process, and may come up later."""
     until_s = clock.now() + patience_s
     while True:
@@ -171,6 +171,6 @@ def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock) -> 
             registry.holder(job)
             return
         except Unreachable as error:
-            if clock.now() >= until_s:
+            if clock.now() >= until_s or interrupted.is_set():
                 raise
             announce(f"{error}; waiting for it, for up to {patience_s:g} s")

@@ -36,6 +36,7 @@ class Continuation:
             "nominal_length": self._opening.nominal_length,
             "shard_epoch": shard_epoch,
             "layout": self._opening.layout.digest(),
+            "boxes": self._opening.layout.rows(),  # so that the set can be read without the model's code
         }
 
     def begin(self, set_id: str, state: dict[str, Any]) -> None:

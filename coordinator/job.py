@@ -9,100 +9,19 @@ Every method that takes an event first does what the event says, then `_advance`
 
 from __future__ import annotations
 
-from typing import Any
-
 from dbelief.errors import Refused
-from dbelief.job import Job
 from dbelief.layout import Layout
-from dbelief.placement import Place, Placement
+from dbelief.placement import Place
 from dbelief.work import Lease
 
-from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Note, Restore
-from .closing import Ending
-from .continuation import Continuation
-from .members import Member, Members
-from .opening import Opening
-from .patience import Patience
-from .recovery import Recovery
-from .states import Closing, Evaluate, Shape, State, Stop, Told, Work
-from .training import Training
+from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore
+from .members import Member
+from .standing import Standing
+from .states import Closing, Evaluate, State, Stop, Told, Work
 
 
-class JobMachine:
-    """The job.
-
-    Parameters
-    ----------
-    job
-        The job file.
-    shape
-        Sizes of its data sets; zeros where it has no data.
-    resume
-        Id, shards' ledgers aside, of the snapshot set to go on from, with the state that set.json holds.
-    first_shard_epoch
-        Lowest shard epoch that may be given out: one above all that registry and set know.
-
-    Raises
-    ------
-    Mistake
-        Where the set to go on from was made of other data.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        shape: Shape,
-        resume: tuple[str, dict[str, Any]] | None = None,
-        first_shard_epoch: int = 1,
-    ) -> None:
-        self.job = job
-        self.shape = shape
-        self.state = State.EMPTY
-        self.reason = ""
-        self.actions: list[Action] = []
-        self.members = Members(job.deadlines.beat_s, job.shards)
-        self.training = Training(job, shape)
-        self.total = self.training.total
-        self.leases = self.training.leases
-        self.progress = self.training.progress
-        self.opening = Opening(job.shards, resume[1] if resume else None)
-        self.ending = Ending(shape, self.progress, self.training.evaluations)
-        self.continuation = Continuation(self.opening, self.members, self.training)
-        self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
-        self.patience = Patience(self.members, job.deadlines.join_s, job.shards, job.replicas, resume is not None)
-        self.shard_epoch = first_shard_epoch
-        self.died: list[str] = []
-        self.commit_due = True
-        self.finished = False
-        self.resumes = resume is not None
-        self._resume = resume
-        if resume is not None:
-            self.continuation.begin(*resume)
-
-    @property
-    def layout(self) -> Layout | None:
-        """The model's layout, once a replica told it."""
-        return self.opening.layout
-
-    @property
-    def placement(self) -> Placement | None:
-        """Where segments live, once all shards are there."""
-        return self.opening.placement
-
-    @property
-    def pushes_twice(self) -> int:
-        """How many pushes were trained twice because of deaths."""
-        return self.training.pushes_twice
-
-    @property
-    def members_lost(self) -> int:
-        """How many lives of members ended without a goodbye."""
-        return len(self.died)
-
-    @property
-    def best_at_end(self) -> str:
-        """The named vector that is the job's result."""
-        return self.ending.vector
+class JobMachine(Standing):
+    """The job; see `Standing` for what it is made of."""
 
     # -- joining and beating -----------------------------------------------------------------------------
 
@@ -321,17 +240,6 @@ class JobMachine:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    @property
-    def over(self) -> bool:
-        """Done or failed."""
-        return self.state in (State.DONE, State.FAILED)
-
-    def close(self, reason: str, evaluate: bool = True) -> None:
-        """End as planned: finish what is leased, evaluate, snapshot, export."""
-        if self.state is State.READY:
-            self.ending.evaluate = evaluate
-            self._become(State.CLOSING, reason)
-
     def stop(self, reason: str, now_s: float) -> None:
         """Somebody asked for the end: like `close`, without a last evaluation."""
         if self.state is State.READY:
@@ -339,12 +247,6 @@ class JobMachine:
             self._advance(now_s)
         elif self.state in (State.EMPTY, State.INITIALISING):
             self.fail(f"{reason}, before training began")
-
-    def fail(self, reason: str) -> None:
-        """End now, with a reason."""
-        if not self.over:
-            self._become(State.FAILED, reason)
-            self.actions.append(Finish())
 
     def exported(self, now_s: float) -> None:
         """The model is written."""
@@ -364,10 +266,6 @@ class JobMachine:
         given_up = self.patience.ends(self.state, self.training.begins_in_lockstep, not (writes or self.over), now_s)
         if given_up:
             self.fail(given_up)
-
-    def waiting_for(self) -> str:
-        """What a job that does not train waits for."""
-        return self.patience.waiting_for(self.state, self.training.begins_in_lockstep)
 
     def _advance_empty(self) -> None:
         shards = self.members.alive("shard")
@@ -396,34 +294,3 @@ class JobMachine:
             elif self.ending.step is Closing.DONE:
                 self._become(State.DONE, self.reason)
                 self.actions.append(Finish())
-
-    def set_state(self) -> dict[str, Any]:
-        """What set.json holds beside the shards' manifests; taken when all shards have written theirs."""
-        return self.continuation.state(self.shard_epoch)
-
-    # -- telling -----------------------------------------------------------------------------------------
-
-    def _become(self, state: State, reason: str) -> None:
-        self.state = state
-        self.reason = reason or self.reason
-        self._note("state", state=state.value, reason=reason)
-
-    def _note(self, event: str, **fields: Any) -> None:
-        self.commit_due = self.commit_due or event != "progress"
-        self.actions.append(Note(event, fields))
-
-    def _note_progress(self) -> None:
-        p = self.progress
-        self._note(
-            "progress",
-            samples=p.samples,
-            epoch=self.epoch,
-            loss=p.loss,
-            staleness=p.staleness,
-            members=len(self.members.alive("replica", "client")),
-        )
-
-    @property
-    def epoch(self) -> float:
-        """Samples trained over the size of the training set."""
-        return self.progress.samples / self.shape.train if self.shape.train else 0.0

@@ -48,6 +48,7 @@ class Recovery:
         self._training = training
         self.holders: dict[int, int] = {}
         self._postponed: list[Action] = []
+        self._coming: dict[int, tuple[int, int]] = {}  # by shard: epoch and life that it is being brought back in
 
     def begin(self) -> None:
         """The shards that have joined are given segments."""
@@ -65,9 +66,12 @@ class Recovery:
         self.set_id = set_id
         self.best = self._training.progress.best
 
-    def is_away(self, number: int) -> bool:
-        """Whether a shard is known to be dead, or not loaded yet."""
-        return number in self.away
+    def is_away(self, place: Place) -> bool:
+        """Whether the life at this place is known to be over."""
+        if place.shard not in self.away:
+            return False
+        epoch, incarnation = self._coming.get(place.shard, (0, 0))
+        return epoch != place.shard_epoch or self._members.find("shard", place.shard, incarnation) is None
 
     def gone(self, number: int) -> None:
         """A shard that held segments is dead."""
@@ -82,6 +86,7 @@ class Recovery:
         assert placement is not None
         old = next(place for place in placement.places if place.shard == member.number)
         self.away.add(member.number)
+        self._coming[member.number] = shard_epoch, member.incarnation
         return Revive(
             replace(old, address=member.address, shard_epoch=shard_epoch),
             member.incarnation,

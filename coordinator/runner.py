@@ -169,6 +169,7 @@ class Runner:
         metrics.samples_total.inc(max(0, progress.samples - (metrics.value("samples_total") or 0)))
         metrics.members_lost_total.inc(machine.members_lost - (metrics.value("members_lost_total") or 0))
         metrics.pushes_twice_total.inc(max(0, machine.pushes_twice - (metrics.value("pushes_twice_total") or 0)))
+        metrics.pushes_lost_total.inc(max(0, progress.lost - (metrics.value("pushes_lost_total") or 0)))
         if progress.last is not None:
             metrics.validation_loss.set(progress.last.loss)
             if progress.last.accuracy is not None:

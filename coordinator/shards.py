@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from dbelief.errors import Unreachable
 from dbelief.job import Job
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS
@@ -35,7 +36,7 @@ class Shards:
     leader_epoch
         Gives the epoch of this coordinator's leadership, which may rise.
     away
-        Whether a shard is known to be dead: then nobody waits for its answer.
+        Whether the life at a place is known to be over: then nobody waits for its answer.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Shards:
         Where the shards are.
     """
 
-    def __init__(self, job: Job, leader_epoch: Callable[[], int], away: Callable[[int], bool]) -> None:
+    def __init__(self, job: Job, leader_epoch: Callable[[], int], away: Callable[[Place], bool]) -> None:
         self.name = job.name
         self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
@@ -90,8 +91,9 @@ class Shards:
                 try:
                     return call.result(timeout=_LOOK_S)
                 except grpc.FutureTimeoutError:
-                    if self._away(place.shard):
+                    if self._away(place):
                         call.cancel()
+                        raise Unreachable(f"shard {place.shard} at {place.address}: is dead") from None
 
     def assign(self, placement: Placement) -> None:
         """Give every shard its segments, its rule and its life."""

@@ -12,9 +12,9 @@ from dbelief.data import load
 from dbelief.errors import Mistake
 from dbelief.job import Job
 from dbelief.report.folder import prepare_folder
+from dbelief.sets import newest_count, newest_set, set_aside
 
 from .job import JobMachine
-from .sets import newest_count, newest_set, set_aside
 from .states import Shape
 from .takeover import begun, take_over, unfinished
 

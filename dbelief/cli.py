@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -44,7 +45,7 @@ def main(wanted: bool) -> None:
 @main.command("train")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--resume", is_flag=True, help="Go on from the newest complete snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
 def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool) -> None:
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
@@ -64,6 +65,24 @@ def evaluate_command(run: Path, split: str) -> None:
 
     with exits_cleanly():
         print(json.dumps(evaluate_run(run, split)))
+
+
+@main.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: the job's name, here.")
+@click.option(
+    "--vector",
+    metavar="NAME",
+    help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
+    "default: the job's result.",
+)
+def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
+    """Write a run's model as a file: as it ended, or of its newest snapshot set where it did not."""
+    from dbelief.model_file import export_run
+
+    with exits_cleanly():
+        print(export_run(run, form, output, vector))
 
 
 @main.command("status")

@@ -11,6 +11,7 @@ DbeliefError
     │   └── Full         there is no place now; one may become free
     ├── Unreachable      a peer did not answer within its deadline
     ├── NotFinite        a gradient holds NaN or infinity
+    ├── NotWritten       a file that could not be written: the disk is full, say
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
     │   └── Torn         a file of it is missing or damaged: an older one may be whole
     └── Interrupted      somebody pressed Ctrl-C: exit code 130
@@ -66,6 +67,10 @@ class Unreachable(Failure):
 
 class NotFinite(Failure):
     """A gradient holds NaN or infinity; the message names the tensor."""
+
+
+class NotWritten(Failure):
+    """A file could not be written, for the disk is full, say; what had its name stays as it was."""
 
 
 class SnapshotError(Failure):

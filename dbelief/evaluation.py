@@ -33,7 +33,10 @@ def evaluate(
         if isinstance(model, Evaluates):
             loss, hits = model.evaluate(views, batch)
             loss_sum += loss
-            right += hits
+            if hits is None:
+                tells = False
+            else:
+                right += hits
         else:
             if scratch is None:
                 scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))

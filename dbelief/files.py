@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from dbelief.errors import Failure
+from dbelief.errors import NotWritten
 
 
 @contextmanager
@@ -17,8 +17,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     Raises
     ------
-    Failure
-        Where it cannot be written: the disk is full, say. What has that name already stays as it was.
+    NotWritten
+        Where the disk is full, say; names the file. What has that name already stays as it was.
     """
     temporary = path.with_suffix(".writing")
     try:
@@ -29,7 +29,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary.rename(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise Failure(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise NotWritten(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

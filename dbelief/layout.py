@@ -167,8 +167,18 @@ class Layout:
 
     def digest(self) -> str:
         """Hash by which replicas agree that they mean the same vector, 64 hexadecimal digits."""
-        rows = [[b.name, b.shape, b.rank, b.start, b.stop] for b in self.boxes]
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.rows()).encode()).hexdigest()
+
+    def rows(self) -> list[list[Any]]:
+        """The boxes as plain values that JSON holds; `from_rows` reads them."""
+        return [[b.name, b.shape, b.rank, b.start, b.stop] for b in self.boxes]
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Layout:
+        """The layout that gave these rows."""
+        return cls(
+            tuple(Box(name, tuple(shape), rank, tuple(start), tuple(stop)) for name, shape, rank, start, stop in rows)
+        )
 
 
 @dataclass(frozen=True)

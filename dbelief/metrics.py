@@ -58,7 +58,6 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         Row(
             "duplicates_total", "counter", "segments", "segments of pushes that came again, and were not applied again"
         ),
-        Row("lost_total", "counter", "segments", "segments of acknowledged pushes that died with a former life"),
         Row("segments", "gauge", "segments", "segments kept by this shard"),
         Row("parameters", "gauge", "parameters", "parameters kept by this shard"),
         Row("snapshot_seconds", "histogram", "seconds", "writing one snapshot", buckets=_SNAPSHOT_S),
@@ -76,6 +75,7 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         Row("members", "gauge", "processes", "members of the job", {"role": ("ps", "worker")}),
         Row("members_lost_total", "counter", "processes", "members that died or fell silent"),
         Row("pushes_twice_total", "counter", "pushes", "pushes trained twice because of deaths"),
+        Row("pushes_lost_total", "counter", "pushes", "pushes that died with a shard, which came back without them"),
         Row("leases_outstanding", "gauge", "leases", "ranges of samples handed out and not done"),
         Row("samples_total", "counter", "samples", "samples done"),
         Row("epoch", "gauge", "epochs", "passes over the training data, with its fraction"),
@@ -106,7 +106,6 @@ class Metrics:
     staleness: Histogram
     refused_total: Counter
     duplicates_total: Counter
-    lost_total: Counter
     segments: Gauge
     parameters: Gauge
     snapshot_seconds: Histogram
@@ -118,6 +117,7 @@ class Metrics:
     members: Gauge
     members_lost_total: Counter
     pushes_twice_total: Counter
+    pushes_lost_total: Counter
     leases_outstanding: Gauge
     epoch: Gauge
     validation_loss: Gauge

@@ -25,6 +25,7 @@ from dbelief.sealed import read_sealed, write_sealed
 from dbelief.tensors import DTYPES, Tensor, dtype_name, write_tensors
 
 FORMAT = 2
+_NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
 
 Vectors = Mapping[str, np.dtype[Any]]
 """Names and element types of what a segment holds."""
@@ -36,7 +37,7 @@ class Stored:
 
     Attributes
     ----------
-    version, applied, rounds, ledger
+    version, applied, rounds, lost, ledger
         As in the shard's segment.
     arrays
         Vectors by name, the rule's state among them: (length,) each, valid until the next segment is asked for.
@@ -46,6 +47,7 @@ class Stored:
     version: int
     applied: int
     rounds: int
+    lost: int
     ledger: Mapping[tuple[str, Pusher], int]
     arrays: Mapping[str, np.ndarray]
 
@@ -78,7 +80,7 @@ def write_part(
 
     Raises
     ------
-    Failure
+    NotWritten
         Where a file cannot be written; names it. What had its name stays as it was.
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
@@ -117,6 +119,7 @@ def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str
         "version": segment.version,
         "applied": segment.applied,
         "rounds": segment.rounds,
+        "lost": segment.lost,
         "ledger": [[vector, *pusher, last] for (vector, pusher), last in segment.ledger.items()],
         "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
         "offset": offset,
@@ -130,16 +133,19 @@ def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str
 def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[Span]) -> Iterator[Stored]:
     """Read segments out of a set, in no order that could be relied on.
 
+    All that manifests tell is checked before this returns, the data as it is read.
+
     Raises
     ------
     Torn
-        Where a file is missing or damaged, or the set has another segment table; names the file.
+        Where a file is missing or damaged; names it.
     SnapshotError
-        Where the set is of a newer format, or holds another rule's state.
+        Where the set is of another format, or holds another rule's state or another segment table.
     """
     left = {span.index: span for span in spans}
+    found: list[tuple[Path, dict[str, Any], list[dict[str, Any]]]] = []
     for path, content in _manifests(folder, set_id, job, rule):
-        rows = [row for row in content["segments"] if row["index"] in left]
+        rows = [row for row in content.pop("segments") if row["index"] in left]
         for row in rows:
             span = left.pop(row["index"])
             if (row["start"], row["length"]) != (span.start, span.length):
@@ -147,9 +153,10 @@ def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[S
                     f"{path}: segment {span.index} holds {row['length']} numbers from {row['start']}; the job's "
                     f"table has {span.length} from {span.start}"
                 )
-        yield from _read(folder / content["file"], content, rows)
+        found.append((folder / content["file"], content, rows))
     if left:
         raise Torn(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
+    return (stored for part in found for stored in _read(*part))
 
 
 def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
@@ -192,9 +199,7 @@ def _check_shape(content: dict[str, Any]) -> None:
     """Raise KeyError or TypeError where a manifest is not made as `write_part` makes it."""
     file, numbers = content["file"], [content["bytes"], content["header_crc32"]]
     for row in content["segments"]:
-        numbers += (
-            row[name] for name in ("index", "start", "length", "version", "applied", "rounds", "offset", "crc32")
-        )
+        numbers += (row[name] for name in _NUMBERS)
         for vector, *counts in row["ledger"]:
             replica, incarnation, rank, last = counts
             numbers += (replica, incarnation, rank, last)
@@ -254,4 +259,4 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> Stored:
         at = end
     ledger = {(vector, Pusher(replica, life, rank)): last for vector, replica, life, rank, last in row["ledger"]}
     span = Span(row["index"], row["start"], row["length"])
-    return Stored(span, row["version"], row["applied"], row["rounds"], ledger, arrays)
+    return Stored(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)

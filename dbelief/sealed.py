@@ -17,7 +17,7 @@ def write_sealed(path: Path, form: int, content: Mapping[str, Any]) -> None:
 
     Raises
     ------
-    Failure
+    NotWritten
         Where it cannot be written; names it.
     """
     sealed = {"format": form, **content}

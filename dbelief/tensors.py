@@ -75,7 +75,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
     Raises
     ------
-    Failure
+    NotWritten
         Where the file cannot be written; what has its name already stays as it was.
     """
     with whole_file(path) as file:

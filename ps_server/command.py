@@ -99,7 +99,9 @@ def _run(
         with on_signals() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
-        if member.over and not service.life.stopped.is_set():
+        if member.lost:
+            server.close(0.0)  # what was still pushed into a life that is over would be lost
+        elif member.over and not service.life.stopped.is_set():
             service.life.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
         recorder.write(record, member.id)
         lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost

@@ -67,8 +67,6 @@ class Pushing:
             self._staged.append(part.index)
         if taken.outcome is Outcome.DUPLICATE:
             self._metrics.duplicates_total.inc()
-        if taken.lost:
-            self._metrics.lost_total.inc(taken.lost)
         if taken.outcome is Outcome.APPLIED and not push.assign:
             self._metrics.staleness.observe(taken.staleness)
 

@@ -36,7 +36,7 @@ class Outcome(Enum):
 
 @dataclass
 class Staged:
-    """A gradient that waits for its round."""
+    """A gradient that waits for its round; a copy, so that each member of an open round costs one more "w"."""
 
     gradient: np.ndarray
     samples: int
@@ -236,4 +236,5 @@ class Segment:
         self.filled = dict.fromkeys(self.vectors, self.span.length)
         self.based.clear()
         self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
-        self.applied, self.rounds, self.ledger = stored.applied, stored.rounds, dict(stored.ledger)
+        self.applied, self.rounds, self.lost = stored.applied, stored.rounds, stored.lost
+        self.ledger = dict(stored.ledger)

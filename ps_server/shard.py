@@ -86,6 +86,7 @@ class Shard:
         self.staleness = staleness
         self.ready = False
         self.counters = Counters()
+        self.saving = threading.Lock()  # one set is written at a time
         self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
         self._size = sum(span.length for span in spans)
         self._table = threading.Lock()

@@ -22,21 +22,22 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
 
     Cost: one segment is copied at a time, under its lock and into one buffer, so that each is caught between two
     pushes while training goes on. Of other vectors than "w" a set holds those that are whole in a segment at its
-    beginning.
+    beginning. A call that is repeated while the first still writes waits for it, and writes again.
 
     Raises
     ------
     Refused
         Where initial values are missing.
-    Failure
+    NotWritten
         Where a file cannot be written; names it.
     """
     shard.check_complete()
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [(segment, _arrays(segment)) for _, segment in sorted(shard.segments.items())]
-    table = [(segment.span, {name: a.dtype for name, a in arrays.items()}) for segment, arrays in sources]
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
-    return write_part(folder, number, about, table, _copies(sources))
+    with shard.saving:
+        sources = [(segment, _arrays(segment)) for _, segment in sorted(shard.segments.items())]
+        table = [(segment.span, {name: a.dtype for name, a in arrays.items()}) for segment, arrays in sources]
+        return write_part(folder, number, about, table, _copies(sources))
 
 
 def _arrays(segment: Segment) -> dict[str, np.ndarray]:
@@ -56,23 +57,25 @@ def _copies(sources: Sequence[Source]) -> Iterator[Stored]:
                 copies[name][:] = values
                 at += values.nbytes
             ledger = {key: last for key, last in segment.applied_ledger().items() if key[0] in arrays}
-            version, applied, rounds = segment.version, segment.applied, segment.rounds
-        yield Stored(segment.span, version, applied, rounds, ledger, copies)
+            counts = segment.version, segment.applied, segment.rounds, segment.lost
+        yield Stored(segment.span, *counts, ledger, copies)
 
 
 def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int) -> int:
     """Load the shard's segments from a set, and be ready; returns how many segments.
 
-    Where this fails half-way the shard is empty, and cannot be made ready.
+    A set that its manifests show to be wrong changes nothing. Where reading fails half-way the shard is empty, and
+    cannot be made ready.
 
     Raises
     ------
     Torn, SnapshotError
         As `dbelief.parts.read_parts` does.
     """
-    shard.empty()
     spans = [segment.span for segment in shard.segments.values()]
-    for stored in read_parts(folder, set_id, job, shard.rule.name, spans):
+    segments = read_parts(folder, set_id, job, shard.rule.name, spans)
+    shard.empty()
+    for stored in segments:
         try:
             shard.load(stored, shard_epoch)
         except KeyError as error:

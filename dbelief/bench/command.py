@@ -6,6 +6,8 @@ import json
 
 import click
 
+from dbelief.console import exits_cleanly
+
 
 @click.group("bench")
 def command() -> None:
@@ -35,3 +37,48 @@ def bench_apply(as_json: bool, parameters: int, rounds: int, threads: int) -> No
         print(json.dumps(apply.figures(parameters, rounds, threads, results)))
     else:
         apply.show(parameters, results)
+
+
+_AT_LEAST_1 = click.IntRange(1)
+
+
+@command.command("wire")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of tables.")
+@click.option("--mib", type=_AT_LEAST_1, default=160, show_default=True, help="Size of the vector.")
+@click.option("--rounds", type=_AT_LEAST_1, default=15, show_default=True, help="Interleaved rounds.")
+@click.option("--workers", type=_AT_LEAST_1, default=4, show_default=True, help="Workers that push at the same time.")
+@click.option("--pushes", type=_AT_LEAST_1, default=400, show_default=True, help="Pushes of these, in all.")
+@click.option("--push-mib", type=_AT_LEAST_1, default=16, show_default=True, help="Size of each of these.")
+@click.option("--steps", type=_AT_LEAST_1, default=300, show_default=True, help="Pulls and pushes of the small model.")
+def bench_wire(as_json: bool, mib: int, rounds: int, workers: int, pushes: int, push_mib: int, steps: int) -> None:
+    """Time pull and push between a worker and a shard against a bare socket, a copy and, if it is there, gloo."""
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    with exits_cleanly():
+        from dbelief.bench import wire
+        from dbelief.errors import Interrupted
+
+        try:
+            found = wire.measure(mib, rounds, workers, pushes, push_mib, steps)
+        except KeyboardInterrupt:
+            raise Interrupted("stopped before it was done") from None
+        if as_json:
+            print(json.dumps(found))
+        else:
+            wire.show(found)
+
+
+@command.command("peer", hidden=True)
+@click.argument("kind", type=click.Choice(["socket", "gloo", "pushes"]))
+@click.option("--connect", required=True, metavar="HOST:PORT", help="Where the process that measures listens.")
+def bench_peer(kind: str, connect: str) -> None:
+    """Be the other end of something that `dbelief bench` measures."""
+    from dbelief.rpc.settings import limit_threads, prepare_process
+
+    prepare_process()
+    limit_threads(1)
+    with exits_cleanly():
+        from dbelief.bench import peers
+
+        peers.run(kind, connect)

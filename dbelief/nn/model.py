@@ -69,6 +69,6 @@ class Model(Protocol):
 class Evaluates(Protocol):
     """What a model may have besides, for evaluation on validation and test data."""
 
-    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
-        """Give the SUM of the losses over the batch, and the number of right answers."""
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
+        """Give the SUM of the losses over the batch, and the number of right answers, or None where there are none."""
         ...

@@ -32,7 +32,9 @@ CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.item
 
 _OPENING, _SEGMENT = 1, 2
 _INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _SLOT = range(1, 9)
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = _COUNTED = 0, 2
+_FIXED = {1: 8, 5: 4}
+"""Bytes of the kinds that have always so many."""
 _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -148,8 +150,9 @@ def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
                 parts.append(_part(message, view, value, stop))
             elif kind == _BYTES and number == _OPENING:  # split in two, its halves follow each other
                 begun = (begun or b"") + message[value:stop]
-    except _Malformed as error:
-        raise Refused(f"a message of {len(message)} bytes that cannot be read: {error}") from None
+    except (_Malformed, IndexError) as error:
+        reason = error if isinstance(error, _Malformed) else "it ends within a field"
+        raise Refused(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
     return begun, parts
 
 
@@ -184,37 +187,41 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number and kind of every field in message[at:end], and its value; for bytes where they begin and end."""
+    """Number and kind of every field in message[at:end], and its value; for bytes where they begin and end.
+
+    Whatever reads past `end` is found out when it is done, so that the way there needs no checks.
+    """
     while at < end:
-        tag, at = _read_varint(message, at, end)
+        tag = message[at]
+        at += 1
+        if tag > 0x7F:
+            tag, at = _long(message, at - 1)
         number, kind = tag >> 3, tag & 7
         if not number or tag > _32_BITS:
             raise _Malformed(f"no field has the tag {tag}")
-        if kind == _VARINT:
-            value, at = _read_varint(message, at, end)
-            yield number, kind, value, at
-            continue
-        if kind == _BYTES:
-            length, at = _read_varint(message, at, end)
-        elif kind in (_FIXED32, _FIXED64):
-            length = 4 if kind == _FIXED32 else 8
+        if kind in _FIXED:
+            value = _FIXED[kind]
+        elif kind in _COUNTED:
+            value = message[at]
+            at += 1
+            if value > 0x7F:
+                value, at = _long(message, at - 1)
         else:
             raise _Malformed(f"field {number} is of kind {kind}")
-        if length > end - at:
-            raise _Malformed(f"field {number} of {length} bytes goes past its end")
-        yield number, kind, at, at + length
-        at += length
+        if kind != _VARINT:
+            value, at = at, at + value
+        if at > end:
+            raise _Malformed(f"field {number} goes past its end")
+        yield number, kind, value, at
 
 
-def _read_varint(message: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end:
+def _long(message: bytes, at: int) -> tuple[int, int]:
+    """A varint of any length, and where it ends."""
+    value = 0
+    for shift in range(0, 70, 7):
         byte = message[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _64_BITS, at
-        shift += 7
-        if shift > 63:
-            raise _Malformed("a number of more than 64 bits")
-    raise _Malformed("it ends within a number")
+    raise _Malformed("a number of more than 64 bits")

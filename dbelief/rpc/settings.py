@@ -16,8 +16,6 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 def prepare_process() -> None:
     """Set the allocator and gRPC's switches for bulk transfer. Call it before anything imports grpc.
 
-    * glibc returns large blocks to the kernel at every free, so that each message pays for page faults and zeroing;
-      high thresholds and one arena keep the blocks. Resident memory then stays at its high-water mark.
     * The event engine adds thread hops per message; without it a unary call takes half the time.
     * gRPC's own log lines (a peer went away) would stand beside our own named ones.
     * The first process of a container is deaf to a signal that it has no handler for; a command is to end by SIGTERM
@@ -25,18 +23,29 @@ def prepare_process() -> None:
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
-    if sys.platform == "linux":
-        try:
-            mallopt = ctypes.CDLL(None).mallopt
-        except (OSError, AttributeError):  # another libc
-            pass
-        else:
-            mallopt(_M_ARENA_MAX, 1)
-            mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-            mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
-            mallopt(_M_TOP_PAD, 16 << 20)
+    keep_blocks()
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def keep_blocks() -> None:
+    """Have the allocator keep large blocks; where there is no glibc, nothing happens.
+
+    * glibc returns large blocks to the kernel at every free, so that each message pays for page faults and zeroing.
+      A message has at most 1 MiB: what is smaller than 32 MiB comes from the heap and stays there, up to 64 MiB, for
+      the next one. Vectors are larger, and theirs goes back when they do.
+    * Threads of gRPC's free what others made: with one arena a block that is free is free for all of them.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another libc
+        return
+    mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+    mallopt(_M_TOP_PAD, 4 << 20)
 
 
 def limit_threads(threads: int) -> None:

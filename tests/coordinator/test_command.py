@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ class Starting(MemoryRegistry):
 
 def test_a_registry_that_starts_later_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    module._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock)
+    module._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock, threading.Event())
     said = capsys.readouterr().err.splitlines()
     assert said == ["registry redis://registry:6379 does not answer; waiting for it, for up to 60 s"] * 2
 
@@ -38,8 +39,16 @@ def test_a_registry_that_never_comes_up_is_named() -> None:
     clock = ManualClock()
     began_s = clock.now()
     with pytest.raises(Unreachable, match="redis://registry:6379 does not answer"):
-        module._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock)
+        module._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock, threading.Event())
     assert clock.now() - began_s == 60.0
+
+
+def test_a_wait_for_the_registry_can_be_broken_off() -> None:
+    clock, interrupted = ManualClock(), threading.Event()
+    interrupted.set()
+    with pytest.raises(Unreachable):
+        module._wait_for(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
+    assert clock.now() == 3.0
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.sets import write_set
 from coordinator.start import make_machine
 from coordinator.states import Shape
 from dbelief.errors import Mistake
 from dbelief.job import Job
 from dbelief.parts import write_part
+from dbelief.sets import write_set
 
 MakeJob = Callable[..., Job]
 

@@ -284,7 +284,8 @@ class World:
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
                 ledger = segment.applied_ledger()
-                rows[index] = Stored(segment.span, segment.version, segment.applied, segment.rounds, ledger, vectors)
+                counts = segment.version, segment.applied, segment.rounds, segment.lost
+                rows[index] = Stored(segment.span, *counts, ledger, vectors)
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)

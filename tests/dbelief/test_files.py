@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import Failure
+from dbelief.errors import NotWritten
 from dbelief.files import whole_file
 
 
@@ -49,7 +49,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(size: int, tmp_path: Pat
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"before")
     reason = rf"^{path}: cannot be written: {os.strerror(errno.EFBIG)}$"
-    with files_end_at(size), pytest.raises(Failure, match=reason), whole_file(path) as file:
+    with files_end_at(size), pytest.raises(NotWritten, match=reason), whole_file(path) as file:
         file.writelines([bytes(10_000)] * 20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {path.name: b"before"}
 
@@ -61,12 +61,12 @@ def test_a_disk_that_fails_only_when_it_must_be_safe_is_a_failure_too(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(Failure, match="No space left on device"), whole_file(tmp_path / "set.json") as file:
+    with pytest.raises(NotWritten, match="No space left on device"), whole_file(tmp_path / "set.json") as file:
         file.write(b"{}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     reason = r"nowhere/set\.json: cannot be written: No such file"
-    with pytest.raises(Failure, match=reason), whole_file(tmp_path / "nowhere" / "set.json"):
+    with pytest.raises(NotWritten, match=reason), whole_file(tmp_path / "nowhere" / "set.json"):
         pass

@@ -35,7 +35,7 @@ def stored(span: Span) -> Stored:
     if span.index % 2:
         del arrays["best.0"]
     ledger = {("w", Pusher(1, 11)): span.index, ("w", Pusher(2, 12, 3)): 1 << 40}
-    return Stored(span, (1 << 40) + span.index, 5 * span.index, 2, ledger, arrays)
+    return Stored(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays)
 
 
 def write(folder: Path, number: int, spans: Iterable[Span], **about: Any) -> Path:

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ("ps_server", "worker", "coordinator")
-COMMANDS = {"ps", "worker", "coordinator", "train", "evaluate", "job"}
+COMMANDS = {"ps", "worker", "coordinator", "train", "status", "evaluate", "export", "job"}
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel({!r}))"
 IMPORT_ALL = """
 import importlib, pkgutil, sys, dbelief

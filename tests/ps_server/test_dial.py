@@ -36,7 +36,7 @@ def members(subject: Any, epoch: int, *replicas: int) -> int:
 def load(shard: Shard, before: Shard) -> None:
     """Put a shard back as another is now, in a second life."""
     for segment in before.segments.values():
-        books = segment.version, segment.applied, segment.rounds, segment.applied_ledger()
+        books = segment.version, segment.applied, segment.rounds, segment.lost, segment.applied_ledger()
         shard.load(Stored(segment.span, *books, dict(segment.vectors)), 2)
 
 

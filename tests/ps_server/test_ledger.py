@@ -91,7 +91,7 @@ def reborn(make: Make, applied: int) -> Any:
     subject = make()
     for segment in subject.shard.segments.values():
         values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
-        subject.shard.load(Stored(segment.span, applied, applied, 0, {(PARAMETERS, A): applied}, values), 0)
+        subject.shard.load(Stored(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
     return subject
 
 

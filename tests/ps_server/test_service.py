@@ -21,6 +21,7 @@ from dbelief.rpc.channel import open_channel
 from dbelief.rpc.convert import push_to_wire
 from dbelief.rpc.serving import Server
 from ps_server.service import ShardService
+from tests.dbelief.test_files import files_end_at
 from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
 
 pytestmark = pytest.mark.processes
@@ -168,6 +169,15 @@ def test_stats_count_segments(job: Job) -> None:
     assert rows == {0: ("w", 1, 1), 1: ("w", 1, 1)}
 
 
+def test_a_full_disk_is_one_line_that_names_the_file(job: Job, tmp_path: Path) -> None:
+    request = wire.SnapshotRequest(command=job.command(), job="digits", folder=str(tmp_path), set="s")
+    with files_end_at(500):
+        code, reason = status(lambda: job.stubs[1].Snapshot(request))
+    assert code is grpc.StatusCode.INTERNAL
+    assert reason == f"job 'digits', shard 1: {tmp_path}/shard-1.safetensors: cannot be written: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
     folder = str(tmp_path)
     client, values = job.client(A), job.full(1.0)
@@ -190,6 +200,7 @@ def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
     )
     assert code is grpc.StatusCode.DATA_LOSS
     assert "shard-0.json: belongs to job digits" in details
+    np.testing.assert_array_equal(job.read(), -2 * values)
 
 
 # -- the dial ------------------------------------------------------------------------------------------------
@@ -249,7 +260,7 @@ def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callab
         shard = service.life.loaded()
         for segment in shard.segments.values():
             w = np.full(segment.span.length, 5.0, np.float32)
-            shard.load(Stored(segment.span, 3, 3, 3, {}, {"w": w}), number + 5)
+            shard.load(Stored(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
     out = job.full(np.nan)
     job.client(A).pull(out, job.held(), clock=9)
     np.testing.assert_array_equal(out, job.full(5.0))

@@ -184,6 +184,21 @@ def test_named_vectors_are_kept_beside_and_leave_the_version_alone(make: Make) -
     assert subject.shard.versions() == [1, 1, 1]
 
 
+def test_a_named_vector_is_read_where_all_of_it_was_written(make: Make) -> None:
+    """Else whoever exports or evaluates it would take zeros for numbers."""
+    subject = make((5, 3, 4))
+    push = Push(A, 1, vector="best.0", assign=True)
+    subject.send(push, subject.full(7.0), [0])
+    subject.shard.push(push, 1, np.full(2, 7.0, np.float32))
+    np.testing.assert_array_equal(np.frombuffer(subject.shard.pull("best.0", 0)[1] or b"", np.float32), np.full(5, 7.0))
+    for index in (1, 2):
+        with pytest.raises(Refused, match=rf"segment {index}: no vector 'best\.0' yet"):
+            subject.shard.pull("best.0", index)
+    subject.shard.push(Push(A, 2, vector="best.0", assign=True), 1, np.full(1, 7.0, np.float32), offset=2)
+    subject.send(push, subject.full(7.0), [2])
+    np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
+
+
 def test_an_answer_is_a_copy(make: Make) -> None:
     subject = make((4,))
     data = subject.shard.pull(PARAMETERS, 0)[1]

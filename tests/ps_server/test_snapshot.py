@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.errors import Refused, Torn
+from dbelief.errors import NotWritten, Refused, Torn
 from dbelief.layout import cut, place
 from dbelief.optim import RULES, make_rule
 from dbelief.optim.momentum import Momentum
-from dbelief.parts import read_parts
+from dbelief.parts import check_parts, read_parts
 from dbelief.pushes import Push, Pusher
 from dbelief.sealed import seal
 from ps_server import snapshot
@@ -302,3 +302,28 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
             for name, values in one.arrays.items():
                 assert name == "w" or set(values.tolist()) == {float(name.removeprefix("best."))}
             assert {vector for vector, _ in one.ledger} <= set(one.arrays)
+
+
+def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
+    make: Make, tmp_path: Path, eager_threads: None
+) -> None:
+    subject = make((300,) * 40)
+    go, errors = threading.Barrier(3), []
+
+    def write() -> None:
+        go.wait(5)
+        try:
+            snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
+        except NotWritten as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    go.wait(5)
+    for _ in range(20):
+        subject.push(A, 1.0)
+    for thread in threads:
+        thread.join(10)
+    assert errors == []
+    check_parts(tmp_path, "set", "job", "sgd", 40)

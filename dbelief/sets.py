@@ -25,7 +25,7 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
 
     Raises
     ------
-    Failure
+    NotWritten
         Where set.json cannot be written; the set is not complete then.
     """
     write_sealed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.sets import drop_old_sets, newest_count, newest_set, set_aside, sets_in, write_set
 from coordinator.snapshots import Snapshots
 from dbelief.errors import Mistake, SnapshotError, Torn
 from dbelief.layout import Span
 from dbelief.sealed import seal
+from dbelief.sets import drop_old_sets, newest_count, newest_set, set_aside, sets_in, write_set
 from tests.dbelief.test_parts import write
 
 SPANS = (Span(0, 0, 7), Span(1, 7, 7))

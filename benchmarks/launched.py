@@ -1,0 +1,148 @@
+"""A run of `dbelief` seen from outside: what it has trained, which processes it is made of, and whether all ended.
+
+Processes are known by a mark in their environment, which every one of them inherits, and by their command lines; so
+nothing of another run on the same machine is ever touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dbelief.data import load
+from dbelief.errors import DataError
+from dbelief.job import load_job
+from dbelief.report.events import read_events
+
+T = TypeVar("T")
+
+MARK = "DBELIEF_BENCHMARK_RUN"
+COMMAND = [sys.executable, "-P", "-m", "dbelief"]
+END_S = 10.0
+"""How long the last of a run's processes may take to end."""
+
+
+def wait_for(look: Callable[[], T | None], what: str, deadline_s: float) -> T:
+    """Look until there is something.
+
+    Raises
+    ------
+    TimeoutError
+        Naming what was waited for.
+    """
+    until_s = time.monotonic() + deadline_s
+    while (found := look()) is None:
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"waited {deadline_s:g} s for {what}")
+        time.sleep(0.05)
+    return found
+
+
+def total_samples(job: Path, fields: dict[str, str]) -> int:
+    """How many samples the job trains on, over all epochs."""
+    loaded = load_job(job, fields)
+    train = load(loaded.data, loaded.folder).train
+    if train is None or loaded.limits.epochs is None:
+        raise SystemExit(f"{job}: wanted a job with training data and limits.epochs")
+    return int(len(train) * loaded.limits.epochs)
+
+
+class Run:
+    """One run in a folder of its own, whose processes are started by `start`.
+
+    Attributes
+    ----------
+    folder
+        Where it runs; the job's run folder is `run`.
+    temporary
+        Its processes' temporary folder.
+    """
+
+    def __init__(self, folder: Path, job: str) -> None:
+        self.folder = folder
+        self.run = folder / job
+        self.temporary = folder / "t"
+        self.temporary.mkdir()
+        self.mark = uuid.uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start one `dbelief` command; its output goes to a file of this name."""
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary)}
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [*prefix, *COMMAND, *arguments],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.started.append(process)
+        return process
+
+    def samples(self) -> int:
+        """Samples trained so far."""
+        try:
+            events = read_events(self.run / "events.jsonl")
+            return int(max(event["samples"] for event in events if event["event"] == "progress"))
+        except (DataError, OSError, ValueError):
+            return 0  # not there yet
+
+    def summary(self) -> dict[str, Any]:
+        """What the run says of itself at its end; empty where it says nothing."""
+        try:
+            summary: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return summary
+
+    def processes(self) -> dict[int, list[str]]:
+        """Command lines of its processes that live, by pid."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+            except OSError:
+                continue  # it ended while we looked, or belongs to another user
+        return found
+
+    def members(self) -> dict[str, list[tuple[int, str]]]:
+        """Pid and name of the processes that live, by role."""
+        roles: dict[str, list[tuple[int, str]]] = {"worker": [], "shard": [], "coordinator": [], "registry": []}
+        for pid, words in sorted(self.processes().items()):
+            if "valkey-server" in Path(words[0]).name:
+                roles["registry"].append((pid, "registry"))
+            elif "dbelief" in words:
+                word = words[words.index("dbelief") + 1]
+                number = words[words.index("--number") + 1] if "--number" in words else ""
+                role = {"ps": "shard", "worker": "worker", "coordinator": "coordinator"}.get(word)
+                if role is not None:
+                    roles[role].append((pid, f"{word}-{number}" if number else word))
+        return roles
+
+    def output(self, name: str) -> list[str]:
+        """Lines that a command has written so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+
+    def end(self) -> list[str]:
+        """Whatever is still there after a while is named, and killed."""
+        until_s = time.monotonic() + END_S
+        while (left := self.processes()) and time.monotonic() < until_s:
+            for process in self.started:
+                process.poll()
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        for process in self.started:
+            process.wait()
+        return [" ".join(words) for words in left.values()]

@@ -1,0 +1,174 @@
+"""Real shards without a job: `dbelief ps` processes, and just enough of a coordinator for them to join."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dbelief.errors import Failure, Unreachable
+from dbelief.layout import cut, nominal_length, place
+from dbelief.placement import Place, Placement
+from dbelief.processes import Child, end_all
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import coordination_pb2 as coordination
+from dbelief.rpc import coordination_pb2_grpc as coordination_stubs
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.convert import spans_to_wire
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.serving import Server
+
+JOB = "bench"
+START_S = 60.0
+"""How long the shards may take to come up."""
+CALL_S = 60.0
+BEAT_S = 20.0
+
+
+class _Front(coordination_stubs.CoordinatorServicer):
+    """Lets shards join, and says that all is well."""
+
+    def __init__(self) -> None:
+        self.joined: dict[int, str] = {}
+        self.changed = threading.Condition()
+
+    def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
+        """Tell which job it is."""
+        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY)
+
+    def Join(self, request: coordination.JoinRequest, context: Any) -> coordination.JoinReply:
+        """Give the number that is wished for."""
+        with self.changed:
+            self.joined[request.wish] = request.address
+            self.changed.notify_all()
+        return coordination.JoinReply(id=request.wish, incarnation=request.wish + 1, leader_epoch=1, beat_s=BEAT_S)
+
+    def Beat(self, request: coordination.BeatRequest, context: Any) -> coordination.BeatReply:
+        """Tell that the job trains."""
+        return coordination.BeatReply(state=coordination.STATE_READY, member=True)
+
+
+class Shards:
+    """`count` shard processes that hold `size` parameters by a rule, cut as a job cuts them, all 0 at first.
+
+    Parameters
+    ----------
+    folder
+        For their logs.
+
+    Raises
+    ------
+    Failure
+        One of them does not come up; with its last words.
+    """
+
+    def __init__(
+        self, folder: Path, size: int, count: int = 1, rule: str = "adagrad", options: Mapping[str, float] | None = None
+    ) -> None:
+        self.spans = tuple(cut([(0, size)], nominal_length(size, count)))
+        self.rule = rule, dict(options or {})
+        self._commands = itertools.count(1)
+        self._stubs: list[stubs.ParametersStub] = []
+        with ExitStack() as stack:
+            front = _Front()  # type: ignore[abstract]
+            server = Server("127.0.0.1:0", lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it))
+            stack.callback(server.close)
+            self.children = [
+                Child(
+                    f"ps-{number}",
+                    ["ps", "--coordinator", server.address, "--number", str(number)],
+                    folder / f"ps-{number}-of-{size}.log",
+                )
+                for number in range(count)
+            ]
+            stack.callback(end_all, self.children)
+            for child in self.children:
+                child.start()
+            self._await(front)
+            runs = place(self.spans, count)
+            self.placement = Placement(
+                1, self.spans, tuple(Place(number, front.joined[number], 1, *runs[number]) for number in range(count))
+            )
+            for where in self.placement.places:
+                channel = stack.enter_context(open_channel(where.address))
+                self._stubs.append(stubs.ParametersStub(channel))
+            self._fill(size)
+            self._stack = stack.pop_all()
+
+    def _await(self, front: _Front) -> None:
+        def ended() -> list[Child]:
+            return [child for child in self.children if child.code is not None]
+
+        with front.changed:
+            for _ in range(int(START_S / 0.1)):
+                if len(front.joined) == len(self.children):
+                    return
+                if dead := ended():
+                    raise Failure(f"no shard to measure: {dead[0].fate()}")
+                front.changed.wait(0.1)
+        raise Unreachable(f"{len(front.joined)} of {len(self.children)} shards joined within {START_S:g} s")
+
+    def _configure(self, number: int, **fields: Any) -> None:
+        command = wire.Command(leader_epoch=1, id=next(self._commands))
+        with named_errors(f"shard {number}"):
+            self._stubs[number].Configure(wire.ConfigureRequest(command=command, **fields), timeout=CALL_S)
+
+    def _fill(self, size: int) -> None:
+        """Give the shards their segments and initial values."""
+        rule = segments.Rule(name=self.rule[0], options=self.rule[1])
+        for where in self.placement.places:
+            assignment = wire.Assignment(segments=spans_to_wire(self.placement.run(where)), rule=rule)
+            self._configure(where.shard, job=JOB, shard_epoch=1, assignment=assignment)
+        first = Pusher(0, 1)
+        client = self.client(first)
+        try:
+            client.push(np.zeros(size, np.float32), np.zeros(len(self.spans), np.int64), Push(first, 1, assign=True))
+        finally:
+            client.close()
+        for where in self.placement.places:
+            self._configure(where.shard, ready=True)
+
+    def client(self, pusher: Pusher | None) -> ShardedParameters:
+        """A client as a worker has one; close it."""
+        return ShardedParameters(JOB, self.placement, self.rule, pusher, CALL_S)
+
+    def cpu_s(self) -> float:
+        """Seconds of processor time that the shards have used, all threads, user and system."""
+        total = 0.0
+        for child in self.children:
+            assert child.process is not None
+            fields = Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return total
+
+    def resident_mib(self) -> float:
+        """Memory of the largest shard, at its highest, in MiB."""
+        highest = 0
+        for child in self.children:
+            assert child.process is not None
+            status = Path(f"/proc/{child.process.pid}/status").read_text()
+            highest = max(highest, int(status.partition("VmHWM:")[2].split()[0]))
+        return highest / 1024
+
+    def __enter__(self) -> Self:
+        """The shards."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End them."""
+        with self._stack:
+            if error is None:
+                for where in self.placement.places:
+                    self._configure(where.shard, stop=True)

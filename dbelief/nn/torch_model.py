@@ -1,0 +1,130 @@
+"""A torch module and its loss as a model of a job.
+
+    # digits.py, and in the job file  model: {python: "digits.py:model"}
+    def model():
+        return TorchModel(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), nn.CrossEntropyLoss())
+
+The module's parameters are no tensors of its own: before each pass they are pointed at the job's flat vector, and
+their gradients at the vector that is pushed. Nothing is copied but what autograd copies itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dbelief.errors import ModelError
+
+from .model import Array, Batch
+
+
+class TorchModel:
+    """A torch module and a loss (`Model` and `Evaluates`). For one thread at a time.
+
+    Parameters
+    ----------
+    build
+        Gives a new module at each call: a class, or a function. Its parameters are float32, and all of them trained.
+    loss
+        Called with the module's outputs and the batch's targets; gives the mean loss over the batch.
+
+    Raises
+    ------
+    ModelError
+        torch is not installed, `build` gives no module, or the module has what cannot be trained by many: see `_check`.
+    """
+
+    def __init__(self, build: Callable[[], Any], loss: Callable[[Any, Any], Any]) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise ModelError(f"TorchModel needs torch: pip install 'dbelief[torch]' ({error})") from error
+        if isinstance(build, torch.nn.Module):
+            raise ModelError("TorchModel takes what makes the module, a class or a function, not the module itself")
+        self._torch = torch
+        self._build = build
+        self._loss = loss
+        self._module = self._made(0)
+        _check(self._module)
+
+    def _made(self, seed: int) -> Any:
+        """A new module whose random values come from a seed; torch's own generator stays as it was."""
+        with self._torch.random.fork_rng(devices=[]):
+            self._torch.manual_seed(seed)
+            module = self._build()
+        if not isinstance(module, self._torch.nn.Module):
+            raise ModelError(f"TorchModel: what builds the module gave a {type(module).__name__}")
+        return module
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Initial values as the module draws them, by torch's names; the same rng and torch give the same bits."""
+        self._module = self._made(int(rng.integers(2**63)))
+        return {name: own.detach().numpy().copy() for name, own in self._module.named_parameters()}
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        """Give the mean loss, and write its gradient into `out`: 0 where a parameter took no part.
+
+        Raises
+        ------
+        ModelError
+            The loss is no single number.
+        """
+        self._module.train()
+        for name, own in self._module.named_parameters():
+            own.data = self._tensor(views[name])
+            out[name].fill(0)
+            own.grad = self._tensor(out[name])  # which autograd adds to, in place
+        loss = self._loss(self._module(self._tensor(batch.inputs)), self._tensor(batch.targets))
+        if loss.numel() != 1:
+            raise ModelError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
+        loss.backward()
+        return float(loss.detach())
+
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
+        """Give the sum of the losses, and of classes the number of right answers: where the largest output is."""
+        self._module.eval()
+        for name, own in self._module.named_parameters():
+            own.data = self._tensor(views[name])
+        targets = self._tensor(batch.targets)
+        with self._torch.no_grad():
+            outputs = self._module(self._tensor(batch.inputs))
+            total = float(self._loss(outputs, targets)) * len(batch)
+            if targets.ndim != 1 or outputs.ndim != 2:
+                return total, None
+            return total, int((outputs.argmax(1) == targets).sum())
+
+    def _tensor(self, array: Array) -> Any:
+        """A tensor over an array's own memory, on the host or (of a CuPy array) on the device."""
+        return self._torch.as_tensor(array)
+
+
+def _check(module: Any) -> None:
+    """Refuse what many replicas cannot train together.
+
+    Raises
+    ------
+    ModelError
+        There is nothing to train; a parameter is not float32, or frozen; or the module keeps state beside its
+        parameters, such as the averages of BatchNorm: each replica would keep its own, and nobody would push it.
+    """
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise ModelError("the torch module has no parameters")
+    for name, own in parameters.items():
+        if str(own.dtype) != "torch.float32":
+            raise ModelError(f"parameter {name!r} is {own.dtype}, must be torch.float32")
+        if not own.requires_grad:
+            raise ModelError(f"parameter {name!r} is frozen (requires_grad is False); all parameters are trained")
+    kept = sorted(module.state_dict().keys() - parameters.keys() - _aliases(module))
+    if kept:
+        raise ModelError(
+            f"the torch module keeps {kept[0]!r} beside its parameters ({len(kept)} buffers), which replicas would not "
+            "share; for BatchNorm take GroupNorm or track_running_stats=False, for a constant persistent=False"
+        )
+
+
+def _aliases(module: Any) -> set[str]:
+    """Further names of parameters that are used twice."""
+    return {name for name, _ in module.named_parameters(remove_duplicate=False)}

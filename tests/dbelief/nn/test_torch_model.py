@@ -1,0 +1,204 @@
+"""A torch module as a model: our own layers' gradients, memory shared with the vector, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.backend import choose
+from dbelief.data import load
+from dbelief.errors import ModelError
+from dbelief.evaluation import evaluate
+from dbelief.job import load_job
+from dbelief.layout import Layout
+from dbelief.nn import Batch, build_network
+from dbelief.nn.torch_model import TorchModel
+from dbelief.run import train
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_where_torch_is_missing_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelError, match=r"^TorchModel needs torch: pip install 'dbelief\[torch\]' "):
+        TorchModel(object, lambda outputs, targets: outputs)
+
+
+@pytest.fixture
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="the torch extra is not installed")
+
+
+@pytest.fixture
+def net(torch: Any) -> Callable[[], Any]:
+    """50 - 40 relu - 30 sigmoid - 20 tanh - 10."""
+    nn = torch.nn
+    widths, between = (50, 40, 30, 20, 10), (nn.ReLU, nn.Sigmoid, nn.Tanh)
+
+    def build() -> Any:
+        layers = [nn.Linear(*pair) for pair in itertools.pairwise(widths)]
+        pairs = [(layer, kind()) for layer, kind in zip(layers, between, strict=False)]
+        return nn.Sequential(*itertools.chain.from_iterable(pairs), layers[-1])
+
+    return build
+
+
+def on_vector(model: TorchModel, seed: int = 0) -> tuple[Layout, np.ndarray, np.ndarray]:
+    """Layout, initial values, and a gradient full of NaN."""
+    drawn = model.parameters(np.random.default_rng(seed))
+    layout = Layout.of(drawn)
+    flat = layout.flatten(dict(drawn), np.empty(layout.size, np.float32))
+    return layout, flat, np.full_like(flat, np.nan)
+
+
+def batch(m: int = 64) -> Batch:
+    rng = np.random.default_rng(1)
+    return Batch(rng.standard_normal((m, 50), dtype=np.float32), rng.integers(0, 10, m))
+
+
+@pytest.mark.torch
+def test_the_gradient_is_that_of_our_own_layers(torch: Any, net: Callable[[], Any]) -> None:
+    model = TorchModel(net, torch.nn.CrossEntropyLoss())
+    layout, flat, gradient = on_vector(model)
+    views, out = layout.views(flat), layout.views(gradient)
+    layers: Any = [
+        ("dense", {"units": 40}), ("relu", {}), ("dense", {"units": 30}), ("sigmoid", {}),
+        ("dense", {"units": 20}), ("tanh", {}), ("dense", {"units": 10}),
+    ]  # fmt: skip
+    own = build_network(layers, "softmax_cross_entropy", features=50, outputs=10, backend=choose("cpu"))
+    names = {f"dense{place // 2 + 1}": str(place) for place in (0, 2, 4, 6)}  # torch's weights are (outputs, inputs)
+    ours = {
+        f"{layer}.{part}": np.ascontiguousarray(views[f"{place}.{part}"].T)
+        for layer, place in names.items()
+        for part in ("weight", "bias")
+    }
+    expected = {name: np.empty_like(values) for name, values in ours.items()}
+    loss = own.loss_and_gradient(ours, batch(), expected)
+    assert model.loss_and_gradient(views, batch(), out) == pytest.approx(loss, rel=1e-5)
+    for layer, place in names.items():
+        for part in ("weight", "bias"):
+            theirs, wanted = out[f"{place}.{part}"].T, expected[f"{layer}.{part}"]
+            np.testing.assert_allclose(theirs, wanted, rtol=1e-4, atol=1e-6)
+    total, right = own.evaluate(ours, batch())
+    found, hits = model.evaluate(views, batch())
+    assert found == pytest.approx(total, rel=1e-5)
+    assert hits == right
+
+
+@pytest.mark.torch
+def test_parameters_and_gradients_are_the_vectors_own_memory(torch: Any, net: Callable[[], Any]) -> None:
+    model = TorchModel(net, torch.nn.CrossEntropyLoss())
+    layout, flat, gradient = on_vector(model)
+    views, out = layout.views(flat), layout.views(gradient)
+    first = model.loss_and_gradient(views, batch(), out)
+    kept = gradient.copy()
+    for name, own in model._module.named_parameters():
+        assert own.data_ptr() == views[name].ctypes.data
+        assert own.grad.data_ptr() == out[name].ctypes.data
+    flat -= 0.1 * gradient
+    assert model.loss_and_gradient(views, batch(), out) < first
+    flat += 0.1 * kept
+    again, elsewhere = layout.views(np.full_like(flat, np.nan)), layout.views(flat.copy())
+    assert model.loss_and_gradient(elsewhere, batch(), again) == pytest.approx(first, rel=1e-6)
+    np.testing.assert_allclose(layout.flatten(again, np.empty_like(flat)), kept, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.torch
+def test_initial_values_come_from_the_jobs_seed_alone(torch: Any, net: Callable[[], Any]) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    model = TorchModel(net, torch.nn.CrossEntropyLoss())
+    one, same, other = (on_vector(TorchModel(net, model._loss), seed)[1] for seed in (3, 3, 4))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.torch
+def test_a_parameter_without_a_part_in_the_loss_has_no_gradient(torch: Any) -> None:
+    class Half(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = torch.nn.Linear(50, 10), torch.nn.Linear(3, 3)
+            self.register_buffer("shift", torch.ones(50), persistent=False)
+            self.tied = self.used.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.used(x + self.shift)
+
+    model = TorchModel(Half, torch.nn.CrossEntropyLoss())
+    layout, flat, gradient = on_vector(model)
+    assert [box.name for box in layout.boxes] == ["tied", "used.bias", "idle.weight", "idle.bias"]
+    model.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
+    out = layout.views(gradient)
+    assert not out["idle.weight"].any()
+    assert out["tied"].any()
+
+
+@pytest.mark.torch
+def test_numbers_to_find_have_no_right_answers(torch: Any) -> None:
+    model = TorchModel(lambda: torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(50, 2)), torch.nn.MSELoss())
+    layout, flat, _ = on_vector(model)
+    pairs = Batch(batch(8).inputs, np.ones((8, 2), np.float32))
+    expected = ((pairs.inputs @ layout.views(flat)["1.weight"].T + layout.views(flat)["1.bias"] - 1) ** 2).mean()
+    total, hits = model.evaluate(layout.views(flat), pairs)
+    assert total == pytest.approx(8 * expected, rel=1e-5)
+    assert hits is None
+
+
+@pytest.mark.torch
+def test_what_replicas_would_not_share_is_refused(torch: Any) -> None:
+    nn = torch.nn
+
+    def frozen() -> Any:
+        made = nn.Linear(2, 2)
+        made.bias.requires_grad = False
+        return made
+
+    def batch_norm() -> Any:
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    for build, words in (
+        (batch_norm, r"keeps '1\.num_batches_tracked' beside .*GroupNorm"),
+        (frozen, r"parameter 'bias' is frozen"),
+        (lambda: nn.Linear(2, 2).double(), r"parameter 'weight' is torch\.float64, must be torch\.float32"),
+        (nn.ReLU, r"the torch module has no parameters"),
+        (nn.Linear(2, 2), r"takes what makes the module, a class or a function"),
+        (dict, r"what builds the module gave a dict"),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=words):
+            TorchModel(build, nn.CrossEntropyLoss())
+    TorchModel(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), nn.MSELoss())
+    many = TorchModel(lambda: nn.Linear(50, 10), nn.CrossEntropyLoss(reduction="none"))
+    layout, flat, gradient = on_vector(many)
+    with pytest.raises(ModelError, match=r"the loss has shape \(64,\), must be one number"):
+        many.loss_and_gradient(layout.views(flat), batch(), layout.views(gradient))
+
+
+@pytest.mark.torch
+@pytest.mark.processes
+def test_the_example_learns_on_two_replicas(torch: Any, tmp_path: Path) -> None:
+    summary = train(EXAMPLES / "torch_digits.yaml", output=str(tmp_path), limits__epochs=3)
+    assert summary.samples == 3 * 1_257
+    assert summary.replicas == 2
+    assert summary.test_accuracy is not None
+    assert summary.test_accuracy >= 0.8
+
+
+@pytest.mark.torch
+def test_evaluation_of_a_whole_split(torch: Any) -> None:
+    data = load(load_job(EXAMPLES / "torch_digits.yaml").data, EXAMPLES)
+    assert data.test is not None
+    model = TorchModel(lambda: torch.nn.Linear(64, 10), torch.nn.CrossEntropyLoss())
+    layout, flat, _ = on_vector(model)
+    views = layout.views(flat)
+    scores = data.test.inputs * np.float32(data.test.scale) @ views["weight"].T + views["bias"]
+    _, accuracy = evaluate(model, views, data.test, layout, choose("cpu"))
+    assert accuracy == pytest.approx(np.mean(scores.argmax(1) == data.test.targets))

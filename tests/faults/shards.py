@@ -1,0 +1,292 @@
+"""Shards behind real gRPC servers on loopback, which may die and come back from their snapshots, and their pushers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dbelief.errors import Refused, Unreachable
+from dbelief.layout import Span
+from dbelief.metrics import Metrics
+from dbelief.placement import Place, Placement
+from dbelief.pushes import PARAMETERS, Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import open_channel
+from dbelief.rpc.convert import spans_to_wire
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.serving import Server
+from ps_server.service import ShardService
+
+JOB = "faults"
+SGD = segments.Rule(name="sgd")
+INITIALISER = Pusher(0, 1)
+PATIENCE_S = 60.0
+"""How long a pusher goes on with one push that does not get through."""
+
+Applied = tuple[int, Pusher, int]
+"""Segment, who, and which of its pushes."""
+
+
+class Shard:
+    """One life of one shard."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.channel = open_channel(place.address)
+        self.stub = stubs.ParametersStub(self.channel)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.channel.close()
+
+    def inherit(self, former: Shard) -> None:
+        """Restored, and not known to anybody yet: take note of what is here of the life before."""
+
+
+class Served(Shard):
+    """A shard in this process.
+
+    Attributes
+    ----------
+    applied
+        What this life has applied, in order.
+    kept
+        What it holds from earlier lives.
+    """
+
+    def __init__(self, place: Place, listen: str) -> None:
+        self.applied: list[Applied] = []
+        self.kept: list[Applied] = []
+        self.service = ShardService(Metrics("ps"), record=self._note)
+        self.service.life.index = place.shard
+        self.server = Server(listen, self.service.register)
+        super().__init__(replace(place, address=self.server.address))
+
+    def _note(self, segment: int, who: Pusher, sequence: int, rate: float) -> None:
+        self.applied.append((segment, who, sequence))
+
+    def close(self) -> None:
+        """End it as a killed process ends: calls that run are cut."""
+        self.server.close(grace_s=0.0)
+        super().close()
+
+    @property
+    def history(self) -> list[Applied]:
+        """All pushes that its vectors hold."""
+        return self.kept + self.applied
+
+    def inherit(self, former: Shard) -> None:
+        assert isinstance(former, Served)
+        held = {}
+        for index, segment in self.service.life.loaded().segments.items():
+            held.update({(index, who): last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS})
+        self.kept = [row for row in former.history if row[2] <= held.get((row[0], row[1]), 0)]
+
+
+class Shards:
+    """The shards of one job, with initial values of 0, and what a coordinator would do for them.
+
+    Parameters
+    ----------
+    runs
+        Per shard how many segments it holds.
+    length
+        Numbers in a segment.
+    start
+        Starts a shard at a place, given where to listen.
+    """
+
+    def __init__(self, runs: Sequence[int], length: int = 3, start: Callable[[Place, str], Shard] = Served) -> None:
+        self._begin = start
+        self._commands = itertools.count(1)
+        self._epochs = itertools.count(1)
+        self._changed = threading.Lock()
+        spans = tuple(Span(index, index * length, length) for index in range(sum(runs)))
+        firsts = [0, *itertools.accumulate(runs)]
+        places = [Place(n, "", 0, first, count) for n, (first, count) in enumerate(zip(firsts, runs, strict=False))]
+        self.placement = Placement(0, spans, tuple(places))
+        self.shards = [self._start(place, "127.0.0.1:0") for place in places]
+        self._moved()
+        initial = ShardedParameters(JOB, self.placement, pusher=INITIALISER)
+        initial.push(np.zeros(self.placement.size, np.float32), self.unknown(), Push(INITIALISER, 1, assign=True))
+        initial.close()
+        for shard in self.shards:
+            self.configure(shard, ready=True)
+
+    def close(self) -> None:
+        for shard in self.shards:
+            shard.close()
+
+    def unknown(self) -> np.ndarray:
+        """Versions of one who has pulled nothing."""
+        return np.full(len(self.placement.spans), -1, np.int64)
+
+    # -- as a coordinator --------------------------------------------------------------------------------
+
+    def _start(self, place: Place, listen: str) -> Shard:
+        """A new life: a service with the place's segments, not ready yet."""
+        shard = self._begin(replace(place, shard_epoch=next(self._epochs)), listen)
+        run = self.placement.run(place)
+        assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True)
+        self.configure(shard, job=JOB, shard_epoch=shard.place.shard_epoch, assignment=assignment)
+        return shard
+
+    def configure(self, shard: Shard, **fields: Any) -> None:
+        shard.stub.Configure(wire.ConfigureRequest(command=self.command(), **fields))
+
+    def command(self) -> wire.Command:
+        return wire.Command(leader_epoch=1, id=next(self._commands))
+
+    def _moved(self) -> None:
+        with self._changed:
+            places = tuple(shard.place for shard in self.shards)
+            self.placement = replace(self.placement, epoch=self.placement.epoch + 1, places=places)
+
+    def snapshot(self, folder: Path, set_id: str) -> None:
+        """Write a set, shard by shard, while pushes go on."""
+        for shard in self.shards:
+            request = wire.SnapshotRequest(command=self.command(), job=JOB, folder=str(folder), set=set_id)
+            shard.stub.Snapshot(request)
+
+    def restart(self, number: int, folder: Path, set_id: str, same_port: bool) -> None:
+        """Kill a shard and bring it back from its part of a set."""
+        old = self.shards[number]
+        old.close()
+        new = self._start(old.place, old.place.address if same_port else "127.0.0.1:0")
+        request = wire.RestoreRequest(command=self.command(), job=JOB, folder=str(folder), set=set_id)
+        new.stub.Restore(request)
+        new.inherit(old)
+        self.configure(new, ready=True)
+        self.shards[number] = new
+        self._moved()
+
+    # -- as one who looks --------------------------------------------------------------------------------
+
+    def read(self) -> np.ndarray:
+        """The parameters, (N,) float32, asked of each shard in one plain call."""
+        out = np.full(self.placement.size, np.nan, np.float32)
+        for shard in self.shards:
+            target = wire.Target(job=JOB, shard_epoch=shard.place.shard_epoch)
+            run = [span.index for span in self.placement.run(shard.place)]
+            request = wire.PullRequest(target=target, vector=PARAMETERS, segments=run)
+            for segment in (segment for reply in shard.stub.Pull(iter([request])) for segment in reply.segments):
+                span = self.placement.spans[segment.index]
+                out[span.start : span.stop] = np.frombuffer(segment.data, np.float32)
+        return out
+
+    def stats(self) -> list[wire.StatsReply]:
+        return [shard.stub.Stats(wire.StatsRequest(job=JOB, ledgers=True)) for shard in self.shards]
+
+
+class Trainer(threading.Thread):
+    """One pusher on a thread of its own: pushes its gradients in order, each until it is acknowledged.
+
+    Every few pushes it pulls, as a replica would. What a failing push raises besides "nobody answers" ends it and is
+    kept in `error`.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        pusher: Pusher,
+        gradients: np.ndarray,
+        see: Callable[[Placement], Placement] = lambda placement: placement,
+        deadline_s: float = 0.5,
+        after: Callable[[int], None] = lambda pushed: None,
+    ) -> None:
+        super().__init__(name=f"pusher-{pusher.replica}", daemon=True)
+        self.pusher = pusher
+        self.gradients = gradients
+        self.pushed = 0
+        self.lost = 0
+        self.error: Exception | None = None
+        self._out = np.zeros(gradients.shape[1], np.float32)
+        self._versions = shards.unknown()
+        self._after = after
+        self.client = ShardedParameters(
+            JOB,
+            see(shards.placement),
+            rule=("sgd", {}),
+            pusher=pusher,
+            deadline_s=deadline_s,
+            refresh=lambda: see(shards.placement),
+        )
+
+    def run(self) -> None:
+        try:
+            while self.pushed < len(self.gradients):
+                self.step()
+                self._after(self.pushed)
+        except Exception as error:
+            self.error = error
+
+    def step(self) -> None:
+        """One push, and before every tenth a pull."""
+        if self.pushed % 10 == 0:
+            self._until_answered(lambda: self.client.pull(self._out, self._versions))
+        push = Push(self.pusher, self.pushed + 1, np.float32(1))
+        self._until_answered(lambda: self._push(push, self.gradients[self.pushed]))
+        self.pushed += 1
+
+    def _push(self, push: Push, values: np.ndarray) -> None:
+        self.lost += self.client.push(values, self._versions, push).lost
+
+    def _until_answered(self, call: Callable[[], None]) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return call()
+            except Unreachable as error:
+                if time.monotonic() > until_s:
+                    raise Refused(f"not through within {PATIENCE_S:g} s: {error}") from error
+
+
+class Steps:
+    """Counts what all pushers have pushed; holds back their last push until all that was planned has happened."""
+
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._count = 0
+        self._pushed = threading.Condition()
+        self.calm = threading.Event()
+
+    def pushed(self, number: int) -> None:
+        """To be called by a pusher after each push."""
+        with self._pushed:
+            self._count += 1
+            self._pushed.notify_all()
+        if number == self._each - 1:
+            assert self.calm.wait(PATIENCE_S)
+
+    def wait_for(self, step: int) -> None:
+        """Wait until so many are pushed."""
+        with self._pushed:
+            assert self._pushed.wait_for(lambda: self._count >= step, PATIENCE_S), f"step {step} of {self._count}"
+
+
+def integers(seed: int, pushes: int, size: int) -> np.ndarray:
+    """(pushes, size) float32 gradients of small whole numbers, whose sums are exact in any order."""
+    return np.random.default_rng(seed).integers(-9, 10, (pushes, size)).astype(np.float32)
+
+
+def train(trainers: Sequence[Trainer], deadline_s: float) -> None:
+    """Run them all to their ends."""
+    for trainer in trainers:
+        trainer.start()
+    until_s = time.monotonic() + deadline_s
+    for trainer in trainers:
+        trainer.join(max(0.0, until_s - time.monotonic()))
+    late = [f"{trainer.name} at push {trainer.pushed}" for trainer in trainers if trainer.is_alive()]
+    assert not late, f"not done within {deadline_s:g} s: {', '.join(late)}"
+    for trainer in trainers:
+        if trainer.error is not None:
+            raise trainer.error

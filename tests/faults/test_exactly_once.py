@@ -1,0 +1,125 @@
+"""Whatever the network does, every push is applied exactly once: the vector is the one without faults, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from dbelief.pushes import Pusher
+from dbelief.rpc import frames
+from tests.faults.closing import check_ledgers, check_vector
+from tests.faults.network import Network
+from tests.faults.plan import LONGEST_DELAY_S, Fault, Kind, Plan, Way
+from tests.faults.shards import Shards, Trainer, integers, train
+
+pytestmark = pytest.mark.processes
+
+RUNS = (20, 3)
+"""Segments of two shards: the first one acknowledges a push in its middle, too."""
+LENGTH = 3
+TOGETHER = 7
+"""Segments that share a message."""
+WEIGHTS = {Kind.DROP: 0.1}
+"""Silence costs a deadline each time."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_segments_in_a_message() -> Iterator[None]:
+    """Let streams break within pushes, however small these are."""
+    with patch.object(frames, "FULL_BYTES", TOGETHER * 4 * LENGTH):
+        yield
+
+
+def draw(seed: int, pushers: int, pushes: int, runs: tuple[int, ...], share: float) -> Plan:
+    """A plan for so many pushers with so many pushes each, on shards with so many segments."""
+    messages = [math.ceil(count / TOGETHER) for count in runs]
+    ways = [{Way.PUSH: pushes * each, Way.PULL: max(1, pushes // 10) * each} for each in messages]
+    links = {f"{who}.{shard}": ways[shard] for who in range(pushers) for shard in range(len(runs))}
+    return Plan.draw(seed, links, share, WEIGHTS)
+
+
+def push_through(shards: Shards, plan: Plan, pushers: list[Pusher], pushes: int, deadline_s: float) -> Network:
+    """Push as many of each pusher through the network of this plan, and check what came of it."""
+    before = shards.read()
+    network = Network(plan)
+    with network.installed():
+        trainers = [
+            Trainer(
+                shards,
+                who,
+                integers(who.incarnation, pushes, shards.placement.size),
+                lambda placement, who=who: network.places(str(who.replica), placement),  # type: ignore[misc]
+            )
+            for who in pushers
+        ]
+        train(trainers, deadline_s)
+    pushed = np.sum([trainer.gradients.sum(axis=0) for trainer in trainers], axis=0)
+    for trainer in trainers:
+        trainer.client.close()
+    check_vector(shards.read(), before - pushed, plan)
+    check_ledgers(shards.stats(), dict.fromkeys(pushers, pushes), plan)
+    return network
+
+
+def check_many(shards: Shards, seed: int, pushes: int, share: float, deadline_s: float) -> Counter[Kind]:
+    """So many pushes in all through a bad network; how often each kind of fault happened."""
+    pushers = [Pusher(number, 10 + number) for number in range(5)]
+    plan = draw(seed, len(pushers), pushes // len(pushers), RUNS, share)
+    met = push_through(shards, plan, pushers, pushes // len(pushers), deadline_s).met
+    assert sum(met.values()) > 0.9 * len(plan.faults), f"{met} of {plan}"
+    return met
+
+
+def test_a_slice_of_ten_thousand_pushes(serve: Callable[..., Shards]) -> None:
+    met = check_many(serve(RUNS, LENGTH), seed=11, pushes=400, share=0.03, deadline_s=100)
+    assert met.keys() >= set(Kind) - {Kind.DROP}, met
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1])
+def test_ten_thousand_pushes(serve: Callable[..., Shards], seed: int) -> None:
+    met = check_many(serve(RUNS, LENGTH), seed, pushes=10_000, share=0.03, deadline_s=500)
+    assert met.keys() == set(Kind)
+    print(f"10,000 pushes of seed {seed} through {sum(met.values())} faults, applied exactly once: {dict(met)}")
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Shards]:
+    """Shards that stay for all examples of a property: pushers come and go."""
+    shards = Shards((18, 1), LENGTH)
+    yield shards
+    shards.close()
+
+
+LIVES = itertools.count(100)
+
+
+@st.composite
+def few_faults(draw: st.DrawFn) -> tuple[Fault, ...]:
+    """A few faults on the way of two pushers, early enough to be met."""
+    places = st.tuples(st.sampled_from(["0.0", "0.1", "1.0", "1.1"]), st.integers(0, 40))
+    kinds = st.sampled_from([kind for kind in Kind if kind is not Kind.DROP])
+    faults = []
+    for link, at in draw(st.lists(places, max_size=6, unique=True)):
+        kind = draw(kinds)
+        amount = {Kind.DELAY: LONGEST_DELAY_S, Kind.LATE: draw(st.integers(1, 50))}.get(kind, 0)
+        faults.append(Fault(link, Way.PUSH, at, kind, amount))
+    return tuple(faults)
+
+
+@given(faults=few_faults())
+@settings(max_examples=12)
+def test_any_few_faults_leave_no_trace(lasting: Shards, faults: tuple[Fault, ...]) -> None:
+    plan = Plan(None, faults)
+    note(str(plan))
+    pushers = [Pusher(number, next(LIVES)) for number in range(2)]
+    push_through(lasting, plan, pushers, 3, deadline_s=60)

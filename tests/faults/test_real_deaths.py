@@ -1,0 +1,91 @@
+"""Real `dbelief ps` processes, killed and stopped: a vector that counts pushes agrees with the losses they report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dbelief.pushes import Pusher
+from tests.faults.accidents import carry_out, fill_disk_of
+from tests.faults.closing import check_gone, check_ledgers, check_vector
+from tests.faults.plan import Accident, Harm, Plan, draw_accidents
+from tests.faults.shards import PATIENCE_S, Shards, Steps, Trainer, train
+from tests.faults.standin import Host, Process
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Iterator[Shards]:
+    """Two shards, each a process."""
+    host = Host(tmp_path)
+    shards = Shards((5, 2), start=host)
+    yield shards
+    pids = [shard.process.pid for shard in shards.shards if isinstance(shard, Process)]
+    for shard in shards.shards:
+        shards.configure(shard, stop=True)
+        if isinstance(shard, Process):
+            assert shard.process.wait(PATIENCE_S) == 0
+    shards.close()
+    host.close()
+    check_gone(pids)
+
+
+def pids(shards: Shards) -> dict[str, int]:
+    return {str(n): shard.process.pid for n, shard in enumerate(shards.shards) if isinstance(shard, Process)}
+
+
+def files(name: str) -> list[Path]:
+    raise AssertionError(f"no file of shard {name} is to be harmed")
+
+
+def test_shards_that_are_killed_and_stopped_lose_what_they_say(shards: Shards, tmp_path: Path) -> None:
+    plan = Plan(5, accidents=draw_accidents(5, ["0", "1"], 150, 4, [Harm.KILL, Harm.PAUSE]))
+    assert {accident.harm for accident in plan.accidents} == {Harm.KILL, Harm.PAUSE}
+    each = 100
+    steps = Steps(each)
+    pushers = [Pusher(number, 10 + number) for number in range(2)]
+    ones = np.ones((each, shards.placement.size), np.float32)
+    trainers = [Trainer(shards, who, ones, after=steps.pushed) for who in pushers]
+    crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S))
+    crew.start()
+    for number, accident in enumerate(plan.accidents):
+        folder = tmp_path / f"set-{number}"
+        shards.snapshot(folder, folder.name)
+        steps.wait_for(accident.step)
+        carry_out(accident, pids(shards), files)
+        if accident.harm is Harm.KILL:
+            shards.restart(int(accident.process), folder, folder.name, same_port=number % 2 == 0)
+    steps.calm.set()
+    crew.join()
+    for trainer in trainers:
+        trainer.client.close()
+        assert trainer.error is None, f"{trainer.error}; {plan}"
+    lost = [loss for reply in shards.stats() for loss in reply.lost]
+    assert sum(lost) > 0, plan
+    expected = np.repeat(np.array(lost, np.float32) - len(pushers) * each, [s.length for s in shards.placement.spans])
+    check_vector(shards.read(), expected, f"{lost}; {plan}")
+    check_ledgers(shards.stats(), dict.fromkeys(pushers, each), plan)
+
+
+def test_a_shard_whose_disk_is_full_serves_on(shards: Shards, tmp_path: Path) -> None:
+    """It has lost nothing but a set: the one before it and the one after it are whole."""
+    trainer = Trainer(shards, Pusher(1, 9), np.ones((3, shards.placement.size), np.float32), deadline_s=30)
+    trainer.step()
+    shards.snapshot(tmp_path / "old", "old")
+    trainer.step()
+    carry_out(Accident(0, "0", Harm.DISK_FULL, 100), pids(shards), files)
+    with pytest.raises(Exception, match="File too large"):
+        shards.snapshot(tmp_path / "torn", "torn")
+    fill_disk_of(pids(shards)["0"])
+    trainer.step()
+    check_vector(shards.read(), np.full(shards.placement.size, -3, np.float32))
+    shards.restart(1, tmp_path / "old", "old", same_port=True)
+    shards.snapshot(tmp_path / "new", "new")
+    trainer.client.close()
+    check_vector(shards.read()[: 5 * 3], np.full(5 * 3, -3, np.float32))
+    check_vector(shards.read()[5 * 3 :], np.full(2 * 3, -1, np.float32))
