@@ -88,4 +88,5 @@ class Clocks:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator; the shards are told anew."""
         self.clock, self.member_epoch = state["clock"], state["member_epoch"]
+        self._told = self.member_epoch
         self._members = {replica: Member(**member) for replica, member in state["members"]}

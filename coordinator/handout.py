@@ -66,6 +66,8 @@ class Handout:
         held: Work | None
         if self._rounds is not None:
             held = self._rounds.held(number, incarnation, next_sequence)
+            if held is None:
+                self._rounds.done(number, incarnation)
         else:
             held = self._leases.held(incarnation, next_sequence)
         return held or self._evaluations.held(incarnation)
@@ -104,8 +106,9 @@ class Handout:
         return [membership(self._rounds)]
 
     def news(self) -> list[Action]:
-        """With `staleness: N`, what the shards are to be told of members who came or went as they asked for work."""
-        return [membership(self._clocks)] if self._clocks is not None and self._clocks.news() else []
+        """With a dial, what the shards are to be told of members who came or went as they asked for work."""
+        dial = self._rounds or self._clocks
+        return [membership(dial)] if dial is not None and dial.news() else []
 
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""

@@ -103,7 +103,7 @@ class Recovery:
         self._opening.replace(place)
         self.holders[place.shard] = incarnation
         self.away.discard(place.shard)
-        return self._release()
+        return [*self._release(), *self._training.shard_back()]
 
     def postpone(self, action: Action) -> list[Action]:
         """Keep what could not be told to all shards; what is to be told at once, for they may be back already."""

@@ -26,12 +26,13 @@ ASK_AGAIN_S = 0.02
 
 @dataclass
 class Part:
-    """One replica's part in the block; `end` is one past its last clock."""
+    """One replica's part in the block; `end` is one past its last clock, `done` when it asked for more work."""
 
     incarnation: int
     lease: Lease
     end: int
     given: bool = False
+    done: bool = False
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Rounds:
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, Part] = field(default_factory=dict)  # by replica
     _block_start: int = 0
+    _retold: bool = False  # a shard lost rounds of this block
+    _told: int = 0  # member epoch that shards are being told of, where they are told in mid-block
 
     def held(self, replica: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
         """A replica's part in the block, where it has not begun it: also again, for an answer may be lost."""
@@ -70,6 +73,23 @@ class Rounds:
         part.given = True
         return part.lease
 
+    def done(self, replica: int, incarnation: int) -> None:
+        """This life asks for work, and no part is held for it: a part that it had is done."""
+        part = self._block.get(replica)
+        if part is not None and part.incarnation == incarnation and part.given and not part.done:
+            part.done = True
+            self.member_epoch += self._retold
+
+    def shard_back(self) -> None:
+        """A shard has lost rounds of this block: it must not wait for those who are done and will not call it again."""
+        self._retold = True
+        self.member_epoch += 1
+
+    def news(self) -> bool:
+        """Whether, in mid-block, the shards are to be told of the members; each time once."""
+        told, self._told = self._told, self.member_epoch
+        return self._retold and told != self.member_epoch
+
     def ask(self, replica: int, incarnation: int, next_sequence: int) -> None:
         """Note that a replica wants to be in the next block."""
         self._asking[replica] = (incarnation, next_sequence)
@@ -82,6 +102,7 @@ class Rounds:
     def form(self, living: Mapping[int, int], leases: Leases) -> bool:
         """Make the next block; False where no data is left."""
         self._block.clear()
+        self._retold = False
         self._block_start = self.clock
         self.member_epoch += 1
         for replica, incarnation in sorted(living.items()):
@@ -117,6 +138,7 @@ class Rounds:
             "member_epoch": self.member_epoch,
             "blocks": self.blocks,
             "block_start": self._block_start,
+            "retold": self._retold,
             "asking": [[replica, *asked] for replica, asked in self._asking.items()],
             "block": [[replica, asdict(part)] for replica, part in self._block.items()],
         }
@@ -124,12 +146,16 @@ class Rounds:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator; the shards are told anew."""
         self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
-        self._block_start = state["block_start"]
+        self._block_start, self._retold = state["block_start"], state["retold"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
         self._block = {n: Part(**{**part, "lease": Lease(**part["lease"])}) for n, part in state["block"]}
         self.armed = not self._block
 
     def membership(self) -> list[tuple[int, list[int]]]:
-        """Who takes part from which clock on, over this block; after it, nobody until the next."""
-        edges = sorted({self._block_start, self.clock, *(part.end for part in self._block.values())})
-        return [(edge, sorted(r for r, part in self._block.items() if part.end > edge)) for edge in edges]
+        """Who takes part from which clock on, over this block; after it, nobody until the next.
+
+        Who is done needs no naming: its rounds are applied, wherever they were not lost.
+        """
+        ends = {replica: part.end for replica, part in self._block.items() if not part.done}
+        edges = sorted({self._block_start, self.clock, *ends.values()})
+        return [(edge, sorted(replica for replica, end in ends.items() if end > edge)) for edge in edges]

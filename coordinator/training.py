@@ -186,6 +186,12 @@ class Training:
         self.progress.best = best
         self.evaluations.forget_vectors()
 
+    def shard_back(self) -> list[Action]:
+        """A shard lives again, with less than it had."""
+        if self.rounds is not None:
+            self.rounds.shard_back()
+        return self.news()
+
     def membership(self) -> SetMembership | None:
         """Who takes part in which clock; None in free running."""
         return membership(self.dial) if self.dial is not None else None

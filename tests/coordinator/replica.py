@@ -129,7 +129,9 @@ class Replica:
                 return False
             self.sequences[PARAMETERS] = self.sequences.get(PARAMETERS, 0) + 1
             self._unsent = [segment.span.index for segment in self.world.segments]
-        if self._unsent:
+        living = [number for number in range(len(self.world.shards)) if number not in self.world.dead]
+        lives = [self._met.get((number, PARAMETERS), self.world.lives[number]) for number in living]
+        if self._unsent or lives != [self.world.lives[number] for number in living]:  # what waited there is gone
             first = self.lease.epoch * self.world.shape.train + self.lease.start
             gradient = np.zeros(SLOTS, np.float32)
             gradient[first + before : first + after] = 1.0
@@ -153,8 +155,11 @@ class Replica:
 
     def _may_fetch(self, clock: int) -> bool:
         """Whether every shard answers the fetch for the push's last mini-batch at once; all are asked together."""
-        for shard in self.world.shards:
+        living = [shard for number, shard in enumerate(self.world.shards) if number not in self.world.dead]
+        for shard in living:
             shard.heard(self.number, clock)
+        if len(living) < len(self.world.shards) and self.world.job.strategy.staleness is not None:
+            return False
         try:
             for shard in self.world.shards:
                 shard.wait_for_clock(shard.segments, clock, 0.0)

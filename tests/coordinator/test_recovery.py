@@ -172,10 +172,13 @@ def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Closin
     assert world.exported is not None
 
 
+@pytest.mark.parametrize("staleness", [None, 0, 2])
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(a_world: MakeWorld, seed: int) -> None:
+def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(
+    a_world: MakeWorld, seed: int, staleness: int | None
+) -> None:
     draw = random.Random(seed)
-    world = a_world(snapshots={"every_s": 0.5}, limits={"epochs": 4}).started()
+    world = a_world(strategy__staleness=staleness, snapshots={"every_s": 0.5}, limits={"epochs": 4}).started()
     deaths = sorted(draw.sample(range(10, 120), 3))
     for turn in range(400):
         if world.machine.over:
@@ -200,8 +203,12 @@ def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(a_world: Mak
         world.tick(0.05)
         if draw.random() < 0.8:
             world.act()
+    if all(replica.mute for replica in world.replicas) and not world.machine.over:
+        world.replica()
     world.run()
     assert world.state() is State.DONE, world.machine.reason
+    if staleness == 0:  # a round's mean gives each replica its share
+        return
     applied = world.applied()
     twice = world.machine.pushes_twice
     missing = (applied == 0).sum(axis=1)

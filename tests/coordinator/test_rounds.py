@@ -162,6 +162,30 @@ def test_the_longest_part_still_sets_the_clock_when_its_holder_dies() -> None:
     assert block.lease(2).clock == 4
 
 
+def test_a_shard_that_lost_rounds_is_told_who_is_done_with_them() -> None:
+    """They will not call it again before the next block, which the others could not reach."""
+    block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
+    block.start(1, 2, 3)
+    block.work(1)
+    block.work(3)
+    assert block.held(1) is None
+    block.rounds.done(1, 1)
+    assert not block.rounds.news(), "as long as no shard came back, nobody needs to know"
+    block.rounds.shard_back()
+    assert block.rounds.news()
+    assert not block.rounds.news()
+    assert block.rounds.membership() == [(0, [2, 3]), (2, [2]), (4, [])]
+    epoch = block.rounds.member_epoch
+    block.rounds.done(3, 103)  # another life
+    block.rounds.done(2, 2)  # it has not begun
+    assert not block.rounds.news()
+    block.rounds.done(3, 3)
+    block.rounds.done(3, 3)
+    assert block.rounds.news()
+    assert block.rounds.member_epoch == epoch + 1
+    assert block.rounds.membership() == [(0, [2]), (4, [])]
+
+
 def test_a_joiner_waits_for_the_next_block() -> None:
     block = Block()
     block.start(1)
