@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
 @click.option(
+    "--once",
+    is_flag=True,
+    help="Where the registry knows a run of this job that has ended, say how, and do not begin another: exit code 0.",
+)
+@click.option(
     "--run-folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     default=None,
@@ -71,6 +76,7 @@ def command(
     metrics_listen: str | None,
     resume: bool,
     fresh: bool,
+    once: bool,
     run_folder: Path | None,
     ready_file: Path | None,
     patience: float,
@@ -91,6 +97,7 @@ def command(
             metrics_listen,
             resume,
             fresh,
+            once,
             run_folder,
             ready_file,
             patience,
@@ -108,6 +115,7 @@ def _run(
     metrics_listen: str | None,
     resume: bool,
     fresh: bool,
+    once: bool,
     run_folder: Path | None,
     ready_file: Path | None,
     patience: float,
@@ -128,6 +136,7 @@ def _run(
     from .service import CoordinatorService
     from .start import start
     from .states import State
+    from .takeover import ended
 
     clock = SystemClock()
     job = load_job(job_file, pairs(overrides))
@@ -140,6 +149,10 @@ def _run(
         if leadership is None:
             raise Interrupted(f"stopped while standing by for job {job.name}")
         stack.callback(leadership.release)
+        before = ended(leadership.stored()) if once else ""
+        if before:
+            announce(f"job {job.name} has ended already ({before}), and is to run once")
+            return 0
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())
         stack.enter_context(held(begun.folder))

@@ -55,6 +55,23 @@ def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     Failure
         Where it cannot be read.
     """
+    parts = _parts(stored)
+    return None if parts is None or parts["state"]["finished"] else parts
+
+
+def ended(stored: Mapping[str, bytes]) -> str:
+    """How a run that is over ended, as far as what is stored tells; "" where none did.
+
+    Raises
+    ------
+    Failure
+        Where it cannot be read.
+    """
+    parts = _parts(stored)
+    return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
+
+
+def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     if "state" not in stored:
         return None
     try:
@@ -65,10 +82,10 @@ def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
         }
         if parts["state"]["format"] > FORMAT:
             raise Failure(f"the registry's state has format {parts['state']['format']}; this version reads {FORMAT}")
-        finished = bool(parts["state"]["finished"])
+        parts["state"]["finished"] = bool(parts["state"]["finished"])
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(f"the job's state in the registry cannot be read: {error!r}") from error
-    return None if finished else parts
+    return parts
 
 
 def begun(parts: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from coordinator.actions import Fence, Revive, SetMembership
 from coordinator.job import JobMachine
 from coordinator.states import Evaluate, State
-from coordinator.takeover import begun, sections, take_over, unfinished
+from coordinator.takeover import begun, ended, sections, take_over, unfinished
 from dbelief.errors import Failure
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> Non
     closed = {name: text.encode() for name, text in sections(world.machine, world.now_s).items()}
     assert unfinished(closed) is None
     assert unfinished({}) is None
+    assert ended(closed) == "done: 200 samples trained"
+    assert ended({}) == ended(stored(world)) == ""
 
 
 def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorld) -> None:

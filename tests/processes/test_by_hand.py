@@ -165,3 +165,16 @@ def descendants(pid: int) -> list[int]:
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]
     return found[1:]
+
+
+def test_a_job_that_is_to_run_once_does_not_begin_again(
+    redis: str, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="samples: 640", shards=1, replicas=1))
+    coordinator, address = operator.coordinator(job, "--registry", redis, "--once")
+    members = operator.members(address, 1, 1)
+    assert [role.ends() for role in (coordinator, *members)] == [0, 0, 0]
+    again = operator.start("again", "coordinator", str(job), "--listen", "127.0.0.1:0", "--registry", redis, "--once")
+    assert again.ends() == 0
+    assert again.said(r"(job hand has ended already \(done: 640 samples trained\), and is to run once)")
+    assert operator.summary("hand")["samples"] == 640
