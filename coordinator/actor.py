@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dbelief.clock import Clock
 from dbelief.console import announce, told
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Moved, NotWritten, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.sets import drop_old_sets, write_set
@@ -170,7 +170,7 @@ class Actor:
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
             write_set(folder, set_id, job.name, state)
-        except (Refused, OSError) as error:
+        except (Refused, NotWritten) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise

@@ -17,7 +17,7 @@ from coordinator.runner import Runner
 from coordinator.states import State
 from dbelief.clock import ManualClock
 from dbelief.console import DEBUG
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Failure, Moved, NotWritten, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
@@ -137,11 +137,18 @@ def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
     assert not world.machine.over
 
 
+@pytest.mark.parametrize("kind", [Refused, NotWritten])
 def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
-    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Failure],
+    runner: Runner,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A shard refuses its part, or set.json cannot be written here."""
+
     def full(folder: Path, set_id: str) -> None:
-        raise Refused(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
+        raise kind(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
 
     monkeypatch.setattr(runner._actor._shards, "snapshot", full)
     world.machine.state = State.READY
