@@ -50,3 +50,6 @@ def serve() -> Iterator[Callable[..., Shards]]:
     yield begin
     for shards in served:
         shards.close()
+
+
+from tests.processes.conftest import operator, write_job  # noqa: E402,F401 (fixtures)
