@@ -108,7 +108,9 @@ def said(lines: list[str], victim: str | None) -> list[str]:
     if victim is None:
         return []
     member = victim.replace("ps-", "shard ").replace("worker-", "replica ")
-    told = re.compile(rf"^{re.escape(victim)} was killed|died on the way: [^(]*\b{re.escape(member)}\b.* pushes lost")
+    told = re.compile(
+        rf"^(the )?{re.escape(victim)} was killed|died on the way: [^(]*\b{re.escape(member)}\b.* pushes lost"
+    )
     return [line for line in lines if told.search(line)]
 
 
