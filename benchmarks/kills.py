@@ -6,8 +6,8 @@
 Per role and time one run: at a moment drawn between 20 and 50 % of the samples one process of that role gets SIGKILL
 (or SIGSTOP, and SIGCONT ten seconds later). It is found among the processes of the very run. Role "none" is the run
 without: three of them, with the seeds that the others have in turn, give the accuracy that all are held against. A run
-is as it should be when the exit code is 0, the test accuracy is within 0.5 points of those runs' median, a line of the
-output names who died, and no process is left. With --rows the rows of earlier parts count too.
+is as it should be when the exit code is 0, the test accuracy is within 0.5 points of those runs' median, the output
+tells who was killed and what was lost, and no process is left. With --rows the rows of earlier parts count too.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def one(job: Path, fields: dict[str, str], role: str, how: str, share: float, rn
                 wait_for(lambda: True if run.samples() >= at or train.poll() is not None else None, "samples", LIMIT_S)
                 happened = time.monotonic()
                 row |= {"share": round(run.samples() / total, 3), "victim": strike(run, role, how, rng)}
-            row["code"] = train.wait(LIMIT_S - (time.monotonic() - began))
-        except (TimeoutError, subprocess.TimeoutExpired) as error:
+            left_s = LIMIT_S - (time.monotonic() - began)
+            row["code"] = wait_for(lambda: code_of(train, run), "the end of the job", left_s)
+        except TimeoutError as error:
             row |= {"code": None, "trouble": str(error)}
             train.terminate()
         finally:
@@ -70,10 +71,19 @@ def one(job: Path, fields: dict[str, str], role: str, how: str, share: float, rn
         row["files_left"] = sorted(path.name for path in run.temporary.iterdir())
         summary = run.summary()
         row |= {key: summary.get(key) for key in ("test_accuracy", "samples", "samples_per_replica", "reason")}
-        row |= {key: value for key, value in summary.items() if re.search("lost|twice|restart", key)}
+        row |= {key: value for key, value in summary.items() if re.search("lost|twice|died", key)}
         row["said"] = said(run.output("train"), row.get("victim"))
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
+
+
+def code_of(train: subprocess.Popen[bytes], run: Run) -> int | None:
+    """How the launcher ended; until then, see whom it has started."""
+    code = train.poll()
+    if code is None:
+        run.processes()
+        time.sleep(0.5)
+    return code
 
 
 def strike(run: Run, role: str, how: str, rng: random.Random) -> str | None:
@@ -94,10 +104,13 @@ def strike(run: Run, role: str, how: str, rng: random.Random) -> str | None:
 
 
 def said(lines: list[str], victim: str | None) -> list[str]:
-    """Lines of the output that tell of the victim."""
+    """Lines of the output that tell of the victim's end, by its name as a process or as a member."""
     if victim is None:
         return []
-    told = re.compile(rf"\b{re.escape(victim)}\b.*(killed|died|ended|silent|lost|started again|came back)")
+    member = victim.replace("ps-", "shard ").replace("worker-", "replica ")
+    told = re.compile(
+        rf"^(the )?{re.escape(victim)} was killed|died on the way: [^(]*\b{re.escape(member)}\b.* pushes lost"
+    )
     return [line for line in lines if told.search(line)]
 
 
@@ -113,8 +126,10 @@ def verdict(row: dict[str, Any], median: float | None) -> str:
     if row["role"] != "none":
         if row.get("victim") is None:
             wrong.append("nobody to strike")
-        if row["how"] == "kill" and not row["said"]:
-            wrong.append("nothing said")
+        if row["how"] == "kill" and not any("was killed" in line for line in row["said"]):
+            wrong.append("who was killed is not said")
+        if row["how"] == "kill" and row["role"] != "registry" and not any("lost" in line for line in row["said"]):
+            wrong.append("what was lost is not said")
         if row["after_s"] < LEFT_S and row["code"] == 0:
             wrong.append(f"only {row['after_s']:g} s before the end")
     if row["left"]:

@@ -1,7 +1,8 @@
 """A run of `dbelief` seen from outside: what it has trained, which processes it is made of, and whether all ended.
 
-Processes are known by a mark in their environment, which every one of them inherits, and by their command lines; so
-nothing of another run on the same machine is ever touched.
+Its processes are those that were started here, their descendants, and whoever has the run's mark in the environment,
+which each of them inherits. Those once seen are known by their start time after their parent's death; so nothing of
+another run on the same machine is ever touched.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Run:
         self.temporary.mkdir()
         self.mark = uuid.uuid4().hex
         self.started: list[subprocess.Popen[bytes]] = []
+        self._seen: dict[int, str] = {}
 
     def start(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Start one `dbelief` command; its output goes to a file of this name."""
@@ -107,20 +109,32 @@ class Run:
 
     def processes(self) -> dict[int, list[str]]:
         """Command lines of its processes that live, by pid."""
-        found = {}
+        table = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+                state, parent, *_, born = (folder / "stat").read_text().rpartition(")")[2].split()[:20]
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it ended while we looked, or belongs to another user
-        return found
+            if state != "Z":
+                table[int(folder.name)] = int(parent), born, words, marked
+        roots = {process.pid for process in self.started}
+        ours: set[int] = set()
+        for pid, (_, born, _, marked) in table.items():
+            one = pid
+            while one in table and one not in roots:
+                one = table[one][0]
+            if marked or one in roots or self._seen.get(pid) == born:
+                ours.add(pid)
+        self._seen.update({pid: table[pid][1] for pid in ours})
+        return {pid: table[pid][2] for pid in sorted(ours)}
 
     def members(self) -> dict[str, list[tuple[int, str]]]:
         """Pid and name of the processes that live, by role."""
         roles: dict[str, list[tuple[int, str]]] = {"worker": [], "shard": [], "coordinator": [], "registry": []}
-        for pid, words in sorted(self.processes().items()):
-            if "valkey-server" in Path(words[0]).name:
+        for pid, words in self.processes().items():
+            if "valkey-server" in words[0]:  # which writes its address behind its name
                 roles["registry"].append((pid, "registry"))
             elif "dbelief" in words:
                 word = words[words.index("dbelief") + 1]

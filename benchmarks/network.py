@@ -76,7 +76,7 @@ def one(job: Path, fields: dict[str, str], way: str, hostnet: Path | None) -> di
                 row = follow(run, job, {**fields, "output": folder}, way, prefix)
         summary = run.summary()
         row |= {key: summary.get(key) for key in ("test_accuracy", "samples", "samples_per_replica", "reason")}
-        row |= {key: value for key, value in summary.items() if re.search("lost|twice|restart", key)}
+        row |= {key: value for key, value in summary.items() if re.search("lost|twice|died", key)}
         row |= {
             "way": way,
             "wall_s": round(time.monotonic() - began, 1),
@@ -137,7 +137,7 @@ def follow(run: Run, job: Path, fields: dict[str, str], way: str, prefix: str) -
         wait_for(lambda: True if ready.exists() else None, "the coordinator", 60.0)
         for name, host in PARTS:
             role, number = name.split("-")
-            arguments = [role, "--coordinator", ready.read_text(), "--number", number]
+            arguments = [role, "--coordinator", ready.read_text(), "--number", number, "--name", name]
             arguments += ["--listen", f"{address(host)}:0"] if role == "ps" else []
             members.append(Member(run, name, arguments, inside(host)))
         if way.startswith("partition-"):

@@ -15,6 +15,10 @@ import pytest
 
 from tests.faults.closing import MARK, left_files, marked_processes
 from tests.faults.shards import Shards
+from tests.processes.conftest import operator, write_job
+
+__all__ = ["operator", "write_job"]
+"""Fixtures of another folder that these tests use too."""
 
 GRACE_S = 5.0
 

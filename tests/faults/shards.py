@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ class Shards:
         firsts = [0, *itertools.accumulate(runs)]
         places = [Place(n, "", 0, first, count) for n, (first, count) in enumerate(zip(firsts, runs, strict=False))]
         self.placement = Placement(0, spans, tuple(places))
-        self.shards = [self._start(place, "127.0.0.1:0") for place in places]
+        with ThreadPoolExecutor(len(places)) as pool:  # a process takes a while to come up
+            self.shards = list(pool.map(lambda place: self._start(place, "127.0.0.1:0"), places))
         self._moved()
         initial = ShardedParameters(JOB, self.placement, pusher=INITIALISER)
         initial.push(np.zeros(self.placement.size, np.float32), self.unknown(), Push(INITIALISER, 1, assign=True))

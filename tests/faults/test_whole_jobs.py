@@ -1,0 +1,103 @@
+"""Whole jobs of real processes, one of which dies: a model that counts its pushes shows that the books are right.
+
+Its gradient is 1 everywhere and its rate too, so that every number of the exported model says, with its sign turned,
+how many pushes its segment holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.faults.accidents import carry_out
+from tests.faults.closing import check_gone, check_samples
+from tests.faults.plan import Accident, Harm
+from tests.processes.conftest import Operator, Role
+
+pytestmark = pytest.mark.processes
+
+MODEL = """
+import numpy as np
+
+
+class Counting:
+    def parameters(self, rng):
+        return {"counts": np.zeros(4096, np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        out["counts"][:] = 1
+        return 0.0
+"""
+JOB = """
+name: counting
+model: {{python: "counting.py:Counting"}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 16, rule: {{name: sgd, rate: 1}}, warm_start: null}}
+evaluate: {{every: null, keep: last}}
+limits: {{epochs: {epochs}}}
+shards: 2
+replicas: 2
+snapshots: {{every_s: 0.5}}
+deadlines: {{beat_s: 3}}
+"""
+EPOCH = 1_257
+"""Samples."""
+
+
+@pytest.mark.parametrize(
+    ("victim", "harm", "amount", "epochs"),
+    [
+        pytest.param("ps-1", Harm.KILL, 0.0, 8, id="a shard is killed"),
+        pytest.param("ps-0", Harm.PAUSE, 1.0, 8, id="a shard is stopped", marks=pytest.mark.faults),
+        pytest.param("worker-1", Harm.KILL, 0.0, 30, id="a worker is killed", marks=pytest.mark.faults),
+    ],
+)
+def test_the_books_are_right_whoever_dies(
+    operator: Operator, write_job: Callable[[str], Path], victim: str, harm: Harm, amount: float, epochs: int
+) -> None:
+    job = write_job(JOB.format(epochs=epochs))
+    (job.parent / "counting.py").write_text(MODEL)
+    coordinator, address = operator.coordinator(job)
+    words = {}
+    for name in ("ps-0", "ps-1", "worker-0", "worker-1"):
+        role, number = name.split("-")
+        words[name] = [role, "--coordinator", address, "--number", number, "--name", name]
+    members: dict[str, Role] = {name: operator.start(name, *line) for name, line in words.items()}
+    operator.until_joined("counting", replicas=2)
+    operator.until_samples("counting", epochs * EPOCH // 4)
+    struck = members[victim]
+    carry_out(Accident(0, victim, harm, amount), {victim: struck.process.pid}, lambda name: [])
+    if harm is Harm.KILL:
+        struck.process.wait(10)
+        members[victim] = operator.start(f"{victim}-again", *words[victim])
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in members.values()] == [0] * 4
+    check_gone([role.process.pid for role in operator.roles])
+    check_books(operator, victim, harm, epochs * EPOCH)
+
+
+def check_books(operator: Operator, victim: str, harm: Harm, samples: int) -> None:
+    """Hold the exported counts against what the summary says."""
+    summary = operator.summary("counting")
+    check_samples(summary, samples)
+    counts = -load_file(operator.folder / "runs" / "counting" / "model.safetensors")["counts"].reshape(2, -1)
+    pushes, lost, twice = summary["pushes"], summary["pushes_lost"], summary["pushes_trained_twice"]
+    if harm is Harm.PAUSE:
+        assert (lost, twice) == (0, 0)
+        assert set(counts.ravel().tolist()) == {pushes}
+    elif victim.startswith("worker"):
+        assert lost == 0
+        assert twice <= 1
+        assert (pushes <= counts).all()
+        assert (counts <= pushes + twice).all()
+    else:
+        number = int(victim.removeprefix("ps-"))
+        assert summary["died"] == [f"shard {number}"]
+        assert set(counts[1 - number].tolist()) == {pushes}, "the other shard has lost nothing"
+        # A set may catch a push of each replica in its midst: some segments have lost one less of it.
+        assert np.isin(counts[number], [pushes - lost, pushes - lost + 1, pushes - lost + 2]).all(), (counts, summary)
+        assert pushes - lost in counts[number]
