@@ -66,13 +66,12 @@ def serve(address: Connection, tuned: bool) -> None:
     settings.limit_threads(1)
 
     from dbelief.metrics import Metrics
-    from dbelief.rpc import parameters_pb2_grpc as stubs
     from dbelief.rpc.serving import Server
 
     service_module = importlib.import_module("dbelief.ps_server.service")
 
     service = service_module.ShardService(Metrics("ps"))
-    server = Server("127.0.0.1:0", lambda s: stubs.add_ParametersServicer_to_server(service, s))
+    server = Server("127.0.0.1:0", service.register)
     address.send(server.address)
     service.life.stopped.wait()
     server.close()
