@@ -16,7 +16,7 @@ from dbelief.sets import newest_count, newest_set, set_aside
 
 from .job import JobMachine
 from .states import Shape
-from .takeover import begun, take_over, unfinished
+from .takeover import begun, last_shard_epoch, take_over, unfinished
 
 
 class Started(NamedTuple):
@@ -60,7 +60,10 @@ def start(
             return Started(_taken_over(job, folder, parts, now_s), folder, run["began"])
         announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
     folder = run_folder or prepare_folder(job, resume)
-    return Started(make_machine(job, folder, resume), folder)
+    machine = make_machine(job, folder, resume)
+    # A run that died before its first set has given out epochs that no set knows of.
+    machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
+    return Started(machine, folder)
 
 
 def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:

@@ -71,6 +71,12 @@ def ended(stored: Mapping[str, bytes]) -> str:
     return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
 
 
+def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
+    """The highest shard epoch that any run of the job gave out, as far as what is stored tells; 0 where none did."""
+    parts = _parts(stored)
+    return int(parts["state"]["shard_epoch"]) if parts else 0
+
+
 def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     if "state" not in stored:
         return None
@@ -96,10 +102,11 @@ def begun(parts: Mapping[str, Any]) -> bool:
 def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
     """Make a new machine stand where the other one stood."""
     state = parts["state"]
-    machine.shard_epoch = state["shard_epoch"]
     machine.members.incarnations = state["incarnations"]
     if not begun(parts):
+        machine.shard_epoch = state["shard_epoch"] + 1
         return
+    machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
     machine.died = [*state["died"], "coordinator"]
     machine.members.restore(parts["members"], now_s)

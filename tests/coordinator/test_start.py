@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coordinator.start import make_machine
+from coordinator.start import make_machine, start
 from coordinator.states import Shape
+from coordinator.takeover import sections
 from dbelief.errors import Mistake
 from dbelief.job import Job
 from dbelief.parts import write_part
@@ -59,6 +61,26 @@ def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
     assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
     make_machine(a_job(), tmp_path, resume=True)
     assert capsys.readouterr().err == ""
+
+
+def test_a_new_run_gives_no_shard_epoch_out_that_the_registry_knows(a_job: MakeJob, tmp_path: Path) -> None:
+    known = {"format": 1, "state": "failed", "finished": True, "shard_epoch": 7}
+    stored = {"state": json.dumps(known).encode(), "members": b"{}", "training": b"{}"}
+    started = start(a_job(), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    assert started.machine.shard_epoch == 8
+
+
+def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, tmp_path: Path) -> None:
+    job = a_job()
+    machine = make_machine(job, tmp_path, resume=False)
+    run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
+    stored = {name: text.encode() for name, text in {**sections(machine, 0.0), "run": json.dumps(run)}.items()}
+    started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    assert started.began_wall_s == 1_000.0
+    assert started.machine.shard_epoch == machine.shard_epoch + 1
+    with pytest.raises(Mistake, match="is unfinished .* was begun with another job file: give that, or --fresh"):
+        start(a_job(seed=5), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
+    assert start(a_job(seed=5), stored, tmp_path, resume=False, fresh=True, now_s=0.0).began_wall_s is None
 
 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:
