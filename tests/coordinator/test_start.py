@@ -78,7 +78,7 @@ def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, 
     started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert started.began_wall_s == 1_000.0
     assert started.machine.shard_epoch == machine.shard_epoch + 1
-    with pytest.raises(Mistake, match="is unfinished .* was begun with another job file: give that, or --fresh"):
+    with pytest.raises(Mistake, match=r"is unfinished .* was begun with another job file: give that, or --fresh"):
         start(a_job(seed=5), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert start(a_job(seed=5), stored, tmp_path, resume=False, fresh=True, now_s=0.0).began_wall_s is None
 
