@@ -227,5 +227,7 @@ class ShardedParameters:
             place = next(place for place in self.placement.places if place.shard == leg.place.shard)
         except StopIteration:
             raise Refused(f"{leg.where}: the job has no such shard any more") from None
+        if place.address != leg.place.address:
+            self._streams.leave(leg.place.address)
         leg.in_new_life(place)
         self._begin(leg)

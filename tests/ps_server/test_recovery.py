@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,6 +158,29 @@ def test_a_pull_goes_on_where_the_shard_is_now(job: Job, tmp_path: Path) -> None
     client.pull(out, versions)
     np.testing.assert_array_equal(out, job.full(0.0))
     assert [span.index for span, _ in client.each_segment()] == list(range(40))
+
+
+def test_nothing_is_kept_for_an_address_that_a_shard_has_left(job: Job, tmp_path: Path) -> None:
+    job.snapshot(tmp_path)
+    before = set(threading.enumerate())
+    client = job.client(A, refresh=lambda: job.placement)
+    pushes(client, job, range(1, 2))
+    left = job.servers[1].address
+    job.restart(1, tmp_path, here=False)
+    pushes(client, job, range(2, 3))
+    assert {address for address, _ in client._streams._idle} == {server.address for server in job.servers}
+    assert left not in {server.address for server in job.servers}
+
+    def senders() -> list[threading.Thread]:
+        new = set(threading.enumerate()) - before
+        return [thread for thread in new if "consume_request_iterator" in thread.name]
+
+    assert senders()
+    client.close()
+    until_s = time.monotonic() + 10
+    while senders():
+        assert time.monotonic() < until_s, "a thread still waits for what to send"
+        time.sleep(0.01)
 
 
 def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[..., Job]) -> None:
