@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from dbelief.pushes import Push, Pushed
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.streams import Stream
 from ps_server.service import ShardService
 from tests.ps_server.servers import A, B, Job, status
 
@@ -160,9 +160,20 @@ def test_a_pull_goes_on_where_the_shard_is_now(job: Job, tmp_path: Path) -> None
     assert [span.index for span, _ in client.each_segment()] == list(range(40))
 
 
-def test_nothing_is_kept_for_an_address_that_a_shard_has_left(job: Job, tmp_path: Path) -> None:
+def test_nothing_is_kept_for_an_address_that_a_shard_has_left(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended, requests = itertools.count(), threading.Semaphore(0), Stream._requests
+
+    def noted(stream: Stream) -> Iterator[bytes]:
+        next(begun)
+        try:
+            yield from requests(stream)
+        finally:
+            ended.release()
+
+    monkeypatch.setattr(Stream, "_requests", noted)
     job.snapshot(tmp_path)
-    before = set(threading.enumerate())
     client = job.client(A, refresh=lambda: job.placement)
     pushes(client, job, range(1, 2))
     left = job.servers[1].address
@@ -170,17 +181,9 @@ def test_nothing_is_kept_for_an_address_that_a_shard_has_left(job: Job, tmp_path
     pushes(client, job, range(2, 3))
     assert {address for address, _ in client._streams._idle} == {server.address for server in job.servers}
     assert left not in {server.address for server in job.servers}
-
-    def senders() -> list[threading.Thread]:
-        new = set(threading.enumerate()) - before
-        return [thread for thread in new if "consume_request_iterator" in thread.name]
-
-    assert senders()
     client.close()
-    until_s = time.monotonic() + 10
-    while senders():
-        assert time.monotonic() < until_s, "a thread still waits for what to send"
-        time.sleep(0.01)
+    for _ in range(next(begun)):
+        assert ended.acquire(timeout=10), "a thread still waits for what to send"
 
 
 def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[..., Job]) -> None:
