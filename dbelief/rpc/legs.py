@@ -19,6 +19,7 @@ from dbelief.rpc import segments_pb2 as segments
 
 from . import frames
 from .convert import push_to_wire, pusher_to_wire
+from .outgoing import Source
 from .streams import Stream
 
 
@@ -142,14 +143,14 @@ class PushLeg(Leg):
         job: str,
         place: Place,
         run: Sequence[Span],
-        values: np.ndarray,
+        source: Source,
         versions: np.ndarray,
         push: Push,
         rule: segments.Rule,
     ) -> None:
         super().__init__(job, place, run)
         self.push = push
-        self._values, self._versions, self._rule = values, versions, rule
+        self._source, self._versions, self._rule = source, versions, rule
         self._first = 0  # how many were done when the stream at hand began
         self.staleness = self.duplicates = self.lost = 0
 
@@ -158,16 +159,15 @@ class PushLeg(Leg):
         left = self.run[self.done :]
         opening = push_to_wire(self.push, self.target, self._rule, len(left))
         message: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
-        filled = 0
-        for span in left:
-            values = self._values[span.start : span.stop]
-            if filled and filled + values.nbytes > frames.FULL_BYTES:
-                yield b"".join(message)
-                message, filled = [], 0
-            version = max(0, int(self._versions[span.index]))
-            message += frames.pieces(frames.part_of(span.index, version, values))
-            filled += values.nbytes
-        yield b"".join(message)
+        groups = list(_together(left))
+        blocks = self._source.blocks([(group[0].start, group[-1].stop) for group in groups])
+        for group, block in zip(groups, blocks, strict=True):
+            for span in group:
+                values = block[span.start - group[0].start : span.stop - group[0].start]
+                version = max(0, int(self._versions[span.index]))
+                message += frames.pieces(frames.part_of(span.index, version, values))
+            yield b"".join(message)
+            message = []
 
     def begin(self, base: int | None) -> None:
         """Be sent with this base; its answers count from here."""
@@ -187,3 +187,13 @@ class PushLeg(Leg):
         if place.shard_epoch != self.place.shard_epoch:
             self.done = self.staleness = self.duplicates = self.lost = 0
         super().in_new_life(place)
+
+
+def _together(run: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    """Cut a run into those that share a message."""
+    first = 0
+    for number, span in enumerate(run):
+        if number > first and 4 * (span.stop - run[first].start) > frames.FULL_BYTES:
+            yield run[first:number]
+            first = number
+    yield run[first:]

@@ -26,6 +26,7 @@ from dbelief.rpc import segments_pb2 as segments
 
 from .channel import named_errors
 from .legs import Leg, PullLeg, PushLeg
+from .outgoing import OnHost, Source
 from .streams import Streams, Watchdog
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -110,8 +111,8 @@ class ShardedParameters:
                 for span in some:
                     yield span, out[span.start - origin : span.stop - origin]
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
-        """See `Parameters.push`.
+    def push(self, values: np.ndarray | Source, versions: np.ndarray, push: Push) -> Pushed:
+        """See `Parameters.push`; `values` may also lie elsewhere than in an array of the host.
 
         Raises
         ------
@@ -119,8 +120,9 @@ class ShardedParameters:
             Naming the shard.
         """
         placement = self.placement
+        source = OnHost(values) if isinstance(values, np.ndarray) else values
         legs = [
-            PushLeg(self.job, place, placement.run(place), values, versions, push, self._rule)
+            PushLeg(self.job, place, placement.run(place), source, versions, push, self._rule)
             for place in placement.places
             if place.count
         ]
@@ -225,5 +227,7 @@ class ShardedParameters:
             place = next(place for place in self.placement.places if place.shard == leg.place.shard)
         except StopIteration:
             raise Refused(f"{leg.where}: the job has no such shard any more") from None
+        if place.address != leg.place.address:
+            self._streams.leave(leg.place.address)
         leg.in_new_life(place)
         self._begin(leg)

@@ -119,6 +119,13 @@ class Streams:
         with self._lock:
             self._idle.setdefault((address, method), []).append(stream)
 
+    def leave(self, address: str) -> None:
+        """Keep no stream to an address at which nobody lives any more."""
+        with self._lock:
+            for method in ("Pull", "Push"):
+                for stream in self._idle.pop((address, method), []):
+                    stream.end()
+
     def _method(self, address: str, method: str) -> Callable[[Iterator[bytes]], Any]:
         channel = self._channels.get(address)
         if channel is None:

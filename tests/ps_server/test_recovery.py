@@ -17,6 +17,7 @@ from dbelief.pushes import Push, Pushed
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.streams import Stream
 from ps_server.service import ShardService
 from tests.ps_server.servers import A, B, Job, status
 
@@ -157,6 +158,32 @@ def test_a_pull_goes_on_where_the_shard_is_now(job: Job, tmp_path: Path) -> None
     client.pull(out, versions)
     np.testing.assert_array_equal(out, job.full(0.0))
     assert [span.index for span, _ in client.each_segment()] == list(range(40))
+
+
+def test_nothing_is_kept_for_an_address_that_a_shard_has_left(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended, requests = itertools.count(), threading.Semaphore(0), Stream._requests
+
+    def noted(stream: Stream) -> Iterator[bytes]:
+        next(begun)
+        try:
+            yield from requests(stream)
+        finally:
+            ended.release()
+
+    monkeypatch.setattr(Stream, "_requests", noted)
+    job.snapshot(tmp_path)
+    client = job.client(A, refresh=lambda: job.placement)
+    pushes(client, job, range(1, 2))
+    left = job.servers[1].address
+    job.restart(1, tmp_path, here=False)
+    pushes(client, job, range(2, 3))
+    assert {address for address, _ in client._streams._idle} == {server.address for server in job.servers}
+    assert left not in {server.address for server in job.servers}
+    client.close()
+    for _ in range(next(begun)):
+        assert ended.acquire(timeout=10), "a thread still waits for what to send"
 
 
 def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[..., Job]) -> None:

@@ -16,7 +16,9 @@ from dbelief.pushes import Push, Pusher
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.outgoing import OnDevice
 from ps_server.service import ShardService
+from tests.dbelief.rpc.test_outgoing import Array, Device
 from tests.ps_server.servers import A, B, Job
 
 pytestmark = pytest.mark.processes
@@ -81,6 +83,15 @@ def test_named_vectors_are_kept_and_read_segment_by_segment(job: Job) -> None:
     for span, numbers in job.client(B).each_segment("best.0"):
         np.testing.assert_array_equal(numbers, best[span.start : span.stop])
     assert not job.read().any()
+
+
+def test_a_gradient_on_a_device_is_fetched_as_it_is_sent(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FULL_BYTES", 100)
+    values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
+    device = Device()
+    job.client(A).push(OnDevice(device, Array(device, values)), job.held(0), Push(A, 1, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), -values)
+    assert len(device.buffers) == 4  # two for each shard
 
 
 def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
