@@ -9,6 +9,7 @@ import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from dbelief.errors import ModelError, NotFinite
 from dbelief.job import Job, LayersModel, parse_job
 from dbelief.layout import Layout
 from dbelief.nn import Model, build_network, load_python_model
+from dbelief.outgoing import Source
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Membership
@@ -63,8 +65,8 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
 
 
-def check_finite(values: np.ndarray, layout: Layout, what: str = "gradient") -> float:
-    """The Euclidean norm of (N,) float32 values.
+def check_finite(values: Any, layout: Layout, what: str = "gradient") -> float:
+    """The Euclidean norm of (N,) float32 values, on the host or a device.
 
     Raises
     ------
@@ -77,9 +79,11 @@ def check_finite(values: np.ndarray, layout: Layout, what: str = "gradient") -> 
     into).
     """
     with np.errstate(over="ignore"):
-        squares = float(np.dot(values, values))
+        squares = float(values.dot(values))
     if math.isfinite(squares):
         return math.sqrt(squares)
+    if not isinstance(values, np.ndarray):
+        values = values.get()
     bad = np.flatnonzero(~np.isfinite(values))
     if not bad.size:  # the squares overflow float32, the numbers do not
         return float(np.linalg.norm(values.astype(np.float64)))
@@ -186,14 +190,22 @@ class Session:
 
     def push(
         self,
-        gradient: np.ndarray,
+        gradient: Any,
         versions: np.ndarray,
         sequence: int,
         rate: float,
         samples: int,
         clock: int = 0,
+        sent: np.ndarray | Source | None = None,
     ) -> Pushed:
         """Push a checked gradient by the job's rule; returns when all shards have it.
+
+        Parameters
+        ----------
+        gradient
+            (N,) float32, where it was computed.
+        sent
+            What is read for the wire, where that is not the gradient itself.
 
         Raises
         ------
@@ -203,7 +215,7 @@ class Session:
         check_finite(gradient, self.layout)
         push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
         self.sequences[PARAMETERS] = sequence
-        return self.parameters.push(gradient, versions, push)
+        return self.parameters.push(gradient if sent is None else sent, versions, push)
 
     def close(self, reason: str) -> None:
         """Say goodbye and close all channels."""

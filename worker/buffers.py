@@ -1,6 +1,6 @@
 """The arrays that the three threads of a replica hand to each other. All are made once.
 
-On a GPU model and gradient live on the device and the wire reads host copies; on a CPU both are the same memory and
+On a GPU model and gradient live on the device; on a CPU they are the memory that the wire reads and writes, and
 nothing is copied.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from dbelief.backend import Backend, aligned
 from dbelief.layout import Layout
+from dbelief.outgoing import OnDevice
 
 
 @dataclass
@@ -43,15 +44,15 @@ class Fetched:
 
 @dataclass
 class Outgoing:
-    """One gradient on its way: (N,) float32 to be sent, and what it was computed from.
+    """One gradient on its way: (N,) float32 where it is computed, and what it was computed from.
 
-    `device` is where the gradient is computed; on a CPU it is `host` itself.
+    `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
     """
 
-    host: np.ndarray
-    device: Any
+    gradient: Any
     views: dict[str, Any]
     versions: np.ndarray
+    sent: Any = None
     sequence: int = 0
     rate: float = 0.0
     samples: int = 0
@@ -62,11 +63,9 @@ class Outgoing:
     @classmethod
     def make(cls, layout: Layout, segments: int, backend: Backend) -> Outgoing:
         """An empty gradient."""
-        host = aligned(layout.size, np.float32)
-        device = backend.to_device(host)
-        return cls(host, device, layout.views(device), np.zeros(segments, np.int64))
+        gradient = backend.to_device(aligned(layout.size, np.float32))
+        return cls(gradient, layout.views(gradient), np.zeros(segments, np.int64))
 
-    def to_host(self) -> None:
-        """Bring the gradient to where it is sent from."""
-        if self.device is not self.host:
-            self.device.get(out=self.host)
+    def complete(self, backend: Backend) -> None:
+        """Everything is added up; to be called on the thread that computes."""
+        self.sent = self.gradient if backend.name == "numpy" else OnDevice(backend.xp, self.gradient)

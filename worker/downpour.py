@@ -172,14 +172,14 @@ class Downpour:
         """Add the mini-batch's gradient to what the slot has accrued."""
         if self._settings.cadence.n_push == 1:
             loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
-            clip(self._backend.xp, slot.device, self._settings.clip_norm)
+            clip(self._backend.xp, slot.gradient, self._settings.clip_norm)
         else:
             loss = self._model.loss_and_gradient(parameters.views, batch, self._gradient_views)
             clip(self._backend.xp, self._gradient, self._settings.clip_norm)
             if slot.steps == 0:
-                slot.device[:] = self._gradient
+                slot.gradient[:] = self._gradient
             else:
-                self._backend.xp.add(slot.device, self._gradient, out=slot.device)
+                self._backend.xp.add(slot.gradient, self._gradient, out=slot.gradient)
         slot.samples += len(batch)
         slot.steps += 1
         slot.loss_sum += loss * len(batch)
@@ -188,7 +188,7 @@ class Downpour:
         """Move the replica's own copy by the gradient of this mini-batch, by plain SGD."""
         alpha = self._settings.local_rate
         rate = np.float32(slot.rate if alpha is None else alpha)
-        gradient = slot.device if self._settings.cadence.n_push == 1 else self._gradient
+        gradient = slot.gradient if self._settings.cadence.n_push == 1 else self._gradient
         if self._backend.name == "numpy":
             self._sgd.apply(parameters.device, gradient, (), rate, 1)
         else:
@@ -196,7 +196,7 @@ class Downpour:
         parameters.stepped = True
 
     def _finish(self, slot: Outgoing, parameters: Fetched) -> None:
-        slot.to_host()
+        slot.complete(self._backend)
         slot.versions[:] = parameters.versions
         self._sender.send(slot)
         self._phases.end("push")

@@ -175,7 +175,9 @@ class Replica:
         self._show()
 
     def _push(self, slot: Outgoing) -> Pushed:
-        return self._session.push(slot.host, slot.versions, slot.sequence, slot.rate, slot.samples, slot.clock)
+        return self._session.push(
+            slot.gradient, slot.versions, slot.sequence, slot.rate, slot.samples, slot.clock, slot.sent
+        )
 
     def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
         """On the push thread: book a push that is done, and report now and then."""

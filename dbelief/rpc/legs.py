@@ -12,6 +12,7 @@ import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.layout import Span
+from dbelief.outgoing import Source
 from dbelief.placement import Place
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
@@ -19,7 +20,6 @@ from dbelief.rpc import segments_pb2 as segments
 
 from . import frames
 from .convert import push_to_wire, pusher_to_wire
-from .outgoing import Source
 from .streams import Stream
 
 

@@ -20,13 +20,13 @@ import numpy as np
 
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.layout import Span
+from dbelief.outgoing import OnHost, Source
 from dbelief.placement import Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import segments_pb2 as segments
 
 from .channel import named_errors
 from .legs import Leg, PullLeg, PushLeg
-from .outgoing import OnHost, Source
 from .streams import Streams, Watchdog
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)

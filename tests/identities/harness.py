@@ -196,7 +196,7 @@ class Replica:
 
     def _push(self, slot: Outgoing) -> Pushed:
         push = Push(self.pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
-        return self._parameters.push(slot.host, slot.versions, push)
+        return self._parameters.push(slot.sent, slot.versions, push)
 
     def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
         self._recorder.acknowledged(slot.sequence)

@@ -10,15 +10,15 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.dbelief.rpc.test_outgoing import Array, Device
 
+from dbelief.outgoing import OnDevice
 from dbelief.placement import Placement
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.outgoing import OnDevice
 from ps_server.service import ShardService
-from tests.dbelief.rpc.test_outgoing import Array, Device
 from tests.ps_server.servers import A, B, Job
 
 pytestmark = pytest.mark.processes

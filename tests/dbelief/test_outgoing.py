@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dbelief.backend import choose
 from dbelief.errors import JobError
-from dbelief.rpc.outgoing import OnDevice, OnHost
+from dbelief.outgoing import OnDevice, OnHost
 
 
 class Device:
