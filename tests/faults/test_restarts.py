@@ -25,7 +25,8 @@ from tests.faults.shards import PATIENCE_S, Served, Shards, Steps, Trainer, inte
 
 pytestmark = pytest.mark.processes
 
-RUNS = (9, 4, 2)
+RUNS = (20, 4, 2)
+"""Segments of three shards; the first one acknowledges a push in its middle, too."""
 LENGTH = 3
 
 
