@@ -78,7 +78,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
             )
             for who in pushers
         ]
-        crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S))
+        crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S), daemon=True)
         crew.start()
         shards.snapshot(folder / "set-0", "set-0")
         for number, accident in enumerate(plan.accidents, 1):
