@@ -51,7 +51,7 @@ def test_shards_that_are_killed_and_stopped_lose_what_they_say(shards: Shards, t
     pushers = [Pusher(number, 10 + number) for number in range(2)]
     ones = np.ones((each, shards.placement.size), np.float32)
     trainers = [Trainer(shards, who, ones, after=steps.pushed) for who in pushers]
-    crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S))
+    crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S), daemon=True)
     crew.start()
     for number, accident in enumerate(plan.accidents):
         folder = tmp_path / f"set-{number}"

@@ -25,7 +25,8 @@ from tests.faults.shards import PATIENCE_S, Served, Shards, Steps, Trainer, inte
 
 pytestmark = pytest.mark.processes
 
-RUNS = (9, 4, 2)
+RUNS = (20, 4, 2)
+"""Segments of three shards; the first one acknowledges a push in its middle, too."""
 LENGTH = 3
 
 
@@ -77,7 +78,7 @@ def through_restarts(serve: Callable[..., Shards], folder: Path, seed: int, push
             )
             for who in pushers
         ]
-        crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S))
+        crew = threading.Thread(target=train, args=(trainers, 2 * PATIENCE_S), daemon=True)
         crew.start()
         shards.snapshot(folder / "set-0", "set-0")
         for number, accident in enumerate(plan.accidents, 1):
