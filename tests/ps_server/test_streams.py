@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tests.dbelief.rpc.test_outgoing import Array, Device
 
 from dbelief.outgoing import OnDevice
 from dbelief.placement import Placement
@@ -19,6 +18,7 @@ from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from ps_server.service import ShardService
+from tests.dbelief.test_outgoing import Array, Device
 from tests.ps_server.servers import A, B, Job
 
 pytestmark = pytest.mark.processes
