@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
 from dbelief.rpc import frames
@@ -60,6 +60,11 @@ def _encode(index: int, version: int, values: np.ndarray | None) -> bytes:
     if values is None:
         return frames.encode(frames.Part(index, version, unchanged=True))
     return frames.encode(frames.part_of(index, version, values))
+
+
+LOOK_AGAIN_S = 5.0
+"""How long a call waits for other replicas at a time. Then its caller looks where all shards are and asks again, until
+its own patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
 
 
 class ShardService(stubs.ParametersServicer):
@@ -188,8 +193,13 @@ class ShardService(stubs.ParametersServicer):
         waiters = self._waiters[what]
         if not waiters.acquire(blocking=False):
             raise Refused(f"too many {what} wait for a round already")
+        patience_s = min(self.life.deadline_s, LOOK_AGAIN_S)
         try:
-            shard.wait_for_clock(indices, clock, self.life.deadline_s)
+            shard.wait_for_clock(indices, clock, patience_s)
+        except Unreachable as error:
+            if patience_s < self.life.deadline_s:
+                raise Moved(str(error)) from None
+            raise
         finally:
             waiters.release()
 

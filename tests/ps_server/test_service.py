@@ -21,6 +21,7 @@ from dbelief.rpc.channel import open_channel
 from dbelief.rpc.convert import push_to_wire
 from dbelief.rpc.serving import Server
 from ps_server.service import ShardService
+from ps_server.shard import Shard
 from tests.dbelief.test_files import files_end_at
 from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
 
@@ -264,6 +265,37 @@ def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callab
     out = job.full(np.nan)
     job.client(A).pull(out, job.held(), clock=9)
     np.testing.assert_array_equal(out, job.full(5.0))
+
+
+def test_one_who_waits_at_a_shard_tells_another_that_came_back_how_far_it_is(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waits at shard 0 for B; B waits at shard 1, which has lost round 0 and must hear that A has passed it."""
+    monkeypatch.setattr("ps_server.service.LOOK_AGAIN_S", 0.05)
+    job = start(staleness=0)
+    held, back = (service.life.loaded() for service in job.services)
+    for number in range(2):
+        job.configure(number, membership=members(1, 2))
+    for segment in back.segments.values():
+        back.load(Stored(segment.span, 0, 0, 0, 0, {}, {"w": np.zeros(segment.span.length, np.float32)}), 6)
+    back.make_ready()
+    places = tuple(dataclasses.replace(place, shard_epoch=place.shard_epoch - 1) for place in job.placement.places)
+    known = dataclasses.replace(job.placement, places=(job.placement.places[0], places[1]))
+    client = job.client(A, placement=known, refresh=lambda: job.placement)
+    thread = threading.Thread(target=lambda: client.pull(job.full(0.0), job.held(), clock=1))
+    thread.start()
+    push_round(back, B)
+    back.wait_for_clock(back.segments, 1, 10.0)
+    assert thread.is_alive()
+    push_round(held, A)
+    push_round(held, B)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def push_round(shard: Shard, pusher: Pusher) -> None:
+    for index, segment in shard.segments.items():
+        shard.push(Push(pusher, 1, np.float32(1)), index, np.ones(segment.span.length, np.float32))
 
 
 def test_an_assignment_may_ask_for_rates_over_the_staleness(start: Callable[..., Job]) -> None:
