@@ -19,6 +19,9 @@ from .members import Member
 from .standing import Standing
 from .states import Closing, Evaluate, State, Stop, Told, Work
 
+_STUCK = 2.0
+"""A replica with a lease that does not come on for so many times `progress_s` is given up: its calls would have failed."""
+
 
 class JobMachine(Standing):
     """The job; see `Standing` for what it is made of."""
@@ -89,6 +92,10 @@ class JobMachine(Standing):
         """Time passes: the silent are dead, limits may be reached, a snapshot may be due."""
         for member in self.members.silent(now_s):
             self._gone(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
+        if self.recovery.away or self.training.waits_for_each_other:
+            self.members.excuse(now_s)
+        for member in self.members.stuck(now_s, _STUCK * self.job.deadlines.progress_s):
+            self._gone(member, "died", f"alive, and without progress for {now_s - member.moved_s:.0f} s", now_s)
         self._advance(now_s)
 
     def _gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
@@ -202,14 +209,17 @@ class JobMachine(Standing):
         work = self.training.work(number, incarnation, next_sequence, trains=ready, evaluates=ready or closing)
         self.actions += self.training.news()
         member.state = {Lease: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
+        member.moved_s = now_s
         self.commit_due = self.commit_due or member.state != "waiting"
         self._advance(now_s)
         return work
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> None:
         """A replica or client tells what was acknowledged; what is newly done is taken in."""
-        if self.members.pusher(number, incarnation) is None or self.over:
+        member = self.members.pusher(number, incarnation)
+        if member is None or self.over:
             return
+        member.moved_s = now_s
         new, trouble = self.training.trained(number, incarnation, told, now_s)
         if not new:
             return

@@ -24,8 +24,8 @@ class Member:
     ----------
     kind
         "shard", "replica" or "client".
-    last_beat_s
-        On the coordinator's clock.
+    last_beat_s, moved_s
+        On the coordinator's clock: when it was last heard, and when its work last came on.
     state
         What people see: "waiting", "training", "evaluating", "left", "died".
     """
@@ -37,6 +37,7 @@ class Member:
     token: int
     address: str = ""
     last_beat_s: float = 0.0
+    moved_s: float = 0.0
     state: str = "waiting"
 
     @property
@@ -128,7 +129,17 @@ class Members:
         if away_s > max(_LONGEST_LOOK_S, self.beat_s / 2):
             for member in self._latest.values():  # it was the coordinator that heard nobody
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
+                member.moved_s = min(now_s, member.moved_s + away_s)
         return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
+
+    def stuck(self, now_s: float, limit_s: float) -> list[Member]:
+        """Those who live, and whose training has not come on for so long."""
+        return [m for m in self._latest.values() if m.state == "training" and now_s - m.moved_s > limit_s]
+
+    def excuse(self, now_s: float) -> None:
+        """Nobody's work can come on now."""
+        for member in self._latest.values():
+            member.moved_s = now_s
 
     def state(self) -> dict[str, Any]:
         """All of it, as of now; JSON holds it."""
@@ -141,7 +152,9 @@ class Members:
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Take a coordinator's members over; they have some time to find the new one before they count as silent."""
         self.dead, self.settled = set(state["dead"]), set(state["settled"])
-        members = [Member(**{**fields, "last_beat_s": now_s + self.beat_s}) for fields in state["latest"]]
+        members = [
+            Member(**{**fields, "last_beat_s": now_s + self.beat_s, "moved_s": now_s}) for fields in state["latest"]
+        ]
         self._latest = {(member.kind, member.number): member for member in members}
 
     def alive(self, *kinds: str) -> list[Member]:

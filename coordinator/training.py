@@ -74,6 +74,11 @@ class Training:
         return self.rounds or self.clocks
 
     @property
+    def waits_for_each_other(self) -> bool:
+        """Whether replicas wait at the shards for the slowest: there a stuck one is named by those who wait."""
+        return self.rounds is not None or self.clocks is not None
+
+    @property
     def begins_in_lockstep(self) -> bool:
         """Whether all replicas have to be there before the first of them is given work."""
         return self.rounds is not None and not self.rounds.blocks

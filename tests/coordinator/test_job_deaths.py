@@ -140,6 +140,31 @@ def test_a_dead_shard_that_nobody_replaces_ends_the_job_in_one_line(a_world: Mak
     assert all(isinstance(r.ask(), Stop) for r in world.replicas)
 
 
+def test_who_beats_and_does_not_come_on_is_given_up(a_world: MakeWorld) -> None:
+    world = a_world(deadlines={"beat_s": 5, "join_s": 600, "progress_s": 10}).started()
+    first, second = world.replicas
+    first.work()
+    world.tick(15.0)
+    first.train(pushes=1)
+    world.tick(15.0)
+    assert world.machine.members_lost == 0
+    world.tick(6.0)
+    assert world.machine.died == [f"replica {first.number}"]
+    assert world.events("member")[-1:] != []
+    world.settle()
+    assert second.work().start == 10
+
+
+def test_nobody_is_given_up_for_a_shard_that_is_away(a_world: MakeWorld) -> None:
+    world = a_world(deadlines={"beat_s": 5, "join_s": 600, "progress_s": 10}).started()
+    world.replicas[0].work()
+    world.kill_shard(0)
+    world.tick(60.0)
+    world.shard()
+    world.settle()
+    assert world.machine.died == ["shard 0"]
+
+
 def test_without_any_replica_for_too_long_the_job_fails(a_world: MakeWorld) -> None:
     world = a_world().started(replicas=1)
     world.replicas[0].leave()
