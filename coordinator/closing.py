@@ -32,6 +32,7 @@ class Ending:
         self.vector = PARAMETERS
         self.evaluate = True
         self.exported = False
+        self._tested = False
         self._shape = shape
         self._progress = progress
         self._evaluations = evaluations
@@ -49,6 +50,7 @@ class Ending:
         if waits[self.step]:
             return False
         self.step = Closing(self.step + 1)
+        self._tested = self._tested or self.step > Closing.TEST
         if self.step is Closing.VALIDATE:
             self._validate()
         elif self.step is Closing.TEST:
@@ -57,20 +59,21 @@ class Ending:
 
     def state(self) -> dict[str, Any]:
         """How far it has come; JSON holds it."""
-        return {"step": int(self.step), "vector": self.vector, "evaluate": self.evaluate, "exported": self.exported}
+        kept = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}
+        return {"step": int(self.step), **kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator."""
         self.step, self.vector = Closing(state["step"]), state["vector"]
-        self.evaluate, self.exported = state["evaluate"], state["exported"]
+        self.evaluate, self.exported, self._tested = state["evaluate"], state["exported"], state["tested"]
 
     def again(self) -> None:
         """A shard died: the steps that read it are taken again, as far as replicas are still there to take them."""
         self.exported = False
-        if self.step is Closing.TEST:
+        if self.step is Closing.TEST and not self._tested:
             self.step = Closing.VALIDATE
-        elif self.step > Closing.TEST:
-            self.step = Closing.TEST
+        elif self.step >= Closing.TEST:
+            self.step = Closing.TEST  # replicas have been told of the end: there is nobody who could evaluate
             tested, self.vector = self.vector, self._result()
             if self.vector != tested:
                 self._progress.test = None  # those parameters are gone

@@ -20,7 +20,7 @@ from .standing import Standing
 from .states import Closing, Evaluate, State, Stop, Told, Work
 
 _STUCK = 2.0
-"""A replica with a lease that does not come on for so many times `progress_s` is given up: its calls would have failed."""
+"""A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
 
 
 class JobMachine(Standing):

@@ -167,6 +167,8 @@ def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Closin
         break
     assert world.machine.ending.step == step
     restart_shard(world, 1)
+    world.act()
+    restart_shard(world, 0)
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     assert world.exported is not None
