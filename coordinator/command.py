@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dbelief.console import announce, exits_cleanly, on_signals, pairs, serve_metrics, write_address
-from dbelief.errors import Unreachable
+from dbelief.errors import Mistake, Unreachable
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ if TYPE_CHECKING:
     help="A run folder made before.",
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
-@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the registry.")
+@click.option(
+    "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."
+)
 def command(
     job_file: Path,
     overrides: tuple[str, ...],
@@ -129,7 +131,7 @@ def _run(
     from dbelief.report.folder import found_at, held
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
-    from dbelief.rpc.serving import Server
+    from dbelief.rpc.serving import Server, check_free
 
     from .leadership import Leadership
     from .runner import Runner
@@ -138,6 +140,8 @@ def _run(
     from .states import State
     from .takeover import ended
 
+    if ready_file is not None and not ready_file.absolute().parent.is_dir():
+        raise Mistake(f"--ready-file {ready_file}: there is no folder {ready_file.parent}")
     clock = SystemClock()
     job = load_job(job_file, pairs(overrides))
     with ExitStack() as stack:
@@ -153,22 +157,23 @@ def _run(
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
             return 0
+        metrics = Metrics("coordinator")
+        stack.callback(metrics.close)
+        serve_metrics(metrics.serve, metrics_listen)
+        check_free(listen)  # before the run folder is touched
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())
         stack.enter_context(held(begun.folder))
-        metrics = Metrics("coordinator")
-        stack.callback(metrics.close)
         runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s)
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
-        serve_metrics(metrics.serve, metrics_listen)
         announce(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {begun.folder}"
         )
-        stack.enter_context(found_at(begun.folder, server.address))
+        stack.enter_context(found_at(begun.folder, server.address, job))
         if ready_file is not None:
             write_address(ready_file, server.address)
         state = runner.run(interrupted)

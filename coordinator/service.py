@@ -99,8 +99,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
             if request.kept:
                 machine.kept(request.kept, now_s)
-            if request.trouble:
-                # The launcher, which is no member, tells of troubles too.
+            # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
+            if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
                 machine.fail(
                     f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
                 )

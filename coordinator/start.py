@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dbelief.console import announce
 from dbelief.data import load
-from dbelief.errors import Mistake
+from dbelief.errors import Mistake, SnapshotError
 from dbelief.job import Job
 from dbelief.report.folder import prepare_folder
 from dbelief.sets import newest_count, newest_set, set_aside
@@ -59,8 +59,12 @@ def start(
                 )
             return Started(_taken_over(job, folder, parts, now_s), folder, run["began"])
         announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
-    folder = run_folder or prepare_folder(job, resume)
-    machine = make_machine(job, folder, resume)
+    if resume or run_folder is not None:
+        folder = run_folder or prepare_folder(job, resume)
+        machine = make_machine(job, folder, resume)
+    else:
+        machine = make_machine(job, Path(), resume)  # before an earlier run is moved aside: the data may be wrong
+        folder = prepare_folder(job, resume)
     # A run that died before its first set has given out epochs that no set knows of.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
     return Started(machine, folder)
@@ -89,4 +93,7 @@ def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
         announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
         set_aside(snapshots, one.set_id)
     state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
-    return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1)
+    try:
+        return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1)
+    except (KeyError, TypeError) as error:
+        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job's state: {error!r}") from error

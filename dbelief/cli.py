@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from dbelief.console import debug, exits_cleanly, pairs
 
 GROUP = "dbelief.commands"
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let click say a wrong command line as all our errors are said: in one line, without the usage above it."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        help_by = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        raise click.UsageError(" ".join(error.format_message().split()) + help_by) from None
 
 
 class Commands(click.Group):
@@ -32,6 +46,16 @@ class Commands(click.Group):
             return super().get_command(ctx, cmd_name)
         command: click.Command = program.load()
         return command
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """Read what stands before the command's name."""
+        with _in_one_line():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Read the rest, and run the command."""
+        with _in_one_line():
+            return super().invoke(ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,8 @@ from types import FrameType
 import click
 
 from dbelief.errors import DbeliefError, Mistake
+
+_ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host that has colons stands in brackets
 
 DEBUG = "DBELIEF_DEBUG"
 """In the environment, so that children hear of it: tracebacks are wanted."""
@@ -108,6 +111,20 @@ def pairs(items: tuple[str, ...]) -> dict[str, str]:
     return dict(item.split("=", 1) for item in items)
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two halves of `host:port`.
+
+    Raises
+    ------
+    Mistake
+        This is no such address. gRPC would make one of anything: of a missing port 443, of 99999 some other.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) >= 1 << 16:
+        raise Mistake(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
+    return found[1], int(found[2])
+
+
 def serve_metrics(serve: Callable[[str, int], int], listen: str | None) -> None:
     """Serve a process's metrics (`serve` is `Metrics.serve`) at `host:port` and say where; nothing for None.
 
@@ -118,10 +135,8 @@ def serve_metrics(serve: Callable[[str, int], int], listen: str | None) -> None:
     """
     if listen is None:
         return
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal():
-        raise Mistake(f"--metrics {listen}: wanted HOST:PORT, for example 127.0.0.1:9100")
-    announce(f"metrics on http://{host}:{serve(host, int(port))}/metrics")
+    host, port = host_and_port(listen)
+    announce(f"metrics on http://{host}:{serve(host.strip('[]'), port)}/metrics")
 
 
 def write_address(path: Path, address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,9 +14,9 @@ from rich.console import Console
 
 from dbelief.backend import Backend, aligned, choose
 from dbelief.cluster import Cluster
-from dbelief.console import announce
-from dbelief.data import BatchBuffer, Split, load
-from dbelief.errors import DataError, Failure, ModelError
+from dbelief.console import announce, told
+from dbelief.data import BatchBuffer, Dataset, Split, load
+from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate
 from dbelief.job import Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
@@ -39,6 +40,7 @@ def run_job(job_file: Path, overrides: Mapping[str, str], resume: bool = False, 
 def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
+    _made_of(job, choose("cpu"))  # before a folder is made, an earlier run moved aside, or a process started
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         cluster = Cluster(job, job_file, overrides, resume, view.update if view else lambda status: None)
@@ -50,16 +52,16 @@ def tell_status(where: str, as_json: bool, watched: bool) -> int:
     place = Place.of(where)
     if watched:
         with LiveView(Console(stderr=True)) as view:
-            told = watch(place, view.update)
+            found = watch(place, view.update)
     else:
-        told = look(place)
+        found = look(place)
     if as_json:
-        print(json.dumps(plain(told.model_dump() if isinstance(told, Summary) else told)))
-    elif isinstance(told, Summary):
-        Console().print(outcome(told))
+        print(json.dumps(plain(found.model_dump() if isinstance(found, Summary) else found)))
+    elif isinstance(found, Summary):
+        Console().print(outcome(found))
     elif not watched:  # a live view leaves its last picture
-        Console().print(overview(told))
-    state = told["state"] if isinstance(told, dict) else told.model_dump().get("state")
+        Console().print(overview(found))
+    state = found["state"] if isinstance(found, dict) else found.model_dump().get("state")
     return 1 if watched and state == "failed" else 0
 
 
@@ -145,14 +147,28 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     return {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
 
 
-def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
-    """Load a job with its data and model, compute one gradient, and say what would run."""
-    job: Job = load_job(job_file, overrides)
+def _made_of(job: Job, backend: Backend) -> tuple[Dataset | None, Model, Layout, np.ndarray]:
+    """The data, the model, its layout and its initial values.
+
+    Raises
+    ------
+    Mistake
+        What is wrong with one of them.
+    NotFinite
+        An initial value is NaN or infinite.
+    """
     data = load(job.data, job.folder) if job.data.source != "none" else None
-    backend = choose(job.device)
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
     check_finite(flat, layout, "initial value")
+    return data, model, layout, flat
+
+
+def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
+    """Load a job with its data and model, compute one gradient, and say what would run."""
+    job = load_job(job_file, overrides)
+    backend = choose(job.device)
+    data, model, layout, flat = _made_of(job, backend)
     if data is not None and data.train is not None:
         _try_gradient(job, model, layout, flat, data.train, backend)
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
@@ -187,7 +203,9 @@ def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, trai
         batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
     gradient = backend.to_device(aligned(layout.size, np.float32))
     try:
-        model.loss_and_gradient(layout.views(backend.to_device(flat)), batch, layout.views(gradient))
+        loss = float(model.loss_and_gradient(layout.views(backend.to_device(flat)), batch, layout.views(gradient)))
     except Exception as error:  # whatever a person's own code raises
-        raise ModelError(f"loss_and_gradient on the first {size} training samples: {error!r}") from error
+        raise ModelError(f"loss_and_gradient on the first {size} training samples: {told(error)}") from error
+    if not math.isfinite(loss):
+        raise NotFinite(f"the loss of the first {size} training samples is {loss}")
     check_finite(backend.to_host(gradient), layout)

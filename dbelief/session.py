@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.backend import Backend, aligned, choose
+from dbelief.console import told
 from dbelief.data import Dataset, load
 from dbelief.errors import ModelError, NotFinite
 from dbelief.job import Job, LayersModel, parse_job
@@ -55,9 +56,13 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     Raises
     ------
     ModelError
-        Where the model's tensors are not float32 arrays.
+        Where the model cannot, or its tensors are not float32 arrays.
     """
-    drawn = {name: np.asarray(values) for name, values in model.parameters(np.random.default_rng(job.seed)).items()}
+    rng = np.random.default_rng(job.seed)
+    try:
+        drawn = {name: np.asarray(values) for name, values in model.parameters(rng).items()}
+    except Exception as error:  # whatever a person's own code raises
+        raise ModelError(f"parameters(rng): {told(error)}") from error
     for name, values in drawn.items():
         if values.dtype != np.float32:
             raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")

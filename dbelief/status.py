@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dbelief.console import host_and_port
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
 from dbelief.job import parse_job
 from dbelief.report.folder import ADDRESS
@@ -86,9 +87,13 @@ class Place:
         if (folder / "job.yaml").is_file():
             folder = folder.resolve()
             try:
-                return cls((folder / ADDRESS).read_text(), folder)
+                address = (folder / ADDRESS).read_text()
+                host_and_port(address)
             except FileNotFoundError:
                 return cls(None, folder)
+            except Mistake as error:
+                raise Mistake(f"{folder / ADDRESS}: {error}") from None
+            return cls(address, folder)
         if folder.is_dir():
             raise Mistake(f"{text}: is no run folder: it holds no job.yaml")
         if not re.fullmatch(r"[^/\s]+:\d{1,5}", text):

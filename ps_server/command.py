@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
+from dbelief.console import announce, exits_cleanly, host_and_port, on_signals, serve_metrics
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 if TYPE_CHECKING:
@@ -35,12 +36,19 @@ _ASK_AGAIN_S = 0.5
     help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Folder for the log of applied pushes.")
-@click.option("--number", type=int, default=None, help="The shard number to ask for; default: any free.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder for the log of applied pushes.",
+)
+@click.option("--number", type=click.IntRange(0), default=None, help="The shard number to ask for; default: any free.")
 @click.option(
     "--name", default=None, help="What this shard is called, however often it is started: its earlier life is over."
 )
-@click.option("--patience", default=60.0, show_default=True, help="Seconds to wait for the coordinator.")
+@click.option(
+    "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
+)
 def command(
     coordinator: str,
     listen: str,
@@ -78,12 +86,17 @@ def _run(
     from .record import Recorder
     from .service import ShardService
 
-    metrics = Metrics("ps")
-    recorder = Recorder()
-    service = ShardService(metrics, record=recorder.note)
-    server = Server(listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
-    client = CoordinatorClient(coordinator)
-    try:
+    if advertise is not None:
+        host_and_port(advertise)
+    with ExitStack() as stack:
+        metrics = Metrics("ps")
+        stack.callback(metrics.close)
+        recorder = Recorder()
+        service = ShardService(metrics, record=recorder.note)
+        server = Server(listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
+        stack.callback(server.close)
+        client = CoordinatorClient(coordinator)
+        stack.callback(client.close)
         serve_metrics(metrics.serve, metrics_listen)
         announce(f"joining the job at {coordinator}, for up to {patience:g} s")
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
@@ -110,10 +123,6 @@ def _run(
         if lost:
             raise Refused(f"shard {member.id} of job {job}: {lost}")
         announce(f"shard {member.id} of job {job} ends: {reason}")
-    finally:
-        client.close()
-        server.close()
-        metrics.close()
 
 
 def _join(join: Callable[[], Membership], patience_s: float) -> Membership:

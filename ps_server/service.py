@@ -176,7 +176,6 @@ class ShardService(stubs.ParametersServicer):
             begin = functools.partial(Pushing, self.life, self._metrics, functools.partial(self._wait, "pushes"))
             yield from answers_to(messages, begin, lambda: not self._streams.crowded)
 
-    @streams
     def Exchange(
         self, requests: Iterator[wire.ExchangeRequest], context: grpc.ServicerContext
     ) -> Iterator[wire.ExchangeReply]:
@@ -184,7 +183,6 @@ class ShardService(stubs.ParametersServicer):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "Exchange is not served by this version")
         yield wire.ExchangeReply()
 
-    @answers
     def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
         """Not offered by any strategy of this version."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "Operate is not served by this version")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.errors import Torn
+from dbelief.errors import NotWritten, Torn
 from dbelief.parts import Stored, read_parts, state_key, write_part
 
 from .segment import Segment
@@ -32,7 +32,10 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
         Where a file cannot be written; names it.
     """
     shard.check_complete()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
     with shard.saving:
         sources = [(segment, _arrays(segment)) for _, segment in sorted(shard.segments.items())]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dbelief.console import write_address
 from dbelief.errors import Mistake
+from dbelief.files import whole_file
 from dbelief.job import Job
 
 ADDRESS = "address"
@@ -18,7 +19,7 @@ ADDRESS = "address"
 
 
 def prepare_folder(job: Job, resume: bool) -> Path:
-    """Make the run folder and write the job file into it; an earlier run of that name is moved aside.
+    """Make the run folder; an earlier run of that name is moved aside.
 
     Raises
     ------
@@ -34,15 +35,16 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         if folder.exists() and not resume:
             _move_aside(folder)
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
-        (folder / "job.yaml").write_text(job.anchored().to_yaml())
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder
 
 
 @contextmanager
-def found_at(folder: Path, address: str) -> Iterator[None]:
-    """Tell in the run folder where its coordinator listens, for as long as the block lasts."""
+def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
+    """Write the job file into the run folder and, for as long as the block lasts, where its coordinator listens."""
+    with whole_file(folder / "job.yaml") as file:  # now that it is sure to run: until then, that of an earlier run
+        file.write(job.anchored().to_yaml().encode())
     write_address(folder / ADDRESS, address)
     try:
         yield

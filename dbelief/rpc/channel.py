@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
+from dbelief.console import announce, host_and_port, told
 from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
 
 T = TypeVar("T")
+
+logging.getLogger("grpc").addHandler(logging.NullHandler())  # bytes that are no message: the caller is told, not a log
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # Segments are cut to 1 MiB, but a job's status may hold long layouts: no limit of gRPC's own.
@@ -48,7 +52,14 @@ _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.St
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """Open a channel to `host:port`. Every channel of the system is made here."""
+    """Open a channel to `host:port`. Every channel of the system is made here.
+
+    Raises
+    ------
+    Mistake
+        This is no such address.
+    """
+    host_and_port(address)
     return grpc.insecure_channel(address, options=OPTIONS)
 
 
@@ -89,6 +100,9 @@ def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> No
             if hasattr(servicer, "refused"):
                 servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
+    reason = f"{getattr(servicer, 'where', '')}{told(error)}"  # nobody foresaw it; the line names its place
+    announce(f"a call failed: {reason}")
+    context.abort(grpc.StatusCode.INTERNAL, reason)
     raise error
 
 
@@ -101,7 +115,7 @@ def answers(
     def handler(self: Any, request: Any, context: grpc.ServicerContext) -> T:
         try:
             return method(self, request, context)
-        except (DbeliefError, ValueError) as error:
+        except Exception as error:
             _abort(self, context, error)
 
     return handler
@@ -116,7 +130,9 @@ def streams(
     def handler(self: Any, request: Any, context: grpc.ServicerContext) -> Iterator[T]:
         try:
             yield from method(self, request, context)
-        except (DbeliefError, ValueError) as error:
+        except grpc.RpcError:  # the caller has gone
+            raise
+        except Exception as error:
             _abort(self, context, error)
 
     return handler

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from dbelief.errors import Refused
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pusher
@@ -25,7 +26,15 @@ def pusher_from_wire(message: segments.Pusher) -> Pusher:
 
 
 def push_from_wire(opening: parameters.PushOpening) -> Push:
-    """Decode the opening of a push."""
+    """Decode the opening of a push.
+
+    Raises
+    ------
+    Refused
+        Its rate is no finite number from 0 in float32.
+    """
+    if not 0 <= opening.rate <= np.finfo(np.float32).max:
+        raise Refused(f"a push by the rate {opening.rate:g}")
     return Push(
         pusher_from_wire(opening.pusher),
         opening.sequence,

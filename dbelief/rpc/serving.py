@@ -12,6 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from dbelief.console import host_and_port
 from dbelief.errors import Mistake, Unreachable
 
 from .channel import OPTIONS
@@ -38,7 +39,7 @@ class Server:
     Raises
     ------
     Mistake
-        Where the address cannot be bound.
+        Where it is no address, or cannot be bound.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Server:
         contract: ServiceDescriptor | None = None,
         handlers: int = HANDLERS,
     ) -> None:
+        host, _ = host_and_port(listen)
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, ("grpc.so_reuseport", 0))
@@ -61,9 +63,9 @@ class Server:
         except RuntimeError:
             port = 0
         if not port:
-            raise Mistake(f"cannot listen on {listen}: is the address this host's, and the port free?")
+            raise _not_ours(listen)
         self.port = port
-        self.address = f"{listen.rpartition(':')[0]}:{port}"
+        self.address = f"{host}:{port}"
         self._server.start()
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
@@ -71,6 +73,28 @@ class Server:
         """Refuse new calls, give running ones `grace_s`, and end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
+
+
+def _not_ours(listen: str) -> Mistake:
+    return Mistake(f"cannot listen on {listen}: is the address this host's, and the port free?")
+
+
+def check_free(listen: str) -> None:
+    """See whether `host:port` can be listened on, for those who have much to do before they do.
+
+    Raises
+    ------
+    Mistake
+        It cannot.
+    """
+    host, port = host_and_port(listen)
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError:
+        raise _not_ours(listen) from None
 
 
 def is_every_address(listen: str) -> bool:

@@ -16,8 +16,8 @@ from dbelief.errors import DataError, Failure, Interrupted
 
 JOB = """
 name: none
-model: {layers: [{dense: 2}], loss: square}
-data: {source: npz, file: missing.npz}
+model: {layers: [{dense: 1}], loss: square}
+data: {source: synthetic, kind: regression, samples: 50, features: 3, noise: 0.1}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {epochs: 1}
 """
@@ -61,15 +61,17 @@ def test_an_error_is_one_line_and_a_code(
 @pytest.mark.parametrize("how", ["", "--debug", DEBUG])
 def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
+    snapshots = tmp_path / "runs" / "none" / "snapshots"
+    snapshots.mkdir(parents=True)
     flags = [how] * how.startswith("--")
     environment = {name: value for name, value in os.environ.items() if name != DEBUG}
     environment |= {DEBUG: "1"} if how == DEBUG else {}
-    command = [sys.executable, "-P", "-m", "dbelief", *flags, "train", "--quiet", "job.yaml"]
+    command = [sys.executable, "-P", "-m", "dbelief", *flags, "train", "--quiet", "--resume", "job.yaml"]
     ended = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 2
     log = (tmp_path / "runs" / "none" / "logs" / "coordinator.log").read_text()
     for said in (ended.stderr, log):
-        assert said.splitlines()[-1] == f"Error: {tmp_path / 'missing.npz'}: no such file"
+        assert said.splitlines()[-1] == f"Error: {snapshots}: no complete snapshot set to resume from"
         assert ("Traceback (most recent call last):" in said) == bool(how)
