@@ -100,16 +100,16 @@ def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> No
             if hasattr(servicer, "refused"):
                 servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
-    reason = f"{getattr(servicer, 'where', '')}{told(error)}"  # nobody foresaw it; the line names its place
+    reason = f"{getattr(servicer, 'where', '')}{told(error)}"  # a fault of our own; the line names its place
     announce(f"a call failed: {reason}")
-    context.abort(grpc.StatusCode.INTERNAL, reason)
+    context.abort(grpc.StatusCode.UNKNOWN, reason)
     raise error
 
 
 def answers(
     method: Callable[[Any, Any, grpc.ServicerContext], T],
 ) -> Callable[[Any, Any, grpc.ServicerContext], T]:
-    """Make a unary handler answer our errors with their status and reason."""
+    """Make a unary handler answer our errors with their status and reason, and others as UNKNOWN, with a line here."""
 
     @functools.wraps(method)
     def handler(self: Any, request: Any, context: grpc.ServicerContext) -> T:

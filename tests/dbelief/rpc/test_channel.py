@@ -86,11 +86,27 @@ def test_what_goes_well_passes_through() -> None:
     assert list(Service().stream("yes", CONTEXT)) == ["first", "yes"]
 
 
-def test_a_fault_of_our_own_is_not_dressed_up_as_a_refusal() -> None:
-    with pytest.raises(AssertionError, match="broken invariant"):
-        Service().unary(AssertionError("broken invariant"), CONTEXT)
-    with pytest.raises(KeyError):
+def test_a_fault_of_our_own_is_not_dressed_up_as_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its place is told to both sides, in one line."""
+    with pytest.raises(Aborted) as unary:
+        Service().unary(AssertionError("broken\ninvariant"), CONTEXT)
+    with pytest.raises(Aborted) as streamed:
         list(Service().stream(KeyError("missing"), CONTEXT))
+    said = capsys.readouterr().err.splitlines()
+    for caught, reason, line in zip(
+        (unary, streamed), ("AssertionError: broken invariant", "KeyError:"), said, strict=True
+    ):
+        code, details = caught.value.args
+        assert code is grpc.StatusCode.UNKNOWN
+        assert details.startswith(reason)
+        assert __file__ in details
+        assert line == f"a call failed: {details}"
+
+
+def test_a_caller_that_has_gone_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Broken):
+        list(Service().stream(Broken(grpc.StatusCode.CANCELLED, None), CONTEXT))
+    assert capsys.readouterr().err == ""
 
 
 AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
