@@ -23,10 +23,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     # One segment, one HTTP/2 frame.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A stream's sender may be two segments ahead of its reader. gRPC would let it be as far ahead as the network
-    # carries in a round trip: a shard that one worker pushed 160 MiB to held 50 to 200 MiB beyond its vectors so.
+    # How far a sender may be ahead of its reader is said by each side below: gRPC would let it be as far ahead as the
+    # network carries in a round trip, and a shard that is pushed to held 50 to 200 MiB beyond its vectors so.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", 2 << 20),
     # A peer that was restarted is found again soon, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -36,6 +35,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # Each client keeps a connection of its own, so that one's backlog is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
 )
+
+LOOKAHEAD = "grpc.http2.lookahead_bytes"
+CLIENT_AHEAD, SERVER_AHEAD = (LOOKAHEAD, 16 << 20), (LOOKAHEAD, 4 << 20)
+"""Bytes that a shard may be ahead with a pull, and a client with a push. More is faster, and held in memory per stream:
+a shard has many of them, a client few. Against a bare socket: 4 MiB 0.74 and 0.72, 16 MiB 0.75 and 0.75 of its speed."""
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Moved, grpc.StatusCode.ABORTED),
@@ -60,7 +64,7 @@ def open_channel(address: str) -> grpc.Channel:
         This is no such address.
     """
     host_and_port(address)
-    return grpc.insecure_channel(address, options=OPTIONS)
+    return grpc.insecure_channel(address, options=(*OPTIONS, CLIENT_AHEAD))
 
 
 def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake, Unreachable
 
-from .channel import OPTIONS
+from .channel import OPTIONS, SERVER_AHEAD
 
 HANDLERS = 4096
 """Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
@@ -52,7 +52,7 @@ class Server:
         host, _ = host_and_port(listen)
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
-        options = (*OPTIONS, ("grpc.so_reuseport", 0))
+        options = (*OPTIONS, SERVER_AHEAD, ("grpc.so_reuseport", 0))
         self._server = grpc.server(ThreadPoolExecutor(handlers, "handler"), options=options)
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
