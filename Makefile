@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults test-deploy lint protos verify-protos bench bench-replicas bench-rates bench-memory bench-kills wheel clean
+.PHONY: help run test test-long test-deploy lint protos verify-protos bench bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -19,8 +19,8 @@ run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; r
 test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
 	@$(BIN)/pytest $(ARGS)
 
-test-faults: .venv/ready-to-develop ## the long runs of tests/faults: ten thousand pushes through a bad network
-	@$(BIN)/pytest -m faults -rP tests/faults $(ARGS)
+test-long: .venv/ready-to-develop ## what takes longer: ten thousand pushes through a bad network, every process killed, resuming
+	@$(BIN)/pytest -m long -rP $(ARGS)
 
 test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deployment.md); minutes
 	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)

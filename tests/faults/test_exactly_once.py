@@ -83,7 +83,7 @@ def test_a_slice_of_ten_thousand_pushes(serve: Callable[..., Shards]) -> None:
     assert met.keys() >= set(Kind) - {Kind.DROP}, met
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1])
 def test_ten_thousand_pushes(serve: Callable[..., Shards], seed: int) -> None:

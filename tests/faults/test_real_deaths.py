@@ -72,7 +72,7 @@ def test_shards_that_are_killed_and_stopped_lose_what_they_say(shards: Shards, t
     check_ledgers(shards.stats(), dict.fromkeys(pushers, each), plan)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_shard_whose_disk_is_full_serves_on(shards: Shards, tmp_path: Path) -> None:
     """It has lost nothing but a set: the one before it and the one after it are whole."""
     trainer = Trainer(shards, Pusher(1, 9), np.ones((3, shards.placement.size), np.float32), deadline_s=30)

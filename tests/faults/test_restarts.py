@@ -121,7 +121,7 @@ def test_what_died_with_a_shard_is_counted_to_the_push(serve: Callable[..., Shar
     assert through_restarts(serve, tmp_path, seed, pushes=90, deaths=4) > 0
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3, 13))
 def test_many_deaths(serve: Callable[..., Shards], tmp_path: Path, seed: int) -> None:

@@ -52,8 +52,8 @@ EPOCH = 1_257
     ("victim", "harm", "amount", "epochs"),
     [
         pytest.param("ps-1", Harm.KILL, 0.0, 8, id="a shard is killed"),
-        pytest.param("ps-0", Harm.PAUSE, 1.0, 8, id="a shard is stopped", marks=pytest.mark.faults),
-        pytest.param("worker-1", Harm.KILL, 0.0, 30, id="a worker is killed", marks=pytest.mark.faults),
+        pytest.param("ps-0", Harm.PAUSE, 1.0, 8, id="a shard is stopped", marks=pytest.mark.long),
+        pytest.param("worker-1", Harm.KILL, 0.0, 30, id="a worker is killed", marks=pytest.mark.long),
     ],
 )
 def test_the_books_are_right_whoever_dies(

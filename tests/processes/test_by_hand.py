@@ -82,6 +82,7 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert "silent for" in died[0]["reason"]
 
 
+@pytest.mark.long
 def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 18", shards=1, replicas=1))
     coordinator, address = operator.coordinator(job)
@@ -106,6 +107,7 @@ def test_synchronous_replicas_train_together(operator: Operator, write_job: Call
     assert summary["test_accuracy"] >= 0.9
 
 
+@pytest.mark.long
 def test_replicas_keep_within_two_clocks_though_one_is_killed(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
@@ -167,6 +169,7 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+@pytest.mark.long
 def test_a_job_that_is_to_run_once_does_not_begin_again(
     redis: str, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:

@@ -13,7 +13,7 @@ from dbelief.registry import embedded_available
 
 from .conftest import Operator, wait_for
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 JOB = """
 name: mortal

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Operator
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 JOB = """
 name: moved

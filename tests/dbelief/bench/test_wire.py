@@ -37,6 +37,7 @@ def test_the_figures_are_told_as_json_and_nothing_is_left(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*WIRE, "--rounds", "100000"]

@@ -19,7 +19,7 @@ pushes = st.builds(
     Push,
     pusher=pushers,
     sequence=u64,
-    rate=st.floats(width=32, allow_nan=False).map(np.float32),
+    rate=st.floats(0, width=32, allow_infinity=False).map(np.float32),
     samples=u32,
     vector=st.sampled_from(["", "w", "best.0", "größer"]),
     assign=st.booleans(),
