@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import os
 import re
@@ -86,7 +87,8 @@ def on_signals() -> Iterator[threading.Event]:
         return
 
     def handler(number: int, frame: FrameType | None) -> None:
-        event.set()
+        # On a thread of its own: this one may be inside the event's wait, and hold the lock that `set` takes.
+        _thread.start_new_thread(event.set, ())
         signal.signal(number, signal.SIG_DFL)
 
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -11,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dbelief.console import DEBUG, exits_cleanly
+from dbelief.console import DEBUG, exits_cleanly, on_signals
 from dbelief.errors import DataError, Failure, Interrupted
 
 JOB = """
@@ -75,3 +76,10 @@ def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_p
     for said in (ended.stderr, log):
         assert said.splitlines()[-1] == f"Error: {snapshots}: no complete snapshot set to resume from"
         assert ("Traceback (most recent call last):" in said) == bool(how)
+
+
+def test_a_signal_that_comes_inside_the_wait_for_it_is_heard() -> None:
+    with on_signals() as asked:
+        with asked._cond:  # where Event.wait is for a moment, each time it begins and ends
+            signal.raise_signal(signal.SIGTERM)
+        assert asked.wait(10.0)
