@@ -80,6 +80,6 @@ def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_p
 
 def test_a_signal_that_comes_inside_the_wait_for_it_is_heard() -> None:
     with on_signals() as asked:
-        with asked._cond:  # where Event.wait is for a moment, each time it begins and ends
+        with asked._cond:  # type: ignore[attr-defined]  # where Event.wait is each time it begins and ends
             signal.raise_signal(signal.SIGTERM)
         assert asked.wait(10.0)
