@@ -6,6 +6,7 @@ A leg knows how far it has come, so that it can go on in another stream: `reques
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,7 +24,7 @@ from .convert import push_to_wire, pusher_to_wire
 from .streams import Stream
 
 
-class Leg:
+class Leg(ABC):
     """The part of a pull or push that one shard has.
 
     Attributes
@@ -59,10 +60,11 @@ class Leg:
         """The life of the shard that requests are meant for."""
         return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch)
 
+    @abstractmethod
     def requests(self) -> Iterator[bytes]:
         """Messages for all that is not done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, answer: object) -> None:
         """Use the next answer.
 
@@ -71,7 +73,6 @@ class Leg:
         Refused
             Where it is not one to these requests.
         """
-        raise NotImplementedError
 
     def in_new_life(self, place: Place) -> None:
         """Go on with the shard where it is now, in the life it has now."""

@@ -55,6 +55,17 @@ def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], Leade
         leadership.release()
 
 
+@pytest.fixture
+def slept(leads: Callable[[str], Leadership], registry: Flaky) -> tuple[Leadership, Leadership]:
+    """One whose lease ran out unnoticed, and the one who has led since."""
+    sleeper = leads("a")
+    sleeper.commit(state("one"))
+    registry._records["mnist"].lease = None
+    other = leads("b")
+    other.commit(state("two"))
+    return sleeper, other
+
+
 def state(text: str) -> Callable[[], Mapping[str, str]]:
     return lambda: {"state": text, "layout": "always the same"}
 
@@ -88,13 +99,9 @@ def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
 
 
 def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
-    leads: Callable[[str], Leadership], registry: Flaky
+    slept: tuple[Leadership, Leadership], registry: Flaky
 ) -> None:
-    sleeper = leads("a")
-    sleeper.commit(state("one"))
-    registry._records["mnist"].lease = None
-    other = leads("b")
-    other.commit(state("two"))
+    sleeper, _ = slept
     with pytest.raises(Refused, match="another coordinator leads job mnist now"):
         sleeper.commit(state("three"))
     assert registry.read("mnist")["state"] == b"two"
@@ -102,13 +109,9 @@ def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
 
 
 def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
-    leads: Callable[[str], Leadership], registry: Flaky
+    slept: tuple[Leadership, Leadership], registry: Flaky
 ) -> None:
-    sleeper = leads("a")
-    sleeper.commit(state("one"))
-    registry._records["mnist"].lease = None
-    other = leads("b")
-    other.commit(state("two"))
+    sleeper, other = slept
     other.release()
     with pytest.raises(Refused, match="another coordinator leads"):
         sleeper.commit(state("three"))

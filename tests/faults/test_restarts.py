@@ -126,4 +126,5 @@ def test_what_died_with_a_shard_is_counted_to_the_push(serve: Callable[..., Shar
 @pytest.mark.parametrize("seed", range(3, 13))
 def test_many_deaths(serve: Callable[..., Shards], tmp_path: Path, seed: int) -> None:
     lost = through_restarts(serve, tmp_path, seed, pushes=600, deaths=8)
+    assert lost > 0
     print(f"seed {seed}: 600 pushes on {sum(RUNS)} segments through 8 deaths, {lost} segment pushes lost and counted")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,8 +63,8 @@ def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[
     assert listening() <= before
 
 
-def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
+def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
+    """Run a job of 2 shards and 3 workers, one of which dies while it trains; the summary."""
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, 2, 3)
     operator.until_joined("hand", replicas=3)
@@ -73,6 +74,12 @@ def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_jo
     assert [member.ends() for member in members[:-1]] == [0] * 4
     summary = operator.summary("hand")
     assert summary["members_lost"] == 1
+    return summary
+
+
+def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
+    summary = with_one_killed(operator, job)
     assert summary["pushes_trained_twice"] <= 1
     # Every sample of every epoch is trained; a push that only some segments had is trained again.
     assert summary["samples"] == 16 * 1_257
@@ -113,15 +120,7 @@ def test_replicas_keep_within_two_clocks_though_one_is_killed(
 ) -> None:
     """From two clocks behind to three ahead: each of the others pushes at most five times during one of ours."""
     job = write_job(DIGITS.format(strategy="staleness: 2, warm_start: null", limits="epochs: 8", shards=2, replicas=3))
-    coordinator, address = operator.coordinator(job)
-    members = operator.members(address, 2, 3)
-    operator.until_joined("hand", replicas=3)
-    operator.until_samples("hand", 3_000)
-    members[-1].kill()
-    assert coordinator.ends() == 0
-    assert [member.ends() for member in members[:-1]] == [0] * 4
-    summary = operator.summary("hand")
-    assert summary["members_lost"] == 1
+    summary = with_one_killed(operator, job)
     assert summary["samples"] == 8 * 1_257
     assert 0 < summary["staleness_mean"] <= 2 * 5
     assert summary["test_accuracy"] >= FLOOR
