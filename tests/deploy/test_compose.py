@@ -83,7 +83,7 @@ class Project:
         return subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0
 
     def summary(self, job: str, folder: Path) -> dict[str, Any]:
-        _run("podman", "cp", f"{self.name}_coordinator_1:/work/runs/{job}/summary.json", folder)
+        _run("podman", "cp", f"{self.name}_coordinator_1:/srv/runs/{job}/summary.json", folder)
         found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         return found
 

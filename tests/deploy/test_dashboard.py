@@ -18,7 +18,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel
 from tests.deploy.dashboard import FILE, ask, expressions
-from tests.processes.conftest import Operator, Role, wait_for
+from tests.processes.conftest import Operator, Role, operating, wait_for
 
 pytestmark = pytest.mark.deploy
 
@@ -40,11 +40,8 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "grafana"
 
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
-    operator = Operator(tmp_path)
-    yield operator
-    for role in operator.roles:
-        if role.process.poll() is None:
-            role.kill()
+    with operating(tmp_path) as operator:
+        yield operator
 
 
 @pytest.fixture

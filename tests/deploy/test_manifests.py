@@ -121,7 +121,7 @@ def test_prometheus_finds_every_container_of_a_service() -> None:
 
 def test_shards_and_coordinator_share_the_run_folders() -> None:
     def runs(service: str) -> list[str]:
-        return [volume for volume in SERVICES[service]["volumes"] if volume.endswith(":/work/runs")]
+        return [volume for volume in SERVICES[service]["volumes"] if volume.endswith(":/srv/runs")]
 
     assert runs("coordinator") == runs("ps") != []
     assert runs("worker") == []

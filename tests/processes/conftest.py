@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,13 +107,22 @@ class Operator:
         wait_for(look, f"{samples} samples of {job}")
 
 
+@contextmanager
+def operating(folder: Path) -> Iterator[Operator]:
+    """An operator for as long as the block lasts; what it started ends with it."""
+    operator = Operator(folder)
+    try:
+        yield operator
+    finally:
+        for role in operator.roles:
+            if role.process.poll() is None:
+                role.kill()
+
+
 @pytest.fixture
 def operator(tmp_path: Path) -> Iterator[Operator]:
-    operator = Operator(tmp_path)
-    yield operator
-    for role in operator.roles:
-        if role.process.poll() is None:
-            role.kill()
+    with operating(tmp_path) as operator:
+        yield operator
 
 
 @pytest.fixture
