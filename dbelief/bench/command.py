@@ -70,7 +70,7 @@ def bench_wire(as_json: bool, mib: int, rounds: int, workers: int, pushes: int, 
 
 
 @command.command("peer", hidden=True)
-@click.argument("kind", type=click.Choice(["socket", "gloo", "pushes"]))
+@click.argument("kind", type=click.Choice(["socket", "gloo", "worker"]))
 @click.option("--connect", required=True, metavar="HOST:PORT", help="Where the process that measures listens.")
 def bench_peer(kind: str, connect: str) -> None:
     """Be the other end of something that `dbelief bench` measures."""

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,12 @@ class Line:
         self._socket = connection
         connection.settimeout(WAIT_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def wait_in_kernel(self) -> None:
+        """Be a socket as it comes: a call waits where it is, and is not made again for each bit that is ready."""
+        self._socket.settimeout(None)
+        for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(WAIT_S), 0))
 
     def tell(self, message: Any) -> None:
         """Send one line; that nobody is there shows when the answer is missing."""
@@ -66,7 +73,7 @@ class Line:
             return self._socket.recv_into(block)
         except ConnectionError:
             return 0
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise Unreachable(f"nothing came through the socket for {WAIT_S:g} s") from None
 
     def close(self) -> None:
@@ -145,9 +152,22 @@ def run(kind: str, address: str) -> None:
         line.close()
 
 
+def block_for(line: Line, size: int, fast: bool) -> memoryview:
+    """Memory that a line is to carry, and the line made ready for it.
+
+    `fast` is the quickest way of a socket that is known: the memory begins at a multiple of 64 bytes, where the kernel
+    copies to and fro at twice the rate, as long as it is asked only for what is ready. Else it lies where NumPy has it.
+    """
+    if fast:
+        return aligned(size, np.uint8).data.cast("B")
+    line.wait_in_kernel()
+    return np.ones(size, np.uint8).data.cast("B")
+
+
 def _socket(line: Line) -> None:
     """Hold a block, give it and take it."""
-    block = aligned(line.hear()["bytes"], np.uint8).data.cast("B")
+    told = line.hear()
+    block = block_for(line, told["bytes"], told["fast"])
     line.tell("ready")
     while (what := line.hear()) is not None:
         if what == "pull":
@@ -180,8 +200,8 @@ def _gloo(line: Line) -> None:
     distributed.destroy_process_group()
 
 
-def _pushes(line: Line) -> None:
-    """A worker that does nothing but push; tells how long each push took."""
+def _worker(line: Line) -> None:
+    """A worker that only pulls and pushes; tells the seconds that each took, and the processor time of all."""
     from dbelief.layout import Span
     from dbelief.placement import Place, Placement
     from dbelief.pushes import Push, Pusher
@@ -192,20 +212,31 @@ def _pushes(line: Line) -> None:
     placement = Placement(1, spans, tuple(Place(*row) for row in told["places"]))
     pusher = Pusher(*told["pusher"])
     client = ShardedParameters(told["job"], placement, (told["rule"], told["options"]), pusher, WAIT_S / 2)
-    values, versions = aligned(placement.size, np.float32), np.zeros(len(spans), np.int64)
-    values[:] = 1e-3
+    out, gradient = aligned(placement.size, np.float32), aligned(placement.size, np.float32)
+    gradient[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), placement.size)
+    versions = np.zeros(len(spans), np.int64)
     numbers = itertools.count(1)
+
+    def pull() -> None:
+        versions[:] = -1
+        client.pull(out, versions)
+
+    def push() -> None:
+        client.push(gradient, versions, Push(pusher, next(numbers), np.float32(1e-6)))
+
+    turns = {"pull": pull, "push": push}
     try:
         line.tell("ready")
-        while (count := line.hear()) is not None:
+        while (order := line.hear()) is not None:
             seconds = []
-            for _ in range(count):
+            used_s = time.process_time()
+            for what in order["turns"] * order["times"]:
                 began = time.perf_counter()
-                client.push(values, versions, Push(pusher, next(numbers), np.float32(1e-6)))
+                turns[what]()
                 seconds.append(time.perf_counter() - began)
-            line.tell(seconds)
+            line.tell({"seconds": seconds, "cpu_s": time.process_time() - used_s})
     finally:
         client.close()
 
 
-KINDS: dict[str, Callable[[Line], None]] = {"socket": _socket, "gloo": _gloo, "pushes": _pushes}
+KINDS: dict[str, Callable[[Line], None]] = {"socket": _socket, "gloo": _gloo, "worker": _worker}

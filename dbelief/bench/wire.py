@@ -1,9 +1,10 @@
 """`dbelief bench wire`: how fast parameters are pulled and gradients pushed, against what a socket gives.
 
-One worker, which is this process, and one shard, which is a real `dbelief ps`: one vector cut into segments as a job
-cuts it, over loopback TCP; a push is done when Adagrad is applied to all of it and acknowledged. Against it, between
-two processes as well: the same bytes through a bare socket into a block made beforehand, and through torch's gloo
-where torch can be imported; and a copy within this process. All take turns within each round, so that whatever else
+One worker, a process that does nothing else, and one shard, a real `dbelief ps`: one vector cut into segments as a
+job cuts it, over loopback TCP; a push is done when Adagrad is applied to all of it and acknowledged. Against it,
+between two processes as well: the same bytes through a bare socket into a block made beforehand, once as a socket
+comes, which is what the ratios are against, and once as fast as one is known to be; through torch's gloo where torch
+can be imported; and a copy within this process. All take turns within each round, so that whatever else
 the machine does meets them all; a ratio is taken within a round, and its median over the rounds is told.
 
 Then a few workers push at the same time, to see how even their waits are; and a model of MNIST's size goes to and fro
@@ -12,6 +13,7 @@ between two shards, to see what a step costs in processor time, on both sides to
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import socket
@@ -27,12 +29,10 @@ from typing import Any
 import numpy as np
 
 from dbelief.backend import aligned
-from dbelief.pushes import Push, Pusher
 
-from .peers import Peer
+from .peers import Peer, block_for
 from .shards import JOB, Shards
 
-RATE = np.float32(1e-6)
 SMALL = 203_530
 """Parameters of a network of 784, 256 and 10 units."""
 SMALL_SHARDS = 2
@@ -71,7 +71,8 @@ def _timed(turn: Callable[[], Any]) -> float:
 def _ratios(folder: Path, size: int, rounds: int) -> dict[str, Any]:
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, size // 4))
-        turns = _ours(stack, shards, size // 4) | _copy(size) | _bare(stack, folder, size)
+        turns = _ours(_worker(stack, folder, shards)) | _copy(size)
+        turns |= _bare(stack, folder, size, "socket") | _bare(stack, folder, size, "fast_socket")
         if importlib.util.find_spec("torch"):
             turns |= _gloo(stack, folder, size)
         seconds: dict[str, list[float]] = {name: [] for name in turns}
@@ -86,10 +87,11 @@ def _ratios(folder: Path, size: int, rounds: int) -> dict[str, Any]:
         found["push_x"] = _ratio(seconds["socket_push"], seconds["push"])
         found["roundtrip_x"] = _ratio(_sum(seconds, ""), _sum(seconds, "socket_"))
         found["copy_x"] = _ratio(seconds["socket_pull"], seconds["copy"])
-        if "gloo_pull" in seconds:
-            found["gloo_pull_x"] = _ratio(seconds["socket_pull"], seconds["gloo_pull"])
-            found["gloo_push_x"] = _ratio(seconds["socket_push"], seconds["gloo_push"])
-            found["gloo_roundtrip_x"] = _ratio(_sum(seconds, "gloo_"), _sum(seconds, "socket_"))
+        for other in ("fast_socket", "gloo"):
+            if f"{other}_pull" in seconds:
+                found[f"{other}_pull_x"] = _ratio(seconds["socket_pull"], seconds[f"{other}_pull"])
+                found[f"{other}_push_x"] = _ratio(seconds["socket_push"], seconds[f"{other}_push"])
+                found[f"{other}_roundtrip_x"] = _ratio(_sum(seconds, f"{other}_"), _sum(seconds, "socket_"))
         found["shard_mib"] = shards.resident_mib()
     return found
 
@@ -102,24 +104,30 @@ def _sum(seconds: dict[str, list[float]], what: str) -> list[float]:
     return [pull + push for pull, push in zip(seconds[f"{what}pull"], seconds[f"{what}push"], strict=True)]
 
 
-def _ours(stack: ExitStack, shards: Shards, size: int) -> dict[str, Turn]:
-    """A pull of all segments, and a push of a gradient computed from them."""
-    pusher = Pusher(1, 2)
-    client = shards.client(pusher)
-    stack.callback(client.close)
-    out, gradient = aligned(size, np.float32), aligned(size, np.float32)
-    gradient[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), size)
-    versions = np.full(len(shards.spans), -1, np.int64)
-    sequence = iter(range(1, 1 << 30))
+def _worker(stack: ExitStack, folder: Path, shards: Shards, number: int = 0) -> Peer:
+    """A worker of these shards."""
+    peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-of-{shards.placement.size}"))
+    peer.ask(
+        {
+            "job": JOB,
+            "rule": shards.rule[0],
+            "options": shards.rule[1],
+            "spans": [list(asdict(span).values()) for span in shards.spans],
+            "places": [list(asdict(where).values()) for where in shards.placement.places],
+            "pusher": [number + 1, number + 2],
+        }
+    )
+    return peer
 
-    def pull() -> None:
-        versions[:] = -1
-        client.pull(out, versions)
 
-    return {
-        "pull": lambda: _timed(pull),
-        "push": lambda: _timed(lambda: client.push(gradient, versions, Push(pusher, next(sequence), RATE))),
-    }
+def _ours(worker: Peer) -> dict[str, Turn]:
+    """A pull of all segments, and a push of all."""
+
+    def turn(what: str) -> float:
+        seconds: list[float] = worker.ask({"turns": [what], "times": 1})["seconds"]
+        return seconds[0]
+
+    return {what: functools.partial(turn, what) for what in ("pull", "push")}
 
 
 def _copy(size: int) -> dict[str, Turn]:
@@ -129,11 +137,12 @@ def _copy(size: int) -> dict[str, Turn]:
     return {"copy": lambda: _timed(lambda: np.copyto(target, source))}
 
 
-def _bare(stack: ExitStack, folder: Path, size: int) -> dict[str, Turn]:
-    """A block through a socket; a push is acknowledged by a line."""
-    peer = stack.enter_context(Peer("socket", folder))
-    peer.ask({"bytes": size})
-    block = aligned(size, np.uint8).data.cast("B")
+def _bare(stack: ExitStack, folder: Path, size: int, name: str) -> dict[str, Turn]:
+    """A block through a socket; a push is acknowledged by a line. "socket" or "fast_socket": see `block_for`."""
+    peer = stack.enter_context(Peer("socket", folder, name))
+    fast = name == "fast_socket"
+    peer.ask({"bytes": size, "fast": fast})
+    block = block_for(peer.line, size, fast)
 
     def pull() -> None:
         peer.line.tell("pull")
@@ -144,7 +153,7 @@ def _bare(stack: ExitStack, folder: Path, size: int) -> dict[str, Turn]:
         peer.line.send(block)
         peer.hear()
 
-    return {"socket_pull": lambda: _timed(pull), "socket_push": lambda: _timed(push)}
+    return {f"{name}_pull": lambda: _timed(pull), f"{name}_push": lambda: _timed(push)}
 
 
 def _gloo(stack: ExitStack, folder: Path, size: int) -> dict[str, Turn]:
@@ -174,22 +183,11 @@ def _workers(folder: Path, count: int, pushes: int, size: int) -> dict[str, Any]
     each = -(-pushes // count)
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, size // 4))
-        peers = [stack.enter_context(Peer("pushes", folder, f"worker-{number}")) for number in range(count)]
-        for number, peer in enumerate(peers):
-            peer.ask(
-                {
-                    "job": JOB,
-                    "rule": shards.rule[0],
-                    "options": shards.rule[1],
-                    "spans": [list(asdict(span).values()) for span in shards.spans],
-                    "places": [list(asdict(where).values()) for where in shards.placement.places],
-                    "pusher": [number + 1, number + 2],
-                }
-            )
-        for turn in (WARM_UP, each):
+        peers = [_worker(stack, folder, shards, number) for number in range(count)]
+        for times in (WARM_UP, each):
             for peer in peers:
-                peer.line.tell(turn)
-            seconds = [one for peer in peers for one in peer.hear()]
+                peer.line.tell({"turns": ["push"], "times": times})
+            seconds = [one for peer in peers for one in peer.hear()["seconds"]]
     p50, p99 = (float(np.percentile(seconds, q)) for q in (50, 99))
     return {
         "count": count,
@@ -205,16 +203,11 @@ def _small(folder: Path, steps: int) -> dict[str, Any]:
     """Processor time of pull and push of a small model."""
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, SMALL, SMALL_SHARDS))
-        turns = _ours(stack, shards, SMALL)
-        for _ in range(20):
-            turns["pull"](), turns["push"]()
-        began = time.perf_counter(), time.process_time(), shards.cpu_s()
-        for _ in range(steps):
-            turns["pull"](), turns["push"]()
-        wall, here, there = (
-            (after - before) * 1e3 / steps
-            for after, before in zip((time.perf_counter(), time.process_time(), shards.cpu_s()), began, strict=True)
-        )
+        worker = _worker(stack, folder, shards)
+        worker.ask({"turns": ["pull", "push"], "times": 20})
+        there = shards.cpu_s()
+        done = worker.ask({"turns": ["pull", "push"], "times": steps})
+        here, there, wall = (s * 1e3 / steps for s in (done["cpu_s"], shards.cpu_s() - there, sum(done["seconds"])))
     return {
         "parameters": SMALL,
         "shards": SMALL_SHARDS,
@@ -238,8 +231,9 @@ def show(found: dict[str, Any]) -> None:
     console = Console()
     table = Table("", "pull ms", "push ms", "pull x", "push x", "round trip over the socket's")
     rows = [("dbelief", "", found["roundtrip_x"]), ("socket", "socket_", 1.0)]
-    if "gloo_pull_ms" in found:
-        rows.append(("gloo", "gloo_", found["gloo_roundtrip_x"]))
+    for name, prefix in (("socket, aligned memory", "fast_socket_"), ("gloo", "gloo_")):
+        if f"{prefix}pull_ms" in found:
+            rows.append((name, prefix, found[f"{prefix}roundtrip_x"]))
     for name, prefix, roundtrip in rows:
         ratios = [found.get(f"{prefix}{what}_x", 1.0) for what in ("pull", "push")]
         times = [f"{found[f'{prefix}{what}_ms']:.1f}" for what in ("pull", "push")]
