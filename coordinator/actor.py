@@ -128,9 +128,9 @@ class Actor:
             with self._step() as (machine, now_s):
                 machine.assigned(now_s)
         elif isinstance(action, Revive):
-            self._shards.revive(action, self._folder / "snapshots")
+            set_id = self._shards.revive(action, self._folder / "snapshots")
             with self._step() as (machine, now_s):
-                machine.revived(action.place, action.incarnation, now_s)
+                machine.revived(action, set_id, now_s)
         elif isinstance(action, MakeReady):
             self._shards.make_ready()
             with self._step() as (machine, now_s):

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dbelief.errors import Refused
 from dbelief.layout import Layout
-from dbelief.placement import Place
 from dbelief.work import Lease
 
-from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore
+from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore, Revive
 from .members import Member
 from .standing import Standing
 from .states import Closing, Evaluate, State, Stop, Told, Work
@@ -177,11 +176,11 @@ class JobMachine(Standing):
         self._become(State.READY, "")
         self._advance(now_s)
 
-    def revived(self, place: Place, incarnation: int, now_s: float) -> None:
-        """A shard is back in another process."""
-        due = self.recovery.revived(place, incarnation)
+    def revived(self, revive: Revive, set_id: str | None, now_s: float) -> None:
+        """A shard is back in another process, with what this set holds."""
+        due = self.recovery.revived(revive, set_id)
         if due is not None:
-            self._note("shard_back", shard=place.shard, set=self.recovery.set_id)
+            self._note("shard_back", shard=revive.place.shard, set=set_id)
             self.actions += due
             self._advance(now_s)
 

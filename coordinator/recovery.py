@@ -96,12 +96,17 @@ class Recovery:
             self._training.membership(),
         )
 
-    def revived(self, place: Place, incarnation: int) -> list[Action] | None:
-        """A shard is loaded; what all are to be told now. None where it has died again meanwhile."""
-        if self._members.find("shard", place.shard, incarnation) is None:
+    def revived(self, revive: Revive, set_id: str | None) -> list[Action] | None:
+        """A shard is loaded from this set; what all are to be told now. None where it has died again meanwhile."""
+        if set_id != revive.set_id:  # that one is damaged
+            self.set_id = set_id if self.set_id == revive.set_id else self.set_id
+            self.best = None
+            self._training.lost_since(None)
+        place = revive.place
+        if self._members.find("shard", place.shard, revive.incarnation) is None:
             return None
         self._opening.replace(place)
-        self.holders[place.shard] = incarnation
+        self.holders[place.shard] = revive.incarnation
         self.away.discard(place.shard)
         return [*self._release(), *self._training.shard_back()]
 

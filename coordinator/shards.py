@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 
-from dbelief.errors import Unreachable
+from dbelief.console import announce
+from dbelief.errors import SnapshotError, Unreachable
 from dbelief.job import Job
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS
@@ -17,6 +18,7 @@ from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import spans_to_wire
+from dbelief.sets import set_aside, up_to
 
 from .actions import Revive, SetMembership
 
@@ -116,22 +118,47 @@ class Shards:
         )
         self._tell(place, request)
 
-    def revive(self, revive: Revive, snapshots: Path) -> None:
-        """Bring one shard back in another process; it is not in the placement yet."""
+    def revive(self, revive: Revive, snapshots: Path) -> str | None:
+        """Bring one shard back in another process; it is not in the placement yet.
+
+        Returns the set that it has come back with: an older one where that asked for is damaged, None without sets.
+
+        Raises
+        ------
+        SnapshotError
+            No set is whole.
+        """
         assert self.placement is not None
         place = revive.place
         self._assign(self.placement, place)
         if revive.set_id is None:
-            return
+            return None
         if revive.membership is not None:
             self._tell(place, _membership(revive.membership))
-        request = wire.RestoreRequest(
-            command=self._command(), job=self.name, folder=str(snapshots / revive.set_id), set=revive.set_id
-        )
-        self._call(place, "Restore", request, SNAPSHOT_S)
+        set_id = self._restore_newest(place, snapshots, revive.set_id)
         self._tell(
             place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
         )
+        return set_id
+
+    def _restore_newest(self, place: Place, snapshots: Path, set_id: str) -> str:
+        """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""
+        torn: list[str] = []
+        candidates = up_to(snapshots, set_id)
+        for candidate in candidates:
+            request = wire.RestoreRequest(
+                command=self._command(), job=self.name, folder=str(snapshots / candidate), set=candidate
+            )
+            try:
+                self._call(place, "Restore", request, SNAPSHOT_S)
+            except SnapshotError as error:
+                torn.append(str(error))
+                continue
+            for damaged, reason in zip(candidates, torn, strict=False):
+                announce(f"snapshot set {damaged} is not whole and was set aside; going on from {candidate}: {reason}")
+                set_aside(snapshots, damaged)
+            return candidate
+        raise SnapshotError("; ".join(torn))
 
     def make_ready(self) -> None:
         """Let the shards accept pushes by the rule."""

@@ -33,13 +33,13 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
 
 def sets_in(snapshots: Path) -> list[Path]:
     """The folders of sets, complete or not, from old to new: by their count, for samples may fall when one resumes."""
-    counts = {path: path.name.rpartition("-")[2] for path in snapshots.glob("*-*") if path.is_dir()}
-    return sorted((path for path in counts if counts[path].isdecimal()), key=lambda path: int(counts[path]))
+    folders = (path for path in snapshots.glob("*-*") if path.is_dir())
+    return sorted((path for path in folders if path.name.rpartition("-")[2].isdecimal()), key=_count)
 
 
 def newest_count(snapshots: Path) -> int:
     """The highest count of all sets that were ever begun here; 0 where there is none."""
-    return max((int(path.name.rpartition("-")[2]) for path in sets_in(snapshots)), default=0)
+    return max(map(_count, sets_in(snapshots)), default=0)
 
 
 def drop_old_sets(snapshots: Path, keep: int) -> None:
@@ -56,8 +56,18 @@ def set_aside(snapshots: Path, set_id: str) -> None:
     (snapshots / set_id / "set.json").rename(snapshots / set_id / "set.torn")
 
 
+def _count(folder: Path) -> int:
+    return int(folder.name.rpartition("-")[2])
+
+
 def _is_complete(folder: Path) -> bool:
     return (folder / "set.json").exists()
+
+
+def up_to(snapshots: Path, set_id: str) -> list[str]:
+    """The complete sets that are not newer than this one, from new to old; at least this one."""
+    folders = [folder for folder in reversed(sets_in(snapshots)) if _is_complete(folder)]
+    return [folder.name for folder in folders if _count(folder) <= _count(snapshots / set_id)] or [set_id]
 
 
 def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:

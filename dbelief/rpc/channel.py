@@ -51,7 +51,11 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
     (DbeliefError, grpc.StatusCode.INTERNAL),
 )
-_KINDS = {grpc.StatusCode.ABORTED: Moved, grpc.StatusCode.RESOURCE_EXHAUSTED: Full}
+_KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
+    grpc.StatusCode.ABORTED: Moved,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Full,
+    grpc.StatusCode.DATA_LOSS: SnapshotError,
+}
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -83,7 +87,7 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turn gRPC's errors into ours: Unreachable where nobody answered, Moved or Refused where the peer said no."""
+    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused or its like where the peer said no."""
     try:
         yield
     except grpc.RpcError as error:

@@ -48,6 +48,26 @@ def test_a_shard_comes_back_with_the_newest_set_and_lacks_exactly_what_is_told_a
     assert world.machine.died == ["shard 1"]
 
 
+def test_where_the_newest_set_is_damaged_a_shard_comes_back_with_the_one_before(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    for _ in range(2):
+        first.train(pushes=1)
+        world.machine.actions.append(world.machine.training.begin_set())
+        world.settle()
+    before, newest = sorted(world.disk)[-2:]
+    world.damaged = {newest}
+    restart_shard(world, 1)
+    world.settle()
+    assert world.machine.recovery.set_id == before
+    world.run()
+    assert world.state() is State.DONE
+    applied = world.applied()
+    assert (applied[:2] == 1).all()
+    assert (applied[2] == 0).sum() == 10 * world.machine.progress.lost > 0
+
+
 def test_replicas_wait_while_a_shard_is_away_and_are_told_of_its_new_place(a_world: MakeWorld) -> None:
     world = a_world().started()
     first, _ = world.replicas
@@ -124,7 +144,7 @@ def test_a_shard_that_dies_again_while_it_is_loaded_is_no_shard(a_world: MakeWor
     restart_shard(world, 1)
     (revive,) = [action for action in world.machine.actions if isinstance(action, Revive)]
     restart_shard(world, 1)
-    world.machine.revived(revive.place, revive.incarnation, world.now_s)
+    world.machine.revived(revive, revive.set_id, world.now_s)
     assert world.machine.recovery.away == {1}
     world.settle()
     assert not world.machine.recovery.away

@@ -142,6 +142,7 @@ class World:
     waiting: deque[Action] = field(default_factory=deque)
     done: list[Action] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)  # sets on the disk that are not whole any more
     exported: tuple[str, np.ndarray] | None = None
     finished: bool = False
     dead: set[int] = field(default_factory=set)  # shards whose process is gone, or not loaded yet
@@ -305,15 +306,18 @@ class World:
         shard = Shard(machine.placement.run(action.place), Adding(), self.job.strategy.staleness)
         if action.membership is not None:
             shard.set_membership(action.membership.member_epoch, action.membership.rounds)
-        if action.set_id is not None:
-            self._load(shard, self.disk[action.set_id], action.place.shard_epoch)
+        set_id = action.set_id
+        if set_id in self.damaged:
+            set_id = max(self.disk.keys() - self.damaged)
+        if set_id is not None:
+            self._load(shard, self.disk[set_id], action.place.shard_epoch)
             shard.fence(action.fenced)
             shard.forget(action.settled)
         if self.shards:
             self.shards[number] = shard
         self.lives[number] += 1
         self.dead.discard(number)
-        machine.revived(action.place, action.incarnation, self.now_s)
+        machine.revived(action, set_id, self.now_s)
 
     def take_over(self) -> None:
         """The coordinator dies with all that it had not carried out; another goes on from what it had written."""

@@ -11,7 +11,7 @@ from coordinator.snapshots import Snapshots
 from dbelief.errors import Mistake, SnapshotError, Torn
 from dbelief.layout import Span
 from dbelief.sealed import seal
-from dbelief.sets import drop_old_sets, newest_count, newest_set, set_aside, sets_in, write_set
+from dbelief.sets import drop_old_sets, newest_count, newest_set, set_aside, sets_in, up_to, write_set
 from tests.dbelief.test_parts import write
 
 SPANS = (Span(0, 0, 7), Span(1, 7, 7))
@@ -129,6 +129,18 @@ def test_what_is_set_aside_is_not_looked_at_again(tmp_path: Path) -> None:
     set_aside(tmp_path, "000000000200-0002")
     assert newest_set(tmp_path, "digits", "momentum")[::2] == ("000000000100-0001", [])
     assert newest_count(tmp_path) == 2
+
+
+def test_what_a_shard_may_come_back_with(tmp_path: Path) -> None:
+    first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
+    for set_id in (first, second, third, fourth):
+        written(tmp_path, set_id)
+    assert up_to(tmp_path, third) == [third, second, first]
+    set_aside(tmp_path, third)
+    assert up_to(tmp_path, third) == [second, first]
+    shutil.rmtree(tmp_path / first)
+    set_aside(tmp_path, second)
+    assert up_to(tmp_path, second) == [second], "its shard says what is wrong with it"
 
 
 def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:

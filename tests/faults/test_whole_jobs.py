@@ -46,18 +46,22 @@ deadlines: {{beat_s: 3}}
 """
 EPOCH = 1_257
 """Samples."""
+AMOUNTS = {Harm.KILL: 0.0, Harm.PAUSE: 1.0, Harm.TORN_FILE: 0.5}
 
 
 @pytest.mark.parametrize(
-    ("victim", "harm", "amount", "epochs"),
+    ("victim", "harms", "epochs"),
     [
-        pytest.param("ps-1", Harm.KILL, 0.0, 8, id="a shard is killed"),
-        pytest.param("ps-0", Harm.PAUSE, 1.0, 8, id="a shard is stopped", marks=pytest.mark.long),
-        pytest.param("worker-1", Harm.KILL, 0.0, 30, id="a worker is killed", marks=pytest.mark.long),
+        pytest.param("ps-1", [Harm.KILL], 8, id="a shard is killed"),
+        pytest.param(
+            "ps-1", [Harm.KILL, Harm.TORN_FILE], 8, id="the newest set is damaged too", marks=pytest.mark.long
+        ),
+        pytest.param("ps-0", [Harm.PAUSE], 8, id="a shard is stopped", marks=pytest.mark.long),
+        pytest.param("worker-1", [Harm.KILL], 30, id="a worker is killed", marks=pytest.mark.long),
     ],
 )
 def test_the_books_are_right_whoever_dies(
-    operator: Operator, write_job: Callable[[str], Path], victim: str, harm: Harm, amount: float, epochs: int
+    operator: Operator, write_job: Callable[[str], Path], victim: str, harms: list[Harm], epochs: int
 ) -> None:
     job = write_job(JOB.format(epochs=epochs))
     (job.parent / "counting.py").write_text(MODEL)
@@ -69,15 +73,29 @@ def test_the_books_are_right_whoever_dies(
     members: dict[str, Role] = {name: operator.start(name, *line) for name, line in words.items()}
     operator.until_joined("counting", replicas=2)
     operator.until_samples("counting", epochs * EPOCH // 4)
-    struck = members[victim]
-    carry_out(Accident(0, victim, harm, amount), {victim: struck.process.pid}, lambda name: [])
-    if harm is Harm.KILL:
-        struck.process.wait(10)
+    strike(operator, members[victim], victim, harms)
+    if Harm.KILL in harms:
         members[victim] = operator.start(f"{victim}-again", *words[victim])
     assert coordinator.ends() == 0
+    assert ("was set aside" in coordinator.log.read_text()) == (Harm.TORN_FILE in harms)
     assert [member.ends() for member in members.values()] == [0] * 4
     check_gone([role.process.pid for role in operator.roles])
-    check_books(operator, victim, harm, epochs * EPOCH)
+    check_books(operator, victim, harms[0], epochs * EPOCH)
+
+
+def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm]) -> None:
+    """Let this happen to one process; to its files only when its death is known, for no set is written then."""
+
+    def written(name: str) -> list[Path]:
+        operator.until_died("counting")
+        return sorted(
+            (operator.folder / "runs" / "counting" / "snapshots").glob(f"*/{name.replace('ps', 'shard')}.safetensors")
+        )
+
+    for harm in harms:
+        carry_out(Accident(0, victim, harm, AMOUNTS[harm]), {victim: struck.process.pid}, written)
+        if harm is Harm.KILL:
+            struck.process.wait(10)
 
 
 def check_books(operator: Operator, victim: str, harm: Harm, samples: int) -> None:

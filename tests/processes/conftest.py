@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -97,6 +96,14 @@ class Operator:
 
         wait_for(look, f"{replicas} replicas of {job}")
 
+    def until_died(self, job: str) -> None:
+        """Wait until the job knows that some member has died."""
+
+        def look() -> bool | None:
+            return True if any(e["event"] == "member" and e["what"] == "died" for e in self.events(job)) else None
+
+        wait_for(look, f"a death in {job}")
+
     def until_samples(self, job: str, samples: int) -> None:
         """Wait until so many samples are trained."""
 
@@ -135,15 +142,3 @@ def write_job(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
-
-
-def listening() -> set[str]:
-    """Local addresses that some process of this machine listens on."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        if os.path.exists(table):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A":
-                    found.add(fields[1])
-    return found

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from dbelief.run import evaluate_run
+from tests.faults.closing import MARK, marked_processes
 
-from .conftest import Operator, listening, wait_for
+from .conftest import Operator, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -49,8 +50,10 @@ def redis(tmp_path: Path) -> Iterator[str]:
     server.wait(10)
 
 
-def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
-    before = listening()
+def test_every_role_by_hand(
+    redis: str, operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(operator.folder))
     job = write_job(DIGITS.format(strategy="warm_start: {samples: 640}", limits="epochs: 6", shards=3, replicas=2))
     coordinator, address = operator.coordinator(job, "--registry", redis, "--metrics", "127.0.0.1:0")
     members = operator.members(address, 3, 2)
@@ -60,7 +63,7 @@ def test_every_role_by_hand(redis: str, operator: Operator, write_job: Callable[
     assert summary["test_accuracy"] >= FLOOR
     assert sum(summary["samples_per_replica"].values()) == summary["samples"] == 6 * 1_257
     assert evaluate_run(operator.folder / "runs" / "hand", "test")["accuracy"] == summary["test_accuracy"]
-    assert listening() <= before
+    assert marked_processes(str(operator.folder)) == {}  # and with them all that listens
 
 
 def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
