@@ -17,7 +17,7 @@ run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; r
 	@$(BIN)/dbelief train examples/digits.yaml $(ARGS)
 
 test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/dbelief/optim -k adagrad'
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long: .venv/ready-to-develop ## what takes longer: ten thousand pushes through a bad network, every process killed, resuming
 	@$(BIN)/pytest -m long -rP $(ARGS)
