@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import click
 
-from dbelief.console import debug, exits_cleanly, pairs
+from dbelief.console import announce, debug, exits_cleanly, pairs
+from dbelief.errors import Interrupted
 
 GROUP = "dbelief.commands"
 
@@ -53,9 +54,13 @@ class Commands(click.Group):
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Read the rest, and run the command."""
-        with _in_one_line():
-            return super().invoke(ctx)
+        """Read the rest, and run the command; Ctrl-C while nobody is ready for it ends it in one line too."""
+        try:
+            with _in_one_line():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            announce("Error: stopped by Ctrl-C")
+            raise SystemExit(Interrupted.exit_code) from None
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

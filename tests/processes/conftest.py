@@ -104,11 +104,11 @@ class Operator:
 
         wait_for(look, f"a death in {job}")
 
-    def until_samples(self, job: str, samples: int) -> None:
-        """Wait until so many samples are trained."""
+    def until_samples(self, job: str, samples: int, since: int = 0) -> None:
+        """Wait until so many samples are trained, as an event after so many others tells."""
 
         def look() -> bool | None:
-            seen = [e["samples"] for e in self.events(job) if e["event"] == "progress"]
+            seen = [e["samples"] for e in self.events(job)[since:] if e["event"] == "progress"]
             return True if seen and seen[-1] >= samples else None
 
         wait_for(look, f"{samples} samples of {job}")

@@ -36,8 +36,9 @@ def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_jo
     job = str(write_job(JOB))
     for shards in (2, 3):
         resume = ["--resume"] * (shards > 2)
+        before = len(operator.events("moved"))
         train = operator.start(f"train-{shards}", "train", job, "--quiet", *resume, "--set", f"shards={shards}")
-        operator.until_samples("moved", 400 * shards)
+        operator.until_samples("moved", 400 * shards, before)
         train.process.send_signal(signal.SIGINT)
         assert train.process.wait(200) == 130
         assert operator.summary("moved")["samples"] >= 400 * shards

@@ -1,0 +1,16 @@
+"""What the `dbelief` command does before a command of it has taken over."""
+
+import pytest
+from click.testing import CliRunner
+
+from dbelief.cli import main
+
+
+def test_ctrl_c_while_nobody_is_ready_for_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dbelief.run.run_job", interrupted)
+    done = CliRunner().invoke(main, ["train", "job.yaml"])
+    assert done.exit_code == 130
+    assert done.output == "Error: stopped by Ctrl-C\n"
