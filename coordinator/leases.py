@@ -46,6 +46,8 @@ class Leases:
         Samples after which no more are leased.
     size
         Samples in a full lease.
+    pushes
+        Known to be done by this object: what it grows by is newly known.
     """
 
     epoch_samples: int
@@ -56,6 +58,7 @@ class Leases:
     position: int = 0
     leased: int = 0
     done: int = 0
+    pushes: int = 0
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
@@ -123,6 +126,7 @@ class Leases:
         samples = held.lease.samples
         before = self.cadence.samples_in(samples, held.pushes)
         now = self.cadence.samples_in(samples, pushes)
+        self.pushes += pushes - held.pushes
         held.pushes = pushes
         self.done += now - before
         if now == samples:

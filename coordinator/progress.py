@@ -123,7 +123,7 @@ class Progress:
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
 
     def _new_staleness(self, new: Told) -> None:
-        if not new.pushes:
+        if not new.steps:  # known from a ledger only, so without a staleness
             return
         mean = new.staleness_sum / new.pushes
         # An average over about the last 100 pushes: what the parameters go through now, not over the whole run.

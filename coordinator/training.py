@@ -87,9 +87,10 @@ class Training:
 
     def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
         """See `Handout.work`."""
+        before = self.leases.pushes
         settled = self.leases.settle(incarnation, next_sequence)
         if settled:  # another coordinator was told, and died before it wrote that down
-            self.progress.trained(number, Told(0, samples=settled), 0.0)
+            self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
         return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
 
@@ -179,9 +180,10 @@ class Training:
         evaluate
             Whether what it did not store whole is to be evaluated again.
         """
+        before = self.leases.pushes
         samples, twice = self.leases.give_back(incarnation, *applied)
         if samples:
-            self.progress.trained(number, Told(0, samples=samples), now_s)
+            self.progress.trained(number, Told(0, self.leases.pushes - before, samples), now_s)
         self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         return self._handout.fenced(number, incarnation)

@@ -48,6 +48,7 @@ def test_what_the_ledgers_know_and_the_dead_one_never_told_counts(a_world: MakeW
     first.die()
     world.settle()
     assert world.machine.progress.samples == world.machine.progress.samples_of(first.number) == 30
+    assert world.machine.progress.pushes == 3
     assert world.machine.pushes_twice == 0
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.faults.accidents import carry_out
 from tests.faults.closing import check_gone, check_samples
 from tests.faults.plan import Accident, Harm
-from tests.processes.conftest import Operator, Role
+from tests.processes.conftest import Operator, Role, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -73,6 +73,9 @@ def test_the_books_are_right_whoever_dies(
     members: dict[str, Role] = {name: operator.start(name, *line) for name, line in words.items()}
     operator.until_joined("counting", replicas=2)
     operator.until_samples("counting", epochs * EPOCH // 4)
+    if Harm.TORN_FILE in harms:
+        sets = operator.folder / "runs" / "counting" / "snapshots"
+        wait_for(lambda: True if len(list(sets.glob("*/set.json"))) >= 2 else None, "a set before the newest")
     strike(operator, members[victim], victim, harms)
     if Harm.KILL in harms:
         members[victim] = operator.start(f"{victim}-again", *words[victim])
