@@ -48,7 +48,8 @@ class Child:
     def start(self) -> None:
         """Start it, its output appended to its log."""
         command = [sys.executable, "-P", "-m", "dbelief", *self.arguments]
-        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())]
+        # Not SIGTERM: a worker would first finish what it has, and wait minutes for a cluster that died with it.
+        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
         with open(self.log, "ab") as log:
             self._logged = log.tell()
             self.process = subprocess.Popen(

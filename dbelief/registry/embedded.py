@@ -13,6 +13,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -136,7 +137,15 @@ class EmbeddedRegistry:
         ]
         if sys.platform == "linux":
             with_parent = Path(__file__).with_name("with_parent.py")
-            command = [sys.executable, "-I", "-S", str(with_parent), str(os.getpid()), *command]
+            command = [
+                sys.executable,
+                "-I",
+                "-S",
+                str(with_parent),
+                str(os.getpid()),
+                str(int(signal.SIGTERM)),
+                *command,
+            ]
         with self._log().open("wb") as log:
             self.process = subprocess.Popen(
                 command,

@@ -134,7 +134,9 @@ def test_platforms_without_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_with_parent_refuses_when_the_parent_is_gone() -> None:
     program = Path(embedded.__file__).with_name("with_parent.py")
-    ended = subprocess.run([sys.executable, "-I", "-S", str(program), "1", "/bin/true"], capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", str(program), "1", "15", "/bin/true"], capture_output=True, text=True
+    )
     assert ended.returncode == 1
     assert "parent ended first" in ended.stderr
 
