@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbelief.placement import Place, Placement
+from dbelief.programs import Operation
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,24 @@ class Revive:
 
 
 @dataclass(frozen=True)
+class RunProgram:
+    """Run a program over the named vectors of all shards; its scalars come back.
+
+    `ticket`: it is only to be run while the machine still waits for this one.
+    """
+
+    ticket: int
+    program: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class RollBack:
+    """Load a snapshot set into all shards again: one of them has come back with no more than that."""
+
+    set_id: str
+
+
+@dataclass(frozen=True)
 class Export:
     """Write model.safetensors from a named vector."""
 
@@ -101,5 +120,7 @@ class Finish:
     """Close the run folder and let the shards end."""
 
 
-ShardAction = AssignShards | Restore | TakeSnapshot | MakeReady | Fence | Forget | SetMembership | Export
+ShardAction = (
+    AssignShards | Restore | TakeSnapshot | MakeReady | Fence | Forget | SetMembership | RunProgram | RollBack | Export
+)
 Action = ShardAction | Revive | Note | Finish

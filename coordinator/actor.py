@@ -17,7 +17,7 @@ from dbelief.console import announce, told
 from dbelief.errors import Moved, NotWritten, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.rpc.parameters import ShardedParameters
-from dbelief.sets import drop_old_sets, write_set
+from dbelief.sets import drop_old_sets, read_set, write_set
 
 from .actions import (
     Action,
@@ -30,6 +30,8 @@ from .actions import (
     Note,
     Restore,
     Revive,
+    RollBack,
+    RunProgram,
     SetMembership,
     TakeSnapshot,
 )
@@ -131,14 +133,24 @@ class Actor:
             set_id = self._shards.revive(action, self._folder / "snapshots")
             with self._step() as (machine, now_s):
                 machine.revived(action, set_id, now_s)
+        elif isinstance(action, RunProgram):
+            self._run(action)
         elif isinstance(action, MakeReady):
             self._shards.make_ready()
             with self._step() as (machine, now_s):
                 machine.ready(now_s)
-        elif isinstance(action, Restore | TakeSnapshot | Export):
+        elif isinstance(action, Restore | RollBack | TakeSnapshot | Export):
             self._do_with_files(action)
         else:
             self._do_for_members(action)
+
+    def _run(self, action: RunProgram) -> None:
+        with self._step() as (machine, _):
+            if not machine.program_due(action.ticket):
+                return
+        scalars = self._shards.run(action.program)
+        with self._step() as (machine, now_s):
+            machine.program_ran(action.ticket, scalars, now_s)
 
     def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
         if isinstance(action, Fence):
@@ -152,12 +164,17 @@ class Actor:
             with self._step() as (machine, _):
                 machine.membership_set(action.member_epoch, clock)
 
-    def _do_with_files(self, action: Restore | TakeSnapshot | Export) -> None:
+    def _do_with_files(self, action: Restore | RollBack | TakeSnapshot | Export) -> None:
         if isinstance(action, Restore):
             self._shards.restore(self._folder / "snapshots" / action.set_id, action.set_id)
             ledgers = self._shards.ledgers()
             with self._step() as (machine, now_s):
                 machine.restored(ledgers, now_s)
+        elif isinstance(action, RollBack):
+            folder = self._folder / "snapshots" / action.set_id
+            self._shards.restore(folder, action.set_id, again=True)
+            with self._step() as (machine, now_s):
+                machine.rolled_back(action.set_id, read_set(folder), now_s)
         elif isinstance(action, TakeSnapshot):
             self._snapshot(action.set_id)
         else:

@@ -28,6 +28,7 @@ class Continuation:
             "leases": self._training.leases.state(),
             "progress": self._training.progress.state(),
             "incarnations": self._members.incarnations,
+            "batch": self._training.batch.state() if self._training.batch is not None else None,
             "pushes_twice": self._training.pushes_twice,
             "sets": self._training.snapshots.count,
             "clock": dial.clock if dial else 0,
@@ -60,6 +61,8 @@ class Continuation:
         twice, corrections = self._training.leases.restore(state["leases"], ledgers)
         self._training.pushes_twice = state["pushes_twice"] + twice
         self._training.progress.restore(state["progress"], corrections)
+        if self._training.batch is not None and state["batch"] is not None:
+            self._training.batch.rewind(state["batch"])
         dial = self._training.dial
         if dial is not None:
             # Nobody is a member yet, which is news for the shards.

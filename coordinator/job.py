@@ -9,14 +9,16 @@ Every method that takes an event first does what the event says, then `_advance`
 
 from __future__ import annotations
 
+from typing import Any
+
 from dbelief.errors import Refused
 from dbelief.layout import Layout
 from dbelief.work import Lease
 
-from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore, Revive
+from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore, Revive, RollBack
 from .members import Member
 from .standing import Standing
-from .states import Closing, Evaluate, State, Stop, Told, Work
+from .states import Closing, Compute, Evaluate, State, Stop, Told, Work
 
 _STUCK = 2.0
 """A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
@@ -109,8 +111,10 @@ class JobMachine(Standing):
             if self.placement is not None:
                 self.recovery.gone(member.number)
                 self.ending.again()
+                if self.training.batch is not None:
+                    self.training.batch.suspend()
             return
-        self.training.gone(member.incarnation)
+        self.training.gone(member.incarnation, now_s)
         self.opening.gone(member.incarnation, last=not self._lives())
         if self.placement is not None:
             self.actions.append(Fence(member.number, member.incarnation))
@@ -182,7 +186,20 @@ class JobMachine(Standing):
         if due is not None:
             self._note("shard_back", shard=revive.place.shard, set=set_id)
             self.actions += due
+            if self.training.batch is not None and self.recovery.set_id and not self.recovery.away:
+                # What the shards hold would be of two different iterations.
+                self.actions.append(RollBack(self.recovery.set_id))
             self._advance(now_s)
+
+    def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
+        """All shards hold this set again."""
+        batch = self.training.batch
+        if batch is None or self.over or self.recovery.away:
+            return
+        if state["batch"] is not None:
+            self._note("rolled_back", set=set_id, iterations=batch.rewind(state["batch"]))
+        self.commit_due = True
+        self._advance(now_s)
 
     def postpone(self, action: Action) -> None:
         """Not all shards could be told: they are once all are there."""
@@ -205,9 +222,10 @@ class JobMachine(Standing):
             return Stop(self.reason)
         closing = self.state is State.CLOSING and self.ending.step > Closing.DRAIN
         ready = self.state is State.READY
-        work = self.training.work(number, incarnation, next_sequence, trains=ready, evaluates=ready or closing)
+        living = len(self.members.alive("replica"))
+        work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s)
         self.actions += self.training.news()
-        member.state = {Lease: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
+        member.state = {Lease: "training", Compute: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
         member.moved_s = now_s
         self.commit_due = self.commit_due or member.state != "waiting"
         self._advance(now_s)
@@ -225,6 +243,35 @@ class JobMachine(Standing):
         self._note_progress()
         if trouble:
             self.fail(trouble)
+        self._advance(now_s)
+
+    def bundle_done(
+        self, number: int, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float
+    ) -> None:
+        """A replica tells of a bundle that all shards hold."""
+        member = self.members.find("replica", number, incarnation)
+        if member is None or self.over:
+            return
+        member.moved_s = now_s
+        if self.training.bundle_done(number, incarnation, turn, bundle, loss_sum, samples, now_s):
+            self.commit_due = True
+            self._note_progress()
+            self._advance(now_s)
+
+    def program_due(self, ticket: int) -> bool:
+        """Whether a program of the batch method is still to be run."""
+        batch = self.training.batch
+        return batch is not None and not self.over and batch.due(ticket)
+
+    def program_ran(self, ticket: int, scalars: list[float], now_s: float) -> None:
+        """The batch method's program has run on all shards."""
+        if self.over:
+            return
+        self.actions += self.training.program_ran(ticket, scalars)
+        self.commit_due = True
+        batch = self.training.batch
+        if batch is not None and batch.method.failed:
+            self.fail(batch.ended)
         self._advance(now_s)
 
     def evaluated(

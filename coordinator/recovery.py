@@ -14,7 +14,7 @@ from typing import Any
 
 from dbelief.placement import Place
 
-from .actions import Action, AssignShards, Export, MakeReady, Revive, SetMembership, TakeSnapshot
+from .actions import Action, AssignShards, Export, MakeReady, Revive, RollBack, RunProgram, SetMembership, TakeSnapshot
 from .members import Member, Members
 from .opening import Opening
 from .progress import Best
@@ -115,7 +115,7 @@ class Recovery:
         if self.set_id is None and isinstance(action, TakeSnapshot | MakeReady):
             self._training.give_up_set()  # the initial values are not whole any more
             return []
-        if not isinstance(action, Export):  # which the end asks for again
+        if not isinstance(action, Export | RunProgram | RollBack):  # which are asked for again
             self._postponed.append(action)
         return self._release()
 

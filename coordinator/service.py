@@ -14,7 +14,7 @@ from dbelief.rpc.convert import layout_from_wire, placement_to_wire
 from dbelief.work import Lease
 
 from .runner import Runner
-from .states import Evaluate, State, Told, Wait, Work
+from .states import Compute, Evaluate, State, Told, Wait, Work
 
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
 _ROLES = {kind: role for role, kind in _KINDS.items()}
@@ -97,6 +97,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 e = request.evaluation
                 accuracy = e.accuracy if e.HasField("accuracy") else None
                 reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
+            if request.HasField("bundle"):
+                b = request.bundle
+                machine.bundle_done(*who, b.turn, b.bundle, b.loss_sum, b.samples, now_s)
             if request.kept:
                 machine.kept(request.kept, now_s)
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
@@ -183,6 +186,17 @@ def _work(work: Work) -> wire.LeaseReply:
     if isinstance(work, Evaluate):
         return wire.LeaseReply(
             evaluation=wire.EvaluationLease(lease=work.id, set=work.set, vector=work.vector, samples=work.samples)
+        )
+    if isinstance(work, Compute):
+        return wire.LeaseReply(
+            bundle=wire.Bundle(
+                turn=work.turn,
+                bundle=work.bundle,
+                epoch=work.epoch,
+                start=work.start,
+                stop=work.stop,
+                portion=work.portion,
+            )
         )
     if isinstance(work, Wait):
         return wire.LeaseReply(wait_s=work.seconds)

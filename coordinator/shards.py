@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ import grpc
 
 from dbelief.console import announce
 from dbelief.errors import SnapshotError, Unreachable
-from dbelief.job import Job
+from dbelief.job import Job, Sandblaster
 from dbelief.placement import Place, Placement
+from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.convert import spans_to_wire
+from dbelief.rpc.convert import program_to_wire, spans_to_wire
 from dbelief.sets import set_aside, up_to
 
 from .actions import Revive, SetMembership
@@ -110,6 +112,7 @@ class Shards:
             rule=segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"})),
             staleness=strategy.staleness,
             staleness_aware=strategy.staleness_aware,
+            ordered=isinstance(strategy, Sandblaster) and strategy.ordered,
             record=self._job.record,
             progress_s=self._job.deadlines.progress_s,
         )
@@ -207,12 +210,52 @@ class Shards:
             lambda: wire.SnapshotRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
         )
 
-    def restore(self, folder: Path, set_id: str) -> None:
-        """Have every shard load its segments from a set."""
+    def restore(self, folder: Path, set_id: str, again: bool = False) -> None:
+        """Have every shard load its segments from a set; `again`: in lives that go on."""
         self._each(
             "Restore",
-            lambda: wire.RestoreRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
+            lambda: wire.RestoreRequest(
+                command=self._command(), job=self.name, folder=str(folder), set=set_id, again=again
+            ),
         )
+
+    def run(self, program: Sequence[Operation]) -> list[float]:
+        """Run a program on every shard at the same time; their scalars put together in the order of the shards.
+
+        A call that breaks is made again with the same command, which a shard carries out once.
+
+        Raises
+        ------
+        Refused
+            Some shard finds the program wrong; no shard has run it, for all hold the same vectors.
+        Unreachable
+            A shard is dead.
+        """
+        rows = program_to_wire(program)
+        requests = [
+            (place, wire.OperateRequest(command=self._command(), target=self._target(place), program=rows))
+            for place in self._places()
+        ]
+        calls = [(place, request, self._begin(place, "Operate", request, SNAPSHOT_S)) for place, request in requests]
+        parts = [self._operated(place, request, call) for place, request, call in calls]
+        sums = [operation.sums for operation in program for _ in range(operation.answers)]
+        return [
+            sum(column) if adds else max(column) for adds, column in zip(sums, zip(*parts, strict=True), strict=True)
+        ]
+
+    def _operated(self, place: Place, request: wire.OperateRequest, call: Any) -> Sequence[float]:
+        while True:
+            try:
+                scalars: Sequence[float] = self._answer(place, call).scalars
+                return scalars
+            except Unreachable:
+                if self._away(place):
+                    raise
+                time.sleep(_LOOK_S)
+                call = self._begin(place, "Operate", request, SNAPSHOT_S)
+
+    def _target(self, place: Place) -> wire.Target:
+        return wire.Target(job=self.name, shard_epoch=place.shard_epoch)
 
     def _each(self, method: str, build: Callable[[], Any]) -> None:
         """Call all shards at the same time, then collect their answers."""

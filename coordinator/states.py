@@ -63,7 +63,29 @@ class Stop:
     reason: str
 
 
-Work = Lease | Evaluate | Wait | Stop
+@dataclass(frozen=True)
+class Compute:
+    """A bundle of a batch method's pass, to be computed at the vector "trial".
+
+    Attributes
+    ----------
+    turn, bundle
+        Numbers of the pass and of the bundle within it.
+    epoch, start, stop
+        Samples: positions in an epoch's permutation.
+    portion
+        Samples that are computed at a time.
+    """
+
+    turn: int
+    bundle: int
+    epoch: int
+    start: int
+    stop: int
+    portion: int
+
+
+Work = Lease | Evaluate | Compute | Wait | Stop
 
 
 @dataclass(frozen=True)

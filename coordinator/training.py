@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dbelief.job import Job
+from dbelief.job import Sandblaster as Settings
 from dbelief.pushes import PARAMETERS
 from dbelief.schedule import total_samples
 
@@ -15,12 +16,15 @@ from .actions import Action, Note, SetMembership, TakeSnapshot
 from .clocks import Clocks
 from .evaluations import Evaluations
 from .handout import Handout, membership
-from .leases import Leases
-from .plan import cadence, lease_size, progress
+from .plan import leases, progress
 from .progress import Best, Evaluated
 from .rounds import Rounds
+from .sandblaster import Sandblaster
 from .snapshots import Snapshots
-from .states import Evaluate, Shape, Told, Work
+from .states import Evaluate, Shape, Told, Wait, Work
+
+BATCH_ASK_AGAIN_S = 0.01
+"""Between two passes the shards compute for a few milliseconds."""
 
 
 class Outcome(NamedTuple):
@@ -43,14 +47,16 @@ class Training:
     ----------
     total
         Samples at which it ends; None: without such a limit.
+    batch
+        The batch method that trains; None where leases of data do.
     pushes_twice
         How many pushes were, or will be, trained twice because of deaths.
     """
 
     def __init__(self, job: Job, shape: Shape) -> None:
         self.total = total_samples(job.limits, shape.train or None)
-        unbounded = 2**62 if shape.train else 0
-        self.leases = Leases(shape.train, self.total or unbounded, lease_size(job, shape), cadence(job))
+        self.leases = leases(job, shape, self.total)
+        self.batch = Sandblaster(job.strategy, shape.train) if isinstance(job.strategy, Settings) else None
         self.progress = progress(job, shape, self.total)
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
         self.clocks = Clocks() if job.strategy.staleness else None
@@ -85,14 +91,43 @@ class Training:
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
-        """See `Handout.work`."""
+    def work(
+        self,
+        number: int,
+        incarnation: int,
+        next_sequence: int,
+        trains: bool,
+        evaluates: bool,
+        living: int = 1,
+        now_s: float = 0.0,
+    ) -> Work:
+        """See `Handout.work`; of a batch method, a bundle shared with so many living replicas."""
         before = self.leases.pushes
         settled = self.leases.settle(incarnation, next_sequence)
         if settled:  # another coordinator was told, and died before it wrote that down
             self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
-        return self._handout.work(number, incarnation, next_sequence, trains, evaluates)
+        work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates)
+        if self.batch is None or not isinstance(work, Wait):
+            return work
+        bundle = self.batch.work(number, incarnation, living, now_s) if trains else None
+        return bundle or Wait(BATCH_ASK_AGAIN_S)
+
+    def bundle_done(
+        self, number: int, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float
+    ) -> bool:
+        """A bundle of the batch method lies on all shards; whether that is news."""
+        if self.batch is None or not self.batch.told(incarnation, turn, bundle, loss_sum, samples, now_s):
+            return False
+        self.progress.trained(number, Told(0, pushes=1, samples=samples), now_s)
+        return True
+
+    def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:
+        """The batch method's program has run on all shards."""
+        assert self.batch is not None
+        notes = self.batch.ran(ticket, scalars)
+        self.progress.loss = self.batch.method.value
+        return notes
 
     def news(self) -> list[Action]:
         """See `Handout.news`."""
@@ -142,6 +177,7 @@ class Training:
             "accounts": self._accounts.state(),
             "evaluations": self.evaluations.state(),
             "dial": self.dial.state() if self.dial is not None else None,
+            "batch": self.batch.state() if self.batch is not None else None,
             "warm_replica": self._handout.warm_replica,
             "pushes_twice": self.pushes_twice,
             "sets": self.snapshots.count,
@@ -156,6 +192,8 @@ class Training:
         self.evaluations.restore(state["evaluations"])
         if self.dial is not None:
             self.dial.restore(state["dial"])
+        if self.batch is not None:
+            self.batch.restore(state["batch"])
         self._handout.warm_replica = state["warm_replica"]
         self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
         self.begin(now_s)
@@ -163,8 +201,10 @@ class Training:
 
     # -- lives end ---------------------------------------------------------------------------------------
 
-    def gone(self, incarnation: int) -> None:
+    def gone(self, incarnation: int, now_s: float) -> None:
         """A life is over, as far as we can tell."""
+        if self.batch is not None:
+            self.batch.gone(incarnation, now_s)
         self._handout.gone(incarnation)
         self.evaluations.gone(incarnation)
 
@@ -214,6 +254,8 @@ class Training:
             wishes.append(self.begin_set())
         if not self.evaluations.busy and self.progress.evaluation_due():
             self.evaluations.ask("validation", PARAMETERS)
+        if self.batch is not None:
+            wishes += self.batch.advance()
         if not (self.begins_in_lockstep and len(living) < self._replicas):
             wishes += self._handout.form_block(living)
         return wishes
@@ -222,7 +264,11 @@ class Training:
         """The reason to close, "" for none."""
         if self._wall_s is not None and now_s - self._began_s >= self._wall_s:
             return f"wall time {self._wall_s:g} s reached"
-        if self.leases.epoch_samples:
+        if self.batch is not None:
+            if self.batch.ended and not self.batch.method.failed:
+                return self.batch.ended
+            finished = self.total is not None and self.progress.samples >= self.total
+        elif self.leases.epoch_samples:
             finished = self.leases.finished  # a dead one's leases stay outstanding until it is known what it did
         else:  # clients with loops of their own
             finished = self.total is not None and self.progress.samples >= self.total

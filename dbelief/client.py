@@ -149,6 +149,9 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
         The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
     """
     session = Session.open(address, wire.ROLE_CLIENT, patience_s)
+    if session.job.strategy.name != "downpour":
+        session.close("refused")
+        raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")
     if session.job.strategy.staleness is not None:
         session.close("refused")
         raise JobError("strategy.staleness: a loop of one's own runs free, and this job's replicas wait for each other")

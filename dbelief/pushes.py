@@ -39,9 +39,12 @@ class Push:
     assign
         Whether values are overwritten instead of the job's rule being applied.
     clock
-        Of the last mini-batch behind it: every earlier one is pushed. Counts with the staleness dial only.
+        Of the last mini-batch behind it: every earlier one is pushed. Counts with the staleness dial only. Of a
+        bundle: its pass, from 1.
     base
         After a shard came back to life: number that the ledger goes on from.
+    bundle
+        Number of a bundle within its pass: it is added once, whoever pushes it, and has no sequence. None: no bundle.
     """
 
     pusher: Pusher
@@ -52,6 +55,7 @@ class Push:
     assign: bool = False
     clock: int = 0
     base: int | None = None
+    bundle: int | None = None
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dbelief.backend import Backend, aligned, choose
 from dbelief.clip import clip
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import Failure, JobError
-from dbelief.job import Job, load_job
+from dbelief.job import Downpour, Job, load_job
 from dbelief.layout import Layout, Span, cut, nominal_length
 from dbelief.nn import Batch, Model
 from dbelief.optim import Rule, make_rule
@@ -246,8 +246,10 @@ def replay_run(run_folder: Path) -> np.ndarray:
     layout, initial = initial_values(job, model)
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     options = job.strategy.rule.model_dump(exclude={"name", "rate"})
-    applied, computed = read_record(run_folder / "record", job.strategy.batch)
-    gradient_of = _gradient_of(job, data.train, model, layout, backend)
+    strategy = job.strategy
+    assert isinstance(strategy, Downpour), "no other strategy can be recorded"
+    applied, computed = read_record(run_folder / "record", strategy.batch)
+    gradient_of = _gradient_of(job, strategy, data.train, model, layout, backend)
     rule = make_rule(job.strategy.rule.name, options)
     with threadpool_limits(job.threads):  # as replicas compute: BLAS may sum otherwise on more threads
         return replay(initial, spans, rule, applied, computed, gradient_of)
@@ -255,6 +257,8 @@ def replay_run(run_folder: Path) -> np.ndarray:
 
 def _check_job(job: Job, run_folder: Path) -> None:
     strategy = job.strategy
+    if not isinstance(strategy, Downpour):
+        raise JobError(f"{run_folder}: cannot be replayed: strategy is {strategy.name}, whose pushes have no order")
     reasons = {
         "record is false: nothing was logged": not job.record,
         "data.source is none: gradients came from a program of its own": job.data.source == "none",
@@ -267,9 +271,11 @@ def _check_job(job: Job, run_folder: Path) -> None:
             raise JobError(f"{run_folder}: cannot be replayed: {reason}")
 
 
-def _gradient_of(job: Job, train: Split, model: Model, layout: Layout, backend: Backend) -> GradientOf:
+def _gradient_of(
+    job: Job, strategy: Downpour, train: Split, model: Model, layout: Layout, backend: Backend
+) -> GradientOf:
     """The gradient as a replica of the job computes it."""
-    buffer = BatchBuffer(train, job.strategy.batch)
+    buffer = BatchBuffer(train, strategy.batch)
     out = backend.to_device(aligned(layout.size, np.float32))
     out_views = layout.views(out)
 
@@ -281,7 +287,7 @@ def _gradient_of(job: Job, train: Split, model: Model, layout: Layout, backend: 
         batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)
         batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
         model.loss_and_gradient(layout.views(backend.to_device(values)), batch, out_views)
-        clip(backend.xp, out, job.strategy.clip_norm)
+        clip(backend.xp, out, strategy.clip_norm)
         return backend.to_host(out)
 
     return gradient

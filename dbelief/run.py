@@ -183,7 +183,9 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
         lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
     if data is not None and data.names is not None:
         lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
-    lines.append(f"strategy: {job.strategy.name}, {job.replicas} replicas, mini-batches of {job.strategy.batch}")
+    strategy = job.strategy
+    samples = f"mini-batches of {strategy.batch}" if strategy.name == "downpour" else f"portions of {strategy.portion}"
+    lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {samples}")
     return lines
 
 
@@ -197,7 +199,8 @@ def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, trai
     NotFinite
         Where it holds NaN or infinity; names the tensor.
     """
-    size = min(job.strategy.batch, len(train))
+    strategy = job.strategy
+    size = min(strategy.batch if strategy.name == "downpour" else strategy.portion, len(train))
     batch = train.gather(np.arange(size), BatchBuffer(train, size))
     if backend.name != "numpy":
         batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))

@@ -31,6 +31,17 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
     write_sealed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
 
 
+def read_set(folder: Path) -> dict[str, Any]:
+    """What the coordinator wrote when this set was complete.
+
+    Raises
+    ------
+    Torn, SnapshotError
+        It is damaged, or of a newer format.
+    """
+    return read_sealed(folder / "set.json", FORMAT)
+
+
 def sets_in(snapshots: Path) -> list[Path]:
     """The folders of sets, complete or not, from old to new: by their count, for samples may fall when one resumes."""
     folders = (path for path in snapshots.glob("*-*") if path.is_dir())
@@ -95,8 +106,7 @@ def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any
 
 
 def _whole(folder: Path, job: str, rule: str) -> dict[str, Any]:
-    path = folder / "set.json"
-    state = read_sealed(path, FORMAT)
+    path, state = folder / "set.json", read_set(folder)
     try:
         of_job, set_id, segments = state["job"], state["set"], int(state["segments"])
     except (KeyError, TypeError, ValueError) as error:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dbelief.errors import Moved, Refused
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
 from dbelief.pushes import Pusher
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.convert import spans_from_wire
+from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
 from .shard import Shard
+from .vectors import Programs
+
+R = TypeVar("R")
+
+REMEMBERED = 64
+"""Replies that are kept for commands that come again."""
 
 
 class Life:
@@ -53,7 +61,8 @@ class Life:
         self._metrics = metrics
         self._record = record
         self._leader_epoch = 0
-        self._done: dict[int, wire.ConfigureReply] = {}  # replies by command id of the present leader
+        self._programs: Programs | None = None
+        self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
         self._lock = threading.Lock()
 
     @property
@@ -110,7 +119,8 @@ class Life:
         with self._lock:
             self._obey(request.command)
             if request.command.id in self._done:
-                return self._done[request.command.id]
+                done: wire.ConfigureReply = self._done[request.command.id]
+                return done
             clock = 0
             if request.job:
                 self.job = request.job
@@ -131,8 +141,26 @@ class Life:
                 self.stopped.set()
             held = len(self.shard.segments) if self.shard else 0
             reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
-            self._done[request.command.id] = reply
-            return reply
+            return self._remember(request.command, reply)
+
+    def _remember(self, command: wire.Command, reply: R) -> R:
+        """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
+        self._done[command.id] = reply
+        if len(self._done) > REMEMBERED:
+            self._done.popitem(last=False)
+        return reply
+
+    def operate(self, request: wire.OperateRequest) -> wire.OperateReply:
+        """Run a program over the vectors, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                reply: wire.OperateReply = self._done[request.command.id]
+                return reply
+            self.at(request.target)
+            assert self._programs is not None
+            scalars = self._programs.run(program_from_wire(request.program))
+            return self._remember(request.command, wire.OperateReply(scalars=scalars))
 
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
@@ -143,7 +171,9 @@ class Life:
             assignment.staleness if assignment.HasField("staleness") else None,
             self._record if assignment.record else None,
             assignment.staleness_aware,
+            assignment.ordered,
         )
+        self._programs = Programs(self.shard)
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
         self._metrics.segments.set(len(self.shard.segments))
@@ -165,5 +195,7 @@ class Life:
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
         self._obey(request.command)
-        loaded = snapshot.restore(self.loaded(), Path(request.folder), request.set, request.job, self.epoch)
+        loaded = snapshot.restore(
+            self.loaded(), Path(request.folder), request.set, request.job, self.epoch, request.again
+        )
         return wire.RestoreReply(segments=loaded)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import PARAMETERS, Push, Pusher
+
+from .passes import ACCRUED, Sum
 
 LIFE = 1 << 40
 """Versions that are kept for each life of a shard: at 100,000 pushes per second, enough for four months."""
@@ -70,6 +73,8 @@ class Segment:
         Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
     based
         By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
+    sum
+        The pass over a batch that "accrued" holds the sum of.
     """
 
     span: Span
@@ -85,6 +90,7 @@ class Segment:
     filled: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
+    sum: Sum = field(default_factory=Sum)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
@@ -189,6 +195,32 @@ class Segment:
         self.ledger[push.vector, push.pusher] = push.sequence
         return Outcome.STAGED
 
+    def add(self, push: Push, gradient: np.ndarray, ordered: bool) -> Outcome:
+        """Add a bundle's gradient to the sum of its pass, once."""
+        assert push.bundle is not None
+        if ACCRUED not in self.vectors:
+            self.vectors[ACCRUED] = np.zeros(self.span.length, np.float64)
+        if not self.sum.add(self.vectors[ACCRUED], push.clock, push.bundle, gradient, ordered):
+            return Outcome.DUPLICATE
+        self.wrote([ACCRUED])
+        return Outcome.APPLIED
+
+    def wrote(self, vectors: Iterable[str]) -> None:
+        """A program has given these vectors all their numbers."""
+        for name in vectors:
+            self.filled[name] = self.span.length
+            self.version += 1
+
+    def rotate(self, names: Sequence[str]) -> None:
+        """The last name's vector becomes the first's, each other the next one's; names that hold nothing too."""
+        tables: tuple[dict[str, Any], ...] = self.vectors, self.filled
+        for held in tables:
+            before = [held.pop(name, None) for name in names]
+            for name, value in zip(names, [before[-1], *before[:-1]], strict=True):
+                if value is not None:
+                    held[name] = value
+        self.version += 1
+
     def close_round(self, members: frozenset[int]) -> bool:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.
 
@@ -222,11 +254,15 @@ class Segment:
 
     def empty(self) -> None:
         """Hold nothing that could be read, until it is loaded."""
+        self.sum = Sum()
         self.filled.clear()
         self.staged.clear()
 
-    def load(self, stored: Stored, shard_epoch: int) -> None:
-        """Be what a set holds, in the life `shard_epoch`: the versions of this life begin above all earlier ones'."""
+    def load(self, stored: Stored, shard_epoch: int, again: bool = False) -> None:
+        """Be what a set holds, in the life `shard_epoch`: the versions of this life begin above all earlier ones'.
+
+        `again`: the life goes on, so nobody is to repeat what he has had acknowledged in it.
+        """
         for name, target in zip(self.rule.state, self.state, strict=True):
             target[:] = stored.arrays[state_key(name)]
         vectors = stored.arrays.keys() - {state_key(name) for name in self.rule.state}
@@ -237,4 +273,5 @@ class Segment:
         self.based.clear()
         self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
         self.applied, self.rounds, self.lost = stored.applied, stored.rounds, stored.lost
-        self.ledger = dict(stored.ledger)
+        known = {key: max(n, stored.ledger.get(key, 0)) for key, n in self.ledger.items()} if again else {}
+        self.ledger = dict(stored.ledger) | known

@@ -129,6 +129,11 @@ class ShardService(stubs.ParametersServicer):
         """See protos/parameters.proto."""
         return self.life.restore(request)
 
+    @answers
+    def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
+        """See protos/parameters.proto."""
+        return self.life.operate(request)
+
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
@@ -182,10 +187,6 @@ class ShardService(stubs.ParametersServicer):
         """Not offered by any strategy of this version."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "Exchange is not served by this version")
         yield wire.ExchangeReply()
-
-    def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
-        """Not offered by any strategy of this version."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Operate is not served by this version")
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]

@@ -21,11 +21,12 @@ from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .dial import Dial
+from .passes import ACCRUED
 from .segment import Outcome, Segment
 
 T = TypeVar("T")
 
-DTYPES: Mapping[str, type[np.generic]] = {"accrued": np.float64}
+DTYPES: Mapping[str, type[np.generic]] = {ACCRUED: np.float64}
 """Element type of a named vector; float32 where it is not named here."""
 
 
@@ -71,6 +72,8 @@ class Shard:
     staleness_aware
         With the dial at None: a push's rate is divided by its staleness in each segment, where that is above 1 (Zhang
         et al. 2016).
+    ordered
+        Bundles of a pass are added by rising number.
     """
 
     def __init__(
@@ -80,9 +83,11 @@ class Shard:
         staleness: int | None = None,
         on_apply: Callable[[int, Pusher, int, float], None] | None = None,
         staleness_aware: bool = False,
+        ordered: bool = False,
     ) -> None:
         self.rule = rule
         self.staleness_aware = staleness_aware
+        self.ordered = ordered
         self.staleness = staleness
         self.ready = False
         self.counters = Counters()
@@ -208,9 +213,11 @@ class Shard:
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
             self._gate(push, segment, gradient)
-            lost = segment.rebase(push)
+            lost = segment.rebase(push) if push.bundle is None else 0
             staleness = 0
-            if push.assign:
+            if push.bundle is not None:
+                outcome = segment.add(push, gradient, self.ordered)
+            elif push.assign:
                 outcome = self._assign(segment, push, gradient, offset)
             elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
@@ -219,7 +226,7 @@ class Shard:
                 outcome = segment.apply(push, gradient, offset, self._rate(push, late))
                 staleness = late if outcome is Outcome.APPLIED else 0
                 self._dial.applied(segment, push)
-        if not push.assign:
+        if not push.assign and push.bundle is None:
             self._dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
@@ -235,6 +242,9 @@ class Shard:
             raise Refused(f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
         if not push.assign and not self.ready:
             raise Refused(f"segment {index}: initial values are not complete yet")
+        if push.bundle is not None:
+            self._gate_bundle(push, segment, gradient)
+            return
         if not push.assign and push.vector != PARAMETERS:
             raise Refused(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
@@ -245,6 +255,16 @@ class Shard:
                 f"segment {index}: with the staleness dial a push holds all {segment.span.length} numbers, "
                 f"not {len(gradient)}"
             )
+
+    @staticmethod
+    def _gate_bundle(push: Push, segment: Segment, gradient: np.ndarray) -> None:
+        index = segment.span.index
+        if push.assign or push.vector != ACCRUED:
+            raise Refused(f"segment {index}: bundles are added to {ACCRUED!r}, not to {push.vector!r}")
+        if len(gradient) != segment.span.length:
+            raise Refused(f"segment {index}: a bundle has all {segment.span.length} numbers, not {len(gradient)}")
+        if push.clock < 1:
+            raise Refused(f"segment {index}: bundle {push.bundle} of pass {push.clock}; passes count from 1")
 
     def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
         if push.vector == PARAMETERS and self.ready:
@@ -281,8 +301,8 @@ class Shard:
             with segment.lock:
                 segment.empty()
 
-    def load(self, stored: Stored, shard_epoch: int) -> None:
-        """Put a segment back as a set holds it, in the life `shard_epoch`.
+    def load(self, stored: Stored, shard_epoch: int, again: bool = False) -> None:
+        """Put a segment back as a set holds it, in the life `shard_epoch`; `again` as `Segment.load`.
 
         Raises
         ------
@@ -291,5 +311,5 @@ class Shard:
         """
         segment = self._segment(stored.span.index)
         with segment.lock:
-            segment.load(stored, shard_epoch)
+            segment.load(stored, shard_epoch, again)
             self._dial.came_back(segment)

@@ -64,11 +64,11 @@ def _copies(sources: Sequence[Source]) -> Iterator[Stored]:
         yield Stored(segment.span, *counts, ledger, copies)
 
 
-def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int) -> int:
+def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int, again: bool = False) -> int:
     """Load the shard's segments from a set, and be ready; returns how many segments.
 
     A set that its manifests show to be wrong changes nothing. Where reading fails half-way the shard is empty, and
-    cannot be made ready.
+    cannot be made ready. `again`: as `Segment.load`.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int)
     shard.empty()
     for stored in segments:
         try:
-            shard.load(stored, shard_epoch)
+            shard.load(stored, shard_epoch, again)
         except KeyError as error:
             raise Torn(f"{folder}: segment {stored.span.index} lacks {error}") from error
     shard.make_ready()

@@ -13,6 +13,8 @@ from dbelief.backend import Backend
 from dbelief.data import BatchBuffer, Split, permutation
 from dbelief.errors import DataError, NotFinite, Refused, Unreachable
 from dbelief.evaluation import evaluate
+from dbelief.job import Downpour as DownpourSettings
+from dbelief.job import Sandblaster
 from dbelief.metrics import Metrics
 from dbelief.nn import Batch
 from dbelief.pushes import PARAMETERS, Pushed
@@ -25,6 +27,7 @@ from .buffers import Fetched, Outgoing
 from .downpour import Downpour, Phases, Settings
 from .fetcher import Fetcher
 from .record import Recorder
+from .sandblaster import Bundles
 from .sender import Sender
 
 REPORT_EVERY_S = 0.2
@@ -78,6 +81,23 @@ class Replica:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
             )
+        self._fetcher: Fetcher | None = None
+        self._sender: Sender | None = None
+        strategy = session.job.strategy
+        if isinstance(strategy, Sandblaster):
+            self._bundles = self._make_bundles(strategy, session.data.train)
+        else:
+            self._downpour = self._make_downpour(strategy, session.data.train)
+
+    def _make_bundles(self, strategy: Sandblaster, train: Split) -> Bundles:
+        session = self._session
+        batches = Batches(train, min(strategy.portion, len(train)), session.job.seed, session.backend)
+        return Bundles(
+            session.model, session.layout, session.backend, session.parameters, session.pusher, batches, self._phases
+        )
+
+    def _make_downpour(self, strategy: DownpourSettings, train: Split) -> Downpour:
+        session = self._session
         job, layout, backend = session.job, session.layout, session.backend
         segments = len(session.parameters.placement.spans)
         self._fetcher = Fetcher(
@@ -87,17 +107,16 @@ class Replica:
         self._sender = Sender(
             self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
         )
-        strategy = job.strategy
-        self._downpour = Downpour(
+        return Downpour(
             session.model,
             layout,
             backend,
             self._fetcher,
             self._sender,
-            Batches(session.data.train, strategy.batch, job.seed, backend),
+            Batches(train, strategy.batch, job.seed, backend),
             Settings(
                 Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
-                functools.partial(rate_at, job, total=total_samples(job.limits, len(session.data.train))),
+                functools.partial(rate_at, job, total=total_samples(job.limits, len(train))),
                 strategy.local_rate,
                 strategy.overlap,
                 strategy.clip_norm,
@@ -125,6 +144,8 @@ class Replica:
                     return reply.stop
                 if work == "training":
                     self._train(reply.training)
+                elif work == "bundle":
+                    self._compute(reply.bundle)
                 elif work == "evaluation":
                     self._evaluate(reply.evaluation)
                 else:
@@ -136,8 +157,9 @@ class Replica:
             self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
-            self._fetcher.close()
-            self._sender.close()
+            for thread in (self._fetcher, self._sender):
+                if thread is not None:
+                    thread.close()
 
     def _check_standing(self) -> None:
         """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
@@ -212,6 +234,13 @@ class Replica:
 
     def _noted(self, lease: Lease, step: int, versions: Any) -> None:
         self._recorder.note(lease, step, versions)
+
+    def _compute(self, bundle: wire.Bundle) -> None:
+        done = self._bundles.compute(bundle)
+        self._metrics.samples_total.inc(done.samples)
+        self._metrics.loss.set(done.loss_sum / done.samples)
+        self._report(bundle=done)
+        self._show()
 
     # -- evaluation --------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from .kinds import Count, Name, Natural, NonNegative, Positive, Section, Whole, 
 from .model import Model, PythonModel
 from .paths import anchor, resolve
 from .sources import Data, NoData, lacks_validation
-from .strategy import ConstantSchedule, Downpour, PolySchedule, Schedule
+from .strategy import ConstantSchedule, PolySchedule, Sandblaster, Schedule, Strategy
 
 
 class Limits(Section):
@@ -97,7 +97,7 @@ class Job(Section):
     name: Name = Field(description="Name of the run's folder and of the job in the registry")
     model: Model = Field(description="What is trained: layers, or an object in a Python file")
     data: Data = Field(description="What it is trained on")
-    strategy: Downpour = Field(description="How it is trained")
+    strategy: Strategy = Field(description="How it is trained")
     schedule: Schedule = Field(
         default_factory=lambda: ConstantSchedule(kind="constant"),
         description="Learning rate by samples seen",
@@ -155,6 +155,15 @@ class Job(Section):
             raise refusal(
                 "replicas", "must be 0 where data.source is none: programs with loops of their own bring the gradients"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _a_batch_method_has_data(self) -> Self:
+        if isinstance(self.strategy, Sandblaster):
+            if isinstance(self.data, NoData):
+                raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
+            if self.record:
+                raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
         return self
 
     @model_validator(mode="after")

@@ -9,10 +9,21 @@ import numpy as np
 from dbelief.errors import Refused
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
+from dbelief.programs import Operation
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
+
+
+def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
+    """Encode a program over named vectors."""
+    return [parameters.Operation(name=o.name, vectors=o.vectors, scalars=o.scalars) for o in program]
+
+
+def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, ...]:
+    """Decode a program; whether it makes sense is for `dbelief.programs.check` to say."""
+    return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
 
 
 def pusher_to_wire(pusher: Pusher) -> segments.Pusher:
@@ -44,6 +55,7 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         opening.rule.name == "assign",
         opening.clock,
         opening.base if opening.HasField("base") else None,
+        opening.bundle if opening.HasField("bundle") else None,
     )
 
 
@@ -59,6 +71,7 @@ def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule, cou
         samples=push.samples,
         vector=push.vector,
         rule=segments.Rule(name="assign") if push.assign else rule,
+        bundle=push.bundle,
         segments=count,
     )
 

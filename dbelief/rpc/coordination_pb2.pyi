@@ -394,6 +394,7 @@ class LeaseReply(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
     wait_s: _builtins.float
     """nothing now; ask again after so many seconds"""
     stop: _builtins.str
@@ -406,6 +407,10 @@ class LeaseReply(_message.Message):
     def evaluation(self) -> Global___EvaluationLease:
         """a set of samples to evaluate on"""
 
+    @_builtins.property
+    def bundle(self) -> Global___Bundle:
+        """some portions of a batch method's pass"""
+
     def __init__(
         self,
         *,
@@ -413,12 +418,13 @@ class LeaseReply(_message.Message):
         evaluation: Global___EvaluationLease | None = ...,
         wait_s: _builtins.float = ...,
         stop: _builtins.str = ...,
+        bundle: Global___Bundle | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "evaluation", b"evaluation", "stop", b"stop", "training", b"training", "wait_s", b"wait_s", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["training", "evaluation", "wait_s", "stop"]  # noqa: Y015
+    _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["training", "evaluation", "wait_s", "stop", "bundle"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_work) -> _WhichOneofReturnType_work | None: ...
 
@@ -475,6 +481,82 @@ class TrainingLease(_message.Message):
 Global___TrainingLease: _TypeAlias = TrainingLease  # noqa: Y015
 
 @_typing.final
+class Bundle(_message.Message):
+    """Portions of a pass over a batch: the sum of the samples' gradients at "trial" is pushed under these numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    PORTION_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """number of the pass, from 1; parameters are fetched once for each"""
+    bundle: _builtins.int
+    """number of the bundle within the pass, from 1"""
+    epoch: _builtins.int
+    """which permutation, from 0"""
+    start: _builtins.int
+    """first position in it"""
+    stop: _builtins.int
+    """one past the last"""
+    portion: _builtins.int
+    """samples that are computed at a time"""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        bundle: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        start: _builtins.int = ...,
+        stop: _builtins.int = ...,
+        portion: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "epoch", b"epoch", "portion", b"portion", "start", b"start", "stop", b"stop", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bundle: _TypeAlias = Bundle  # noqa: Y015
+
+@_typing.final
+class BundleDone(_message.Message):
+    """A bundle that every segment holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    LOSS_SUM_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """as it was given"""
+    bundle: _builtins.int
+    """as it was given"""
+    loss_sum: _builtins.float
+    """of its samples"""
+    samples: _builtins.int
+    """how many they are"""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        bundle: _builtins.int = ...,
+        loss_sum: _builtins.float = ...,
+        samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "loss_sum", b"loss_sum", "samples", b"samples", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleDone: _TypeAlias = BundleDone  # noqa: Y015
+
+@_typing.final
 class EvaluationLease(_message.Message):
     """Evaluation on freshly pulled parameters."""
 
@@ -518,6 +600,7 @@ class ReportRequest(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     INITIALISED_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who tells"""
@@ -537,6 +620,10 @@ class ReportRequest(_message.Message):
     def evaluation(self) -> Global___Evaluation:
         """an evaluation that is done; absent: none"""
 
+    @_builtins.property
+    def bundle(self) -> Global___BundleDone:
+        """a bundle that is done; absent: none"""
+
     def __init__(
         self,
         *,
@@ -546,16 +633,21 @@ class ReportRequest(_message.Message):
         evaluation: Global___Evaluation | None = ...,
         initialised: _builtins.bool = ...,
         trouble: _builtins.str = ...,
+        bundle: Global___BundleDone | None = ...,
         kept: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_progress", b"_progress", "evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_progress", b"_progress", "evaluation", b"evaluation", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
+    _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
     _WhichOneofReturnType__evaluation: _TypeAlias = _typing.Literal["evaluation"]  # noqa: Y015
     _WhichOneofArgType__evaluation: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation) -> _WhichOneofReturnType__evaluation | None: ...
     @_typing.overload

@@ -166,6 +166,7 @@ class Assignment(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     PROGRESS_S_FIELD_NUMBER: _builtins.int
     STALENESS_AWARE_FIELD_NUMBER: _builtins.int
+    ORDERED_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
@@ -174,6 +175,8 @@ class Assignment(_message.Message):
     """seconds that a call may wait for a round; absent: as the shard was started"""
     staleness_aware: _builtins.bool
     """true: divide a push's rate by its staleness in the segment, where above 1"""
+    ordered: _builtins.bool
+    """true: add the bundles of a pass by rising number; default false"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -191,10 +194,11 @@ class Assignment(_message.Message):
         record: _builtins.bool = ...,
         progress_s: _builtins.float | None = ...,
         staleness_aware: _builtins.bool = ...,
+        ordered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "ordered", b"ordered", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
@@ -424,17 +428,21 @@ class PushOpening(_message.Message):
     the member epoch known to the pusher; 0 when free running
     """
     clock: _builtins.int
-    """of the last mini-batch behind this push; counts with the dial only"""
+    """of the last mini-batch behind this push; counts with the dial only. Of a bundle: its"""
     rate: _builtins.float
-    """learning rate of this push"""
+    """pass, from 1; a later pass begins the sum anew
+    learning rate of this push
+    """
     samples: _builtins.int
     """samples behind this gradient"""
     vector: _builtins.str
     """name of the vector that is updated; "w" holds the parameters"""
     bundle: _builtins.int
-    """id of a bundle that is added at most once; absent: none"""
+    """number of a bundle within its pass, from 1: added to "accrued" at most once, whoever"""
     segments: _builtins.int
-    """how many segments follow before the next opening; 0: all until the stream ends"""
+    """pushes it; sequence and rule say nothing then; absent: no bundle
+    how many segments follow before the next opening; 0: all until the stream ends
+    """
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -648,10 +656,12 @@ class Operation(_message.Message):
     VECTORS_FIELD_NUMBER: _builtins.int
     SCALARS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """"zero", "copy", "scale", "axpy", "mul", "dots", "lincomb", "rotate" """
+    """"zero", "copy", "scale", "axpy", "mul", "norm1", "maxabs", "dots", "lincomb","""
     @_builtins.property
     def vectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """destination first"""
+        """"rotate": dbelief/programs.py says what each does
+        destination first
+        """
 
     @_builtins.property
     def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -679,7 +689,7 @@ class OperateReply(_message.Message):
     SCALARS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scalars(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """partial results of this shard, in program order"""
+        """of this shard's part, in program order: sums, and for "maxabs" the largest"""
 
     def __init__(
         self,
@@ -764,12 +774,15 @@ class RestoreRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     FOLDER_FIELD_NUMBER: _builtins.int
     SET_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     folder: _builtins.str
     """the set's folder, which the shard can reach"""
     set: _builtins.str
     """id of the set"""
+    again: _builtins.bool
+    """true: this life goes back and goes on: what pushers know as acknowledged stays so; default false"""
     @_builtins.property
     def command(self) -> Global___Command:
         """of the coordinator that leads"""
@@ -781,10 +794,11 @@ class RestoreRequest(_message.Message):
         job: _builtins.str = ...,
         folder: _builtins.str = ...,
         set: _builtins.str = ...,
+        again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "folder", b"folder", "job", b"job", "set", b"set"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "command", b"command", "folder", b"folder", "job", b"job", "set", b"set"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,7 +112,7 @@ class ParametersServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Operate(self, request, context):
-        """Runs a short program over named vectors; only scalars come back. UNIMPLEMENTED in this version.
+        """Runs a short program over named vectors; only scalars come back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,7 @@ class ParametersStub:
     Exchange: _grpc.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]
     """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
     Operate: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]
-    """Runs a short program over named vectors; only scalars come back. UNIMPLEMENTED in this version."""
+    """Runs a short program over named vectors; only scalars come back."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]
     """Writes this shard's part of a snapshot set."""
     Restore: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.RestoreRequest, _parameters_pb2.RestoreReply]
@@ -78,7 +78,7 @@ class ParametersAsyncStub(ParametersStub):
     Exchange: _aio.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]  # type: ignore[assignment]
     """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
     Operate: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]  # type: ignore[assignment]
-    """Runs a short program over named vectors; only scalars come back. UNIMPLEMENTED in this version."""
+    """Runs a short program over named vectors; only scalars come back."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]  # type: ignore[assignment]
     """Writes this shard's part of a snapshot set."""
     Restore: _aio.UnaryUnaryMultiCallable[_parameters_pb2.RestoreRequest, _parameters_pb2.RestoreReply]  # type: ignore[assignment]
@@ -131,7 +131,7 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         request: _parameters_pb2.OperateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_parameters_pb2.OperateReply, _abc.Awaitable[_parameters_pb2.OperateReply]]:
-        """Runs a short program over named vectors; only scalars come back. UNIMPLEMENTED in this version."""
+        """Runs a short program over named vectors; only scalars come back."""
 
     @_abc_1.abstractmethod
     def Snapshot(

@@ -10,7 +10,7 @@ import functools
 import inspect
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,8 @@ from coordinator.actions import (
     Note,
     Restore,
     Revive,
+    RollBack,
+    RunProgram,
     SetMembership,
     TakeSnapshot,
 )
@@ -37,8 +39,10 @@ from coordinator.takeover import sections, take_over, unfinished
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
 from dbelief.parts import Stored
+from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
 from ps_server.shard import Shard
+from ps_server.vectors import Programs
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
 OTHER_LAYOUT = Layout.of({"counts": np.zeros((SLOTS, 4), np.float32)})
@@ -259,6 +263,12 @@ class World:
         elif isinstance(action, SetMembership):
             clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.shards]
             machine.membership_set(action.member_epoch, max(clocks))
+        elif isinstance(action, RunProgram):
+            if machine.program_due(action.ticket):
+                machine.program_ran(action.ticket, self._program(action.program), now_s)
+        elif isinstance(action, RollBack):
+            self._restore(self.disk[action.set_id], again=True)
+            machine.rolled_back(action.set_id, self.disk[action.set_id].state, now_s)
         elif isinstance(action, Export):
             self.exported = action.vector, self.vector(action.vector)
             machine.exported(now_s)
@@ -278,6 +288,15 @@ class World:
             for life, rows in found.items()
         }
 
+    def _program(self, program: Sequence[Operation]) -> list[float]:
+        """As `coordinator.shards.Shards.run` has it run; none of the tests asks for a largest number."""
+        parts = []
+        for shard in self.shards:
+            programs = Programs(shard)
+            parts.append(programs.run(program))
+            programs.close()
+        return [sum(column) for column in zip(*parts, strict=True)]
+
     def _snapshot(self, set_id: str) -> None:
         rows = {}
         for shard in self.shards:
@@ -291,13 +310,13 @@ class World:
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)
 
-    def _restore(self, stored: StoredSet) -> None:
+    def _restore(self, stored: StoredSet, again: bool = False) -> None:
         for shard in self.shards:
-            self._load(shard, stored, self.machine.shard_epoch)
+            self._load(shard, stored, self.machine.shard_epoch, again)
 
-    def _load(self, shard: Shard, stored: StoredSet, shard_epoch: int) -> None:
+    def _load(self, shard: Shard, stored: StoredSet, shard_epoch: int, again: bool = False) -> None:
         for index in shard.segments:
-            shard.load(stored.segments[index], shard_epoch)
+            shard.load(stored.segments[index], shard_epoch, again)
         shard.make_ready()
 
     def _revive(self, action: Revive) -> None:

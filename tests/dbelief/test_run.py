@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dbelief.errors import ModelError, NotFinite
-from dbelief.job import load_job
+from dbelief.job import Downpour, load_job
 from dbelief.run import _as_yaml, check_job
 
 JOB = """
@@ -64,6 +64,7 @@ def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
         "name": "other",
     }
     job = load_job(job_with(tmp_path, "0"), {name: _as_yaml(value) for name, value in values.items()})
+    assert isinstance(job.strategy, Downpour)
     assert job.strategy.warm_start is None
     assert job.strategy.rule.rate == 1e-5
     assert job.record

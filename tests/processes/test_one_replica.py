@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from dbelief.backend import choose
 from dbelief.data import BatchBuffer, load, permutation
-from dbelief.job import load_job
+from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
 from dbelief.session import build_model, initial_values
 
@@ -43,6 +43,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
     model, _ = build_model(job, data, backend)
     layout, w = initial_values(job, model)
     assert data.train is not None
+    assert isinstance(job.strategy, Downpour)
     gradient, buffer = np.zeros_like(w), BatchBuffer(data.train, job.strategy.batch)
     rule = make_rule(job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
     states = tuple(np.full_like(w, rule.initial(name)) for name in rule.state)

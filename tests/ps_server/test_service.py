@@ -97,13 +97,9 @@ def test_a_fenced_life_is_refused(job: Job) -> None:
 
 
 def test_what_no_strategy_needs_yet_is_unimplemented(job: Job) -> None:
-    for call in (
-        lambda: list(job.stubs[0].Exchange(iter([wire.ExchangeRequest()]))),
-        lambda: job.stubs[0].Operate(wire.OperateRequest()),
-    ):
-        code, details = status(call)
-        assert code is grpc.StatusCode.UNIMPLEMENTED
-        assert "not served by this version" in details
+    code, details = status(lambda: list(job.stubs[0].Exchange(iter([wire.ExchangeRequest()]))))
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert "not served by this version" in details
 
 
 # -- commands ------------------------------------------------------------------------------------------------

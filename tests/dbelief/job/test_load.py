@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dbelief.errors import JobError
-from dbelief.job import Job, LayersModel, load_job, parse_job
+from dbelief.job import Downpour, Job, LayersModel, load_job, parse_job
 
 TEXT = """\
 name: small
@@ -45,6 +45,7 @@ def test_defaults_are_those_of_the_contract(file: Path) -> None:
     assert job.limits.samples == 60_000
     assert isinstance(job.limits.samples, int)
     strategy = job.strategy
+    assert isinstance(strategy, Downpour)
     assert (strategy.batch, strategy.n_fetch, strategy.n_push, strategy.staleness) == (32, 1, 1, None)
     assert strategy.warm_start is not None
     assert strategy.warm_start.share == 0.05
@@ -94,6 +95,7 @@ def test_an_override_takes_the_place_of_a_field(file: Path) -> None:
         },
     )
     assert (job.strategy.rule.name, job.strategy.rule.rate) == ("sgd", 0.25)
+    assert isinstance(job.strategy, Downpour)
     assert (job.schedule.kind, job.strategy.clip_norm, job.strategy.warm_start) == ("poly", None, None)
     assert isinstance(job.model, LayersModel)
     assert job.model.described()[0] == ("dense", {"units": 7})

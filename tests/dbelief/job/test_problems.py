@@ -122,7 +122,7 @@ WRONG = [
     ("model: {python: a.py}", "model.python: must be file.py:name, not 'a.py'"),
     ("model: {python: 'a.py:b', loss: square}", "model.loss: no such field*(allowed: python)"),
     ("strategy: {name: downpur, rule: {name: sgd, rate: 1}}", "strategy.name: *did you mean downpour?"),
-    ("strategy: downpour", "strategy: must be a mapping with name, batch, rule*not 'downpour'"),
+    ("strategy: downpour", "strategy: must be a mapping with name, one of downpour, sandblaster*not 'downpour'"),
     (
         "strategy: {name: downpour}",
         "strategy.rule: missing; must be a mapping with name, one of sgd, momentum",

@@ -1,0 +1,172 @@
+"""L-BFGS directions from inner products alone: what is here holds scalars, and says which vectors to combine.
+
+Every vector of the method (the pairs s and y, the gradient, the direction) lies wherever a `Space` keeps it. After a
+step two programs follow each other. The first makes the new pair and answers its inner products with all others; from
+them, in the coordinates of (k times s, k times y, gradient), the two-loop recursion is arithmetic on 2k + 1 numbers.
+The second program puts the direction together. That is two round trips where the recursion on vectors takes 2k.
+
+Pairs lie in m + 1 slots (s.0, y.0 to s.m, y.m), of which one is free for the next: no vector moves, and every program
+may run twice with the same outcome, so that another coordinator can have the last one run again.
+
+Source: Nocedal 1980 for the recursion; Chen, Wang and Zhou 2014 for the form without vectors; DistBelief section 4.2
+and appendix for who does what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief.programs import Operation, copy, dots, lincomb
+
+GRADIENT, PREVIOUS, DIRECTION = "gradient", "previous", "direction"
+
+
+class Space(Protocol):
+    """Where vectors lie."""
+
+    def run(self, program: Sequence[Operation]) -> list[float]:
+        """Run a program, all or nothing, and give the scalars that it answers, in order, in float64."""
+        ...
+
+
+@dataclass
+class Lbfgs:
+    """The state of the method between two steps; a few numbers, whatever the length of the vectors.
+
+    Attributes
+    ----------
+    history
+        How many pairs are kept at most, m.
+    curvature
+        A pair counts if y.s > curvature |s| |y|: below, the difference of the gradients says nothing.
+    gram
+        (2k + 1, 2k + 1) float64: inner products of the k vectors s, from the newest to the oldest, of the k vectors y,
+        and of the gradient.
+    slots
+        Where the k pairs lie, from the newest to the oldest.
+    skipped
+        Pairs that did not count.
+    """
+
+    history: int = 10
+    curvature: float = 1e-10
+    gram: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
+    slots: list[int] = field(default_factory=list)
+    skipped: int = 0
+
+    @property
+    def gradient_norm(self) -> float:
+        """Euclidean length of the gradient."""
+        return math.sqrt(self.gram[-1, -1])
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs are held, k."""
+        return len(self.slots)
+
+    def _basis(self) -> list[str]:
+        return [*(f"s.{slot}" for slot in self.slots), *(f"y.{slot}" for slot in self.slots), GRADIENT]
+
+    @property
+    def _free(self) -> int:
+        return min(set(range(self.history + 1)) - set(self.slots))
+
+    # -- the first program -------------------------------------------------------------------------------
+
+    def measure(self, step: float | None) -> list[Operation]:
+        """What is to be known of the gradient at hand.
+
+        Parameters
+        ----------
+        step
+            How far along the direction the parameters have come since `previous` was the gradient, on the same
+            samples; None where there is no such pair: at the start, and where the samples are others now.
+        """
+        if step is None:
+            return [dots(*((GRADIENT, name) for name in self._basis()))]
+        new = [f"s.{self._free}", f"y.{self._free}", GRADIENT]
+        others = self._basis()[:-1]
+        return [
+            lincomb(new[0], (step, DIRECTION)),
+            lincomb(new[1], (1.0, GRADIENT), (-1.0, PREVIOUS)),
+            dots(*((a, b) for i, a in enumerate(new) for b in (*others, *new[i:]))),
+        ]
+
+    # -- the second program ------------------------------------------------------------------------------
+
+    def take(self, answers: Sequence[float]) -> None:
+        """Take what `measure` found.
+
+        Raises
+        ------
+        FloatingPointError
+            A product is not finite.
+        """
+        if not all(map(math.isfinite, answers)):
+            raise FloatingPointError("an inner product is not finite")
+        if len(answers) > len(self.gram):
+            self._absorb(answers)
+        else:
+            self.gram[-1, :] = self.gram[:, -1] = answers
+
+    def direct(self) -> tuple[list[Operation], float]:
+        """Give what makes the direction, and the slope along it, gradient . direction."""
+        coefficients = self._coefficients()
+        terms = [(float(c), name) for c, name in zip(coefficients, self._basis(), strict=True)]
+        return [lincomb(DIRECTION, *terms), copy(PREVIOUS, GRADIENT)], float(self.gram[-1] @ coefficients)
+
+    def _absorb(self, answers: Sequence[float]) -> None:
+        """Add the new pair, if it counts, and the new gradient to the products."""
+        k = self.pairs
+        full = np.zeros((2 * k + 3, 2 * k + 3))  # the old pairs, then the new s, the new y and the gradient
+        full[: 2 * k, : 2 * k] = self.gram[:-1, :-1]
+        given = iter(answers)
+        for row in range(2 * k, 2 * k + 3):
+            for column in (*range(2 * k), *range(row, 2 * k + 3)):
+                full[row, column] = full[column, row] = next(given)
+        s, y, gradient = 2 * k, 2 * k + 1, 2 * k + 2
+        if full[s, y] <= self.curvature * math.sqrt(full[s, s] * full[y, y]):
+            self.skipped += 1
+            kept = [*range(2 * k), gradient]
+            self.gram = full[np.ix_(kept, kept)]
+            return
+        older = min(k, self.history - 1)
+        kept = [s, *range(older), y, *range(k, k + older), gradient]
+        self.gram = full[np.ix_(kept, kept)]
+        self.slots = [self._free, *self.slots[:older]]
+
+    def _coefficients(self) -> np.ndarray:
+        """The direction in the basis, by the two-loop recursion."""
+        k, gram = self.pairs, self.gram
+        q = np.zeros(2 * k + 1)
+        q[-1] = 1.0
+        rho = [1.0 / gram[i, k + i] for i in range(k)]
+        alpha = np.zeros(k)
+        for i in range(k):
+            alpha[i] = rho[i] * (gram[i] @ q)
+            q[k + i] -= alpha[i]
+        if k:
+            q *= gram[0, k] / gram[k, k]
+        for i in reversed(range(k)):
+            q[i] += alpha[i] - rho[i] * (gram[k + i] @ q)
+        return -q
+
+    # -- from one coordinator to the next ----------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Begin anew, with the gradient alone: the next direction is that of steepest descent."""
+        self.gram, self.slots = self.gram[-1:, -1:], []
+
+    def state(self) -> dict[str, Any]:
+        """All that another coordinator needs, as JSON has it."""
+        return {"gram": self.gram.tolist(), "slots": self.slots, "skipped": self.skipped}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.gram, self.skipped = np.array(state["gram"], dtype=np.float64), int(state["skipped"])
+        self.slots = [int(slot) for slot in state["slots"]]

@@ -1,0 +1,162 @@
+"""Sandblaster L-BFGS of one job: iterations that ask for programs and passes, and the passes' work for replicas.
+
+No clock, no socket. What makes it safe: a program may run twice, so it is asked for again whenever nobody knows whether
+it ran; a bundle is written down before it is handed out, and added once by every segment; a pass is complete when
+replicas have told of all its bundles, each of which every segment holds by then.
+
+Source: DistBelief section 4.2, Algorithm 7.2 of its appendix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dbelief.job import Sandblaster as Settings
+
+from .actions import Action, Note, RunProgram
+from .bundles import Bundle, Pass
+from .iterations import PASSES, Iterations, Rules, Step
+from .states import Compute
+
+
+class Sandblaster:
+    """The batch method of one job.
+
+    Attributes
+    ----------
+    method
+        Where L-BFGS stands.
+    turn
+        The pass under way, or the last one; None before the first.
+    """
+
+    def __init__(self, settings: Settings, train: int) -> None:
+        self._settings = settings
+        self._size = train if settings.batch == "all" else min(settings.batch, train)
+        self._per_epoch = max(1, train // self._size)
+        self.method = Iterations(
+            Rules(
+                settings.l2,
+                settings.batch == "all",
+                gradient_norm=settings.gradient_norm,
+                relative_decrease=settings.relative_decrease,
+                iterations=settings.iterations,
+            ),
+            settings.history,
+        )
+        self.turn: Pass | None = None
+        self._asked = False  # a program is with the shards, or none may be asked for
+        self._ticket = 0  # of the last program
+
+    @property
+    def ended(self) -> str:
+        """Why it has ended; "" while it goes on."""
+        return self.method.ended
+
+    # -- programs ----------------------------------------------------------------------------------------
+
+    def advance(self) -> list[Action]:
+        """The program that is due, once."""
+        if self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
+            return []
+        self._asked = True
+        self._ticket += 1
+        return [RunProgram(self._ticket, tuple(self.method.program()))]
+
+    def due(self, ticket: int) -> bool:
+        """Whether this program is still waited for."""
+        return self._asked and ticket == self._ticket and self.method.step is not Step.ENDED
+
+    def ran(self, ticket: int, scalars: list[float]) -> list[Action]:
+        """The program has run on all shards; what is to be noted."""
+        method = self.method
+        if not self.due(ticket):
+            return []
+        self._asked = False
+        before = method.iterations
+        method.answered(scalars)
+        if method.step in PASSES:
+            self.turn = self._pass()
+        if method.iterations == before:
+            return []
+        step = method.search.t if method.search is not None else 0.0
+        return [
+            Note(
+                "iteration",
+                {
+                    "iteration": method.iterations,
+                    "loss": method.value,
+                    "gradient_norm": method.method.gradient_norm,
+                    "step": step,
+                    "evaluations": method.evaluations,
+                    "skipped": method.method.skipped,
+                },
+            )
+        ]
+
+    # -- bundles -----------------------------------------------------------------------------------------
+
+    def work(self, number: int, incarnation: int, living: int, now_s: float) -> Compute | None:
+        """A bundle for this replica; the one it has where its call is repeated."""
+        if self.turn is None or self.method.step not in PASSES:
+            return None
+        bundle = self.turn.take(number, incarnation, living, now_s)
+        return None if bundle is None else self._compute(bundle)
+
+    def _compute(self, bundle: Bundle) -> Compute:
+        epoch, place = divmod(self.method.batch - 1, self._per_epoch)
+        first, portion = place * self._size, self._settings.portion
+        return Compute(
+            self.method.number,
+            bundle.number,
+            0 if self._settings.batch == "all" else epoch,
+            first + bundle.first * portion,
+            first + min(bundle.stop * portion, self._size),
+            portion,
+        )
+
+    def told(self, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float) -> bool:
+        """A replica has computed a bundle, and all shards hold it; whether that is news."""
+        if self.turn is None or turn != self.method.number or self.method.step not in PASSES:
+            return False
+        if not self.turn.told(incarnation, bundle, loss_sum, samples, now_s):
+            return False
+        if self.turn.complete:
+            self.method.passed(self.turn.loss_sum, self.turn.samples)
+        return True
+
+    def gone(self, incarnation: int, now_s: float) -> None:
+        """A life is over: its bundle is for another."""
+        if self.turn is not None:
+            self.turn.gone(incarnation, now_s)
+
+    # -- another coordinator -----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {"method": self.method.state(), "pass": self.turn.state() if self.turn is not None else None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; the last program is asked for again."""
+        self.method.restore(state["method"])
+        self._asked = False
+        if state["pass"] is not None:
+            self.turn = self._pass()
+            self.turn.restore(state["pass"])
+
+    def suspend(self) -> None:
+        """A shard is away: no program is run, and what comes of the last one is of no use."""
+        self._asked = True
+        self._ticket += 1
+
+    def rewind(self, state: Mapping[str, Any]) -> int:
+        """All shards hold a set again, whose state this is; how many iterations that takes back."""
+        back = self.method.rewind(state["method"])
+        self._asked = False
+        self.turn = self._pass() if self.method.step in PASSES else None
+        return back
+
+    def _pass(self) -> Pass:
+        settings = self._settings
+        return Pass(-(-self._size // settings.portion), settings.bundle, settings.backups, settings.ordered)

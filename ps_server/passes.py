@@ -1,0 +1,64 @@
+"""What a segment has of the pass at hand: the sum of the bundles' gradients, each added once whoever sends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dbelief.loops import compiled
+
+ACCRUED = "accrued"
+"""The named vector that bundles are added to."""
+
+
+@dataclass
+class Sum:
+    """One segment's sum.
+
+    Attributes
+    ----------
+    number
+        Of the pass; 0 before the first. A later one begins the sum anew, an earlier one adds nothing any more.
+    added
+        Bundles that the sum holds, or that wait for their turn.
+    waiting
+        In order: by bundle, copies of gradients whose turn has not come.
+    """
+
+    number: int = 0
+    added: set[int] = field(default_factory=set)
+    waiting: dict[int, np.ndarray] = field(default_factory=dict)
+    _next: int = 1
+
+    def add(self, total: np.ndarray, number: int, bundle: int, gradient: np.ndarray, ordered: bool) -> bool:
+        """Add a bundle's gradient to `total`; False where it is in already, or belongs to an earlier pass.
+
+        Parameters
+        ----------
+        total
+            (length,) float64; set to 0 where this bundle is the first of its pass.
+        ordered
+            Add bundles by rising number, from 1 without gaps, in whatever order they come.
+        """
+        if number < self.number or (number == self.number and bundle in self.added):
+            return False
+        if number > self.number:
+            self.number, self._next = number, 1
+            self.added.clear()
+            self.waiting.clear()
+            total.fill(0)
+        self.added.add(bundle)
+        if not ordered:
+            _add(total, gradient)
+            return True
+        # A private copy where it has to wait: the message that it came in does not.
+        self.waiting[bundle] = gradient if bundle == self._next else gradient.copy()
+        while self._next in self.waiting:
+            _add(total, self.waiting.pop(self._next))
+            self._next += 1
+        return True
+
+
+def _add(total: np.ndarray, gradient: np.ndarray) -> None:
+    compiled("two")(total, 1.0, total, 1.0, gradient)

@@ -1,0 +1,115 @@
+"""Sandblaster L-BFGS by real processes: the optimum that SciPy finds, whatever the numbers of shards and replicas."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from scipy.optimize import minimize
+from sklearn.datasets import load_svmlight_file
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+DIGITS = """
+name: batch
+model: {{layers: [{{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: sandblaster, portion: 64, l2: 0.001, iterations: 20, {strategy}}}
+limits: {{epochs: 500}}
+evaluate: {{every: null, keep: last}}
+shards: {shards}
+replicas: {replicas}
+"""
+LOGISTIC = """
+import numpy as np
+
+
+class Logistic:
+    \"\"\"Logistic regression of classes 0 and 1 without a constant term.\"\"\"
+
+    def parameters(self, rng):
+        return {"w": np.zeros(123, np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        inputs, signs = batch.inputs.astype(np.float64), np.where(batch.targets == 1, 1.0, -1.0)
+        margins = signs * (inputs @ views["w"].astype(np.float64))
+        out["w"][:] = -(signs / (1 + np.exp(margins))) @ inputs / len(signs)
+        return float(np.logaddexp(0, -margins).mean())
+"""
+
+
+def trained(operator: Operator, job: Path, name: str, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run a job; its summary, and its iterations' events."""
+    train = operator.start("train", "train", str(job), "--quiet", *more)
+    assert train.process.wait(110) == 0, train.log.read_text()
+    return operator.summary(name), [event for event in operator.events(name) if event["event"] == "iteration"]
+
+
+def test_the_result_does_not_depend_on_shards_and_replicas(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    found = []
+    for shards, replicas in ((2, 1), (2, 3), (3, 2)):
+        job = write_job(DIGITS.format(shards=shards, replicas=replicas, strategy="bundle: 3, ordered: true"))
+        summary, iterations = trained(operator, job, "batch")
+        assert summary["reason"] == "20 iterations done"
+        found.append((iterations, load_file(operator.folder / "runs" / "batch" / "model.safetensors")))
+    (one, model), (three, same), (elsewhere, near) = found
+    facts = ("loss", "gradient_norm", "step", "evaluations")
+    assert [[row[key] for key in facts] for row in one] == [[row[key] for key in facts] for row in three]
+    assert elsewhere[0]["gradient_norm"] == pytest.approx(one[0]["gradient_norm"], rel=1e-6)
+    assert elsewhere[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=1e-4)
+    assert one[-1]["loss"] < 0.25 * one[0]["loss"]
+    for name, values in model.items():
+        assert np.array_equal(values, same[name]), "bit for bit, whoever computed which bundle"
+        np.testing.assert_allclose(values, near[name], rtol=0, atol=1e-2)
+
+
+@pytest.mark.long
+def test_it_finds_the_optimum_of_a_convex_problem(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    folder = os.environ.get("DBELIEF_DATA")
+    if folder is None or not (Path(folder) / "a9a" / "a9a").exists():
+        pytest.skip("DBELIEF_DATA names no folder with a9a/a9a")
+    l2 = 1e-3
+    (operator.folder / "logistic.py").write_text(LOGISTIC)
+    job = write_job(
+        json.dumps(
+            {
+                "name": "a9a",
+                "model": {"python": "logistic.py:Logistic"},
+                "data": {"source": "libsvm", "train": f"{folder}/a9a/a9a", "features": 123, "validation": 0},
+                "strategy": {"name": "sandblaster", "l2": l2, "relative_decrease": 1e-9, "portion": 500},
+                "limits": {"epochs": 200},
+                "shards": 3,
+                "replicas": 4,
+            }
+        )
+    )
+    summary, iterations = trained(operator, job, "a9a")
+
+    inputs, classes = load_svmlight_file(f"{folder}/a9a/a9a", n_features=123)
+    signs = np.where(classes > 0, 1.0, -1.0)
+    seen: list[float] = []
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        margins = signs * (inputs @ w)
+        value = float(np.logaddexp(0, -margins).mean() + l2 / 2 * w @ w)
+        seen.append(value)
+        return value, -(inputs.T @ (signs / (1 + np.exp(margins)))) / len(signs) + l2 * w
+
+    best = minimize(loss, np.zeros(123), jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 1e-10}).fun
+    theirs = next(count for count, value in enumerate(seen, 1) if value <= best * (1 + 1e-6))
+    ours = next(row["evaluations"] for row in iterations if row["loss"] <= best * (1 + 1e-6))
+    model = load_file(operator.folder / "runs" / "a9a" / "model.safetensors")["w"]
+    print(f"a9a: loss {loss(model)[0]:.10f}, SciPy's {best:.10f}; within 1e-6 after {ours} evaluations, SciPy {theirs}")
+    assert loss(model.astype(np.float64))[0] == pytest.approx(best, rel=1e-6)
+    assert ours <= 1.3 * theirs
+    assert summary["samples"] >= iterations[-1]["evaluations"] * 32_561
