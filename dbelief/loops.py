@@ -22,6 +22,7 @@ def compiled(name: str) -> Callable[..., Any]:
     loops: dict[str, tuple[Callable[..., Any], bool]] = {
         "one": (_one, False),
         "two": (_two, False),
+        "four": (_four, False),
         "product": (_product, False),
         "dot": (_dot, True),
         "norm1": (_norm1, True),
@@ -39,6 +40,21 @@ def _one(target: np.ndarray, c: float, x: np.ndarray) -> None:
 def _two(target: np.ndarray, c: float, x: np.ndarray, d: float, y: np.ndarray) -> None:
     for i in range(target.size):
         target[i] = c * np.float64(x[i]) + d * np.float64(y[i])
+
+
+def _four(
+    total: np.ndarray,
+    a: float,
+    x: np.ndarray,
+    b: float,
+    y: np.ndarray,
+    c: float,
+    z: np.ndarray,
+    d: float,
+    u: np.ndarray,
+) -> None:
+    for i in range(total.size):
+        total[i] = total[i] + a * np.float64(x[i]) + b * np.float64(y[i]) + c * np.float64(z[i]) + d * np.float64(u[i])
 
 
 def _product(target: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
