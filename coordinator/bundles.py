@@ -10,9 +10,8 @@ Source: DistBelief section 4.2 (small portions, data affinity, backup tasks).
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -61,8 +60,6 @@ class Pass:
         Whether the idle get copies of what is outstanding.
     ordered
         Cut bundles of `most` portions beforehand, and number them by place: the same for any number of replicas.
-    static
-        By replica number, the portions that it alone computes: no balancing, no backups. For comparison.
 
     Attributes
     ----------
@@ -72,14 +69,11 @@ class Pass:
         How many backups there were, and how many of them were done first.
     """
 
-    def __init__(
-        self, portions: int, most: int, backups: bool = True, ordered: bool = False, static: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, portions: int, most: int, backups: bool = True, ordered: bool = False) -> None:
         self.portions = portions
         self.runs: list[Run] = []
         self.launched = self.won = 0
-        self._most, self._backups, self._ordered = most, backups and not static, ordered
-        self._static = _shares(portions, static)
+        self._most, self._backups, self._ordered = most, backups, ordered
         self._free: list[tuple[int, int]] = [(0, portions)]
         self._again: list[Bundle] = []  # outstanding ones whose last holder is gone
         self._outstanding: dict[int, _Outstanding] = {}
@@ -135,8 +129,6 @@ class Pass:
 
     def _next(self, number: int, living: int) -> Bundle | None:
         """A new bundle of free portions."""
-        if self._static:
-            return self._cut(*self._static.pop(number)) if number in self._static else None
         if not self._free:
             return None
         left = sum(stop - start for start, stop in self._free)
@@ -218,11 +210,3 @@ class Pass:
         self._done = {int(number): (float(loss), int(samples)) for number, loss, samples in state["done"]}
         self._cuts = int(state["cuts"])
         self.launched, self.won = int(state["launched"]), int(state["won"])
-
-
-def _shares(portions: int, replicas: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """An equal share of the portions for each replica."""
-    if not replicas:
-        return {}
-    edges = [portions * i // len(replicas) for i in range(len(replicas) + 1)]
-    return dict(zip(replicas, itertools.pairwise(edges), strict=True))

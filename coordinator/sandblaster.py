@@ -56,9 +56,16 @@ class Sandblaster:
 
     # -- programs ----------------------------------------------------------------------------------------
 
-    def advance(self) -> list[Action]:
-        """The program that is due, once."""
+    @property
+    def moves(self) -> bool:
+        """Whether the parameters are being overwritten: who read them now would get a mixture."""
+        return self._asked and self.method.step is Step.ACCEPT
+
+    def advance(self, read: bool) -> list[Action]:
+        """The program that is due, once; the parameters are left alone while somebody reads them."""
         if self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
+            return []
+        if read and self.method.step is Step.ACCEPT:
             return []
         self._asked = True
         self._ticket += 1

@@ -98,8 +98,8 @@ class Training:
         next_sequence: int,
         trains: bool,
         evaluates: bool,
-        living: int = 1,
-        now_s: float = 0.0,
+        living: int,
+        now_s: float,
     ) -> Work:
         """See `Handout.work`; of a batch method, a bundle shared with so many living replicas."""
         before = self.leases.pushes
@@ -107,6 +107,7 @@ class Training:
         if settled:  # another coordinator was told, and died before it wrote that down
             self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not self._keeps_while(self.snapshots.running)
+        evaluates = evaluates and not (self.batch is not None and self.batch.moves)
         work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates)
         if self.batch is None or not isinstance(work, Wait):
             return work
@@ -255,7 +256,7 @@ class Training:
         if not self.evaluations.busy and self.progress.evaluation_due():
             self.evaluations.ask("validation", PARAMETERS)
         if self.batch is not None:
-            wishes += self.batch.advance()
+            wishes += self.batch.advance(read=self.evaluations.given)
         if not (self.begins_in_lockstep and len(living) < self._replicas):
             wishes += self._handout.form_block(living)
         return wishes

@@ -173,6 +173,8 @@ class Life:
             assignment.staleness_aware,
             assignment.ordered,
         )
+        if self._programs is not None:
+            self._programs.close()
         self._programs = Programs(self.shard)
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.actions import RunProgram
-from coordinator.iterations import PASSES
+from coordinator.iterations import PASSES, Step
 from coordinator.states import Compute, Evaluate, Shape, State, Wait
 from dbelief.pushes import Push, Pusher
 
@@ -181,6 +181,29 @@ def test_between_passes_replicas_wait_and_a_program_is_asked_for_once(a_world: M
     assert len([action for action in world.machine.actions if isinstance(action, RunProgram)]) == 1
     one = world.replicas[0]
     assert isinstance(world.machine.lease(one.number, one.incarnation, 1, world.now_s), Wait)
+
+
+def test_parameters_are_not_overwritten_while_they_are_evaluated_nor_evaluated_meanwhile(a_world: MakeWorld) -> None:
+    batch = Batch(a_world)
+    world, machine = batch.world, batch.world.machine
+    one, two = world.replicas[:2]
+    while batch.method.step is not Step.SLOPE:
+        for replica in world.replicas:
+            batch.step(replica)
+        if batch.method.step is not Step.SLOPE:
+            world.settle()
+    machine.training.evaluations.ask("validation", "w")
+    lease = machine.lease(one.number, one.incarnation, 1, world.now_s)
+    assert isinstance(lease, Evaluate)
+    world.settle()
+    assert batch.method.step == Step("accept"), "its first trial is good enough"
+    machine.evaluated(one.number, one.incarnation, lease.id, 0.5, None, world.now_s)
+    assert any(isinstance(action, RunProgram) for action in machine.actions)
+    machine.training.evaluations.ask("validation", "w")
+    assert isinstance(machine.lease(two.number, two.incarnation, 1, world.now_s), Wait)
+    world.settle()
+    assert batch.method.iterations == 1
+    assert isinstance(machine.lease(two.number, two.incarnation, 1, world.now_s), Evaluate)
 
 
 def test_what_is_told_too_late_or_twice_changes_nothing(a_world: MakeWorld) -> None:

@@ -229,9 +229,10 @@ def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Pat
     ) as process:
         soon(lambda: log.exists() and log.read_text().endswith("\n"), "the child did not start")
         orphan = int(log.read_text())
-        os.kill(orphan, 0)
+        assert _runs(orphan)
         process.kill()
     soon(lambda: not _runs(orphan), "the child outlived its launcher")
+    assert not _runs(orphan)
 
 
 def _runs(pid: int) -> bool:

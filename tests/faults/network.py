@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -166,7 +167,7 @@ class _Door(
         return call
 
 
-class _Call:
+class _Call(ABC):
     """A call of gRPC's whose answers may be withheld. Whatever else is asked of it is asked of gRPC's own."""
 
     def __init__(self) -> None:
@@ -188,8 +189,8 @@ class _Call:
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def __next__(self) -> Any: ...
 
 
 class _Stream(_Call):

@@ -210,6 +210,10 @@ def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
 
 def test_in_free_running_nobody_waits(make: Make) -> None:
     make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
+    bounded = make(staleness=0)
+    bounded.shard.set_membership(1, [(0, [0])])
+    with pytest.raises(Unreachable, match="still waits"):
+        bounded.shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
 
 
 @pytest.mark.parametrize("ends", ["a push", "a member less"])
