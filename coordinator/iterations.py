@@ -21,12 +21,10 @@ from enum import Enum
 from typing import Any
 
 from dbelief.programs import Operation, copy, dots, lincomb
-from dbelief.pushes import PARAMETERS
+from dbelief.pushes import ACCRUED, PARAMETERS, TRIAL
 
 from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
 from .search import Point, Search
-
-TRIAL, ACCRUED = "trial", "accrued"
 
 
 class Step(Enum):

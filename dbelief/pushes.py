@@ -9,6 +9,8 @@ import numpy as np
 
 PARAMETERS = "w"
 """The named vector that holds the model's parameters."""
+TRIAL, ACCRUED = "trial", "accrued"
+"""Of a batch method: where a pass computes gradients, and their sum, which bundles are added to."""
 
 
 _ZERO = np.float32(0)

@@ -8,9 +8,6 @@ import numpy as np
 
 from dbelief.loops import compiled
 
-ACCRUED = "accrued"
-"""The named vector that bundles are added to."""
-
 
 @dataclass
 class Sum:

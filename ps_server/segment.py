@@ -21,9 +21,9 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored, state_key
-from dbelief.pushes import PARAMETERS, Push, Pusher
+from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
-from .passes import ACCRUED, Sum
+from .passes import Sum
 
 LIFE = 1 << 40
 """Versions that are kept for each life of a shard: at 100,000 pushes per second, enough for four months."""

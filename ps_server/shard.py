@@ -18,10 +18,9 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored
-from dbelief.pushes import PARAMETERS, Push, Pusher
+from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
 from .dial import Dial
-from .passes import ACCRUED
 from .segment import Outcome, Segment
 
 T = TypeVar("T")

@@ -15,14 +15,12 @@ import numpy as np
 from dbelief.backend import Backend, aligned
 from dbelief.layout import Layout
 from dbelief.nn import Batch, Model
-from dbelief.pushes import Push, Pusher
+from dbelief.pushes import ACCRUED, TRIAL, Push, Pusher
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 
 from .buffers import Fetched
 from .downpour import Phases
-
-TRIAL, ACCRUED = "trial", "accrued"
 
 
 class Bundles:
