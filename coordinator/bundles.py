@@ -1,19 +1,23 @@
 """One pass over a batch: its portions, the bundles of them that replicas compute, and copies for the idle at the end.
 
 A batch is cut in portions much smaller than a replica's share. Whoever is free takes the next bundle: consecutive
-portions, fewer the fewer are left, and where it can, those that follow its last ones. What a bundle holds is settled
-when it is first taken. When none is left, the idle take copies of what is outstanding; the first one done counts, and
-the shards add a bundle once, whoever sends it. No clock, no socket.
+portions, fewer the fewer are left and the slower it is, and where it can, those that follow its last ones. What a
+bundle holds is settled when it is first taken. When none is left, the idle take copies of what is outstanding; the
+first one done counts, and the shards add a bundle once, whoever sends it. No clock, no socket.
 
-Source: DistBelief section 4.2 (small portions, data affinity, backup tasks).
+Source: DistBelief section 4.2 (small portions, data affinity, backup tasks); Hummel et al. 1996 (each one's share of
+half of what is left, by its speed).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+ATTEMPTS = 3
+"""A bundle that so many replicas failed at, or died of, is given up, and the job with it."""
 
 
 class Bundle(NamedTuple):
@@ -27,6 +31,38 @@ class Bundle(NamedTuple):
     def stop(self) -> int:
         """One past its last portion."""
         return self.first + self.portions
+
+
+class Asks(NamedTuple):
+    """What a replica says when it asks for work.
+
+    Attributes
+    ----------
+    turn, holds
+        Numbers of a pass, and of its bundles that the replica has and has not told of yet.
+    ahead
+        Whether it still computes one of them, and asks in good time for the next.
+    """
+
+    turn: int = 0
+    holds: tuple[int, ...] = ()
+    ahead: bool = False
+
+
+NOTHING = Asks()
+
+
+class Computed(NamedTuple):
+    """A bundle that all shards hold: numbers of its pass and its own, sum of its samples' losses, how many they are.
+
+    `seconds`: what computing it took; 0: not known.
+    """
+
+    turn: int
+    bundle: int
+    loss_sum: float
+    samples: int
+    seconds: float = 0.0
 
 
 class Run(NamedTuple):
@@ -60,6 +96,8 @@ class Pass:
         Whether the idle get copies of what is outstanding.
     ordered
         Cut bundles of `most` portions beforehand, and number them by place: the same for any number of replicas.
+    paces
+        Seconds that a replica needs for a portion, by number, as far as they are known.
 
     Attributes
     ----------
@@ -67,18 +105,31 @@ class Pass:
         Who computed what, when; by the order in which they began.
     launched, won
         How many backups there were, and how many of them were done first.
+    failed
+        A bundle that is given up, and why; None while there is none.
     """
 
-    def __init__(self, portions: int, most: int, backups: bool = True, ordered: bool = False) -> None:
+    def __init__(
+        self,
+        portions: int,
+        most: int,
+        backups: bool = True,
+        ordered: bool = False,
+        paces: Mapping[int, float] | None = None,
+    ) -> None:
         self.portions = portions
         self.runs: list[Run] = []
         self.launched = self.won = 0
+        self.failed: tuple[Bundle, str] | None = None
         self._most, self._backups, self._ordered = most, backups, ordered
+        self._paces = {} if paces is None else paces
         self._free: list[tuple[int, int]] = [(0, portions)]
         self._again: list[Bundle] = []  # outstanding ones whose last holder is gone
         self._outstanding: dict[int, _Outstanding] = {}
         self._done: dict[int, tuple[float, int]] = {}  # by number: sum of losses and samples
         self._last: dict[int, int] = {}  # by replica number: where its last bundle ended
+        self._stops: dict[int, float] = {}  # by replica number: when its last bundle was done
+        self._tried: dict[int, list[int]] = {}  # by number: lives that failed at it, or died with it
         self._cuts = 0
 
     @property
@@ -103,38 +154,71 @@ class Pass:
 
     # -- handing out -------------------------------------------------------------------------------------
 
-    def take(self, number: int, incarnation: int, living: int, now_s: float) -> Bundle | None:
-        """Give a replica something to compute; what it holds already where its call is repeated. None: nothing.
+    def take(
+        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: Asks = NOTHING
+    ) -> Bundle | None:
+        """Give a replica something to compute; what it was given already where its call is repeated. None: nothing.
 
         Parameters
         ----------
         living
-            How many replicas share the work.
+            Numbers of the replicas that share the work.
+        asks
+            Of this pass.
         """
         for held in self._outstanding.values():
-            if incarnation in held.holders:
+            if incarnation in held.holders and held.bundle.number not in asks.holds:
                 return held.bundle
+        for has in [bundle for bundle in self._again if bundle.number in asks.holds]:
+            self._again.remove(has)  # given by another coordinator
+            self._give(has, number, incarnation, False, now_s)
+        if asks.ahead and self._left < 2 * len(living):  # what is left is for those who have nothing
+            return None
         backup = False
-        bundle = self._again.pop(0) if self._again else self._next(number, living)
-        if bundle is None and self._backups:
-            bundle, backup = self._copy(), True
+        bundle = self._once_more(incarnation) or self._next(number, living)
+        if bundle is None and self._backups and not asks.ahead:
+            bundle, backup = self._copy(incarnation), True
         if bundle is None:
             return None
+        self._give(bundle, number, incarnation, backup, now_s)
+        return bundle
+
+    def _give(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
         outstanding = self._outstanding.setdefault(bundle.number, _Outstanding(bundle))
         outstanding.holders[incarnation] = len(self.runs)
         self.runs.append(Run(number, bundle, backup, now_s))
         self.launched += backup
         self._last[number] = bundle.stop
-        return bundle
 
-    def _next(self, number: int, living: int) -> Bundle | None:
+    @property
+    def _left(self) -> int:
+        return sum(stop - start for start, stop in self._free)
+
+    def _once_more(self, incarnation: int) -> Bundle | None:
+        """What nobody holds any more; where there is a choice, not what this life has failed at."""
+        tried = self._tried
+        one = min(self._again, key=lambda bundle: incarnation in tried.get(bundle.number, ()), default=None)
+        if one is not None:
+            self._again.remove(one)
+        return one
+
+    def _next(self, number: int, living: Collection[int]) -> Bundle | None:
         """A new bundle of free portions."""
         if not self._free:
             return None
-        left = sum(stop - start for start, stop in self._free)
-        count = self._most if self._ordered else max(1, min(self._most, left // (2 * max(1, living))))
+        half = int(self._left * self._share(number, living) / 2)
+        count = self._most if self._ordered else max(1, min(self._most, half))
         start, stop = self._place(number)
         return self._cut(start, min(start + count, stop))
+
+    def _share(self, number: int, living: Collection[int]) -> float:
+        """This replica's share of all replicas' speed; who has told of nothing yet is as fast as the average."""
+        known = [1 / self._paces[one] for one in living if self._paces.get(one)]
+        if not known:
+            return 1 / max(1, len(living))
+        average = math.fsum(known) / len(known)
+        mine = 1 / self._paces[number] if self._paces.get(number) else average
+        return mine / (average * max(1, len(living)))
 
     def _place(self, number: int) -> tuple[int, int]:
         """Where a replica goes on: after its last bundle, else where nobody else goes on, else in the widest gap."""
@@ -156,39 +240,59 @@ class Pass:
         self._cuts += 1
         return Bundle(start // self._most + 1 if self._ordered else self._cuts, start, stop - start)
 
-    def _copy(self) -> Bundle | None:
-        """What the fewest compute, and of those what has been under way the longest."""
-        if not self._outstanding:
-            return None
-        return min(self._outstanding.values(), key=lambda o: (len(o.holders), min(o.holders.values()))).bundle
+    def _copy(self, incarnation: int) -> Bundle | None:
+        """Of what others hold: what the fewest compute, and of those what has been under way the longest."""
+        others = [o for o in self._outstanding.values() if incarnation not in o.holders]
+        return min(others, key=lambda o: (len(o.holders), min(o.holders.values()))).bundle if others else None
 
     # -- what becomes of it ------------------------------------------------------------------------------
 
-    def told(self, incarnation: int, number: int, loss_sum: float, samples: int, now_s: float) -> bool:
+    def told(self, incarnation: int, told: Computed, now_s: float) -> bool:
         """A replica has computed a bundle, and all shards hold it; False where another was first."""
-        outstanding = self._outstanding.pop(number, None)
+        outstanding = self._outstanding.pop(told.bundle, None)
         if outstanding is None:  # done already; or its holder had been given up, or hears of another coordinator
-            waiting = [bundle for bundle in self._again if bundle.number == number]
+            waiting = [bundle for bundle in self._again if bundle.number == told.bundle]
             if not waiting:
                 return False
             self._again.remove(waiting[0])
             outstanding = _Outstanding(waiting[0])
-        self._done[number] = loss_sum, samples
+        self._done[told.bundle] = told.loss_sum, told.samples
         for holder, index in outstanding.holders.items():
             won = holder == incarnation
-            self.runs[index] = self.runs[index]._replace(stop_s=now_s, won=won)
+            self._stopped(index, now_s, won)
             self.won += won and self.runs[index].backup
         return True
 
+    def _stopped(self, index: int, now_s: float, won: bool = False) -> None:
+        run = self.runs[index]
+        start_s = max(run.start_s, self._stops.get(run.replica, run.start_s))  # it may have been asked for ahead
+        self.runs[index] = run._replace(start_s=min(start_s, now_s), stop_s=now_s, won=won)
+        self._stops[run.replica] = now_s
+
+    def failed_at(self, incarnation: int, number: int, reason: str, now_s: float) -> Bundle | None:
+        """A replica could not compute a bundle; the bundle, None where that is no news."""
+        outstanding = self._outstanding.get(number)
+        if outstanding is None or incarnation not in outstanding.holders:
+            return None
+        self._let_go(outstanding, incarnation, reason, now_s)
+        return outstanding.bundle
+
     def gone(self, incarnation: int, now_s: float) -> None:
         """A life is over: what it alone held is for another."""
-        for number, outstanding in list(self._outstanding.items()):
-            index = outstanding.holders.pop(incarnation, None)
-            if index is not None:
-                self.runs[index] = self.runs[index]._replace(stop_s=now_s)
-            if not outstanding.holders:
-                del self._outstanding[number]
-                self._again.append(outstanding.bundle)
+        for outstanding in list(self._outstanding.values()):
+            if incarnation in outstanding.holders:
+                self._let_go(outstanding, incarnation, "the replicas that computed it died", now_s)
+
+    def _let_go(self, outstanding: _Outstanding, incarnation: int, reason: str, now_s: float) -> None:
+        bundle = outstanding.bundle
+        self._stopped(outstanding.holders.pop(incarnation), now_s)
+        tried = self._tried.setdefault(bundle.number, [])
+        tried.append(incarnation)
+        if len(tried) >= ATTEMPTS:
+            self.failed = bundle, reason
+        if not outstanding.holders:
+            del self._outstanding[bundle.number]
+            self._again.append(bundle)
 
     # -- another coordinator -----------------------------------------------------------------------------
 
@@ -199,6 +303,7 @@ class Pass:
             "again": [*self._again, *(o.bundle for o in self._outstanding.values())],
             "done": [[number, *of] for number, of in self._done.items()],
             "cuts": self._cuts,
+            "tried": [[number, lives] for number, lives in self._tried.items()],
             "launched": self.launched,
             "won": self.won,
         }
@@ -209,4 +314,5 @@ class Pass:
         self._again = [Bundle(*map(int, row)) for row in state["again"]]
         self._done = {int(number): (float(loss), int(samples)) for number, loss, samples in state["done"]}
         self._cuts = int(state["cuts"])
+        self._tried = {int(number): [int(life) for life in lives] for number, lives in state["tried"]}
         self.launched, self.won = int(state["launched"]), int(state["won"])

@@ -234,10 +234,10 @@ class Iterations:
         elif not self.rules.same_batch:
             self.step = Step.START
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, failed: bool = False) -> None:
         """Somebody wants it to end; the parameters are those of the last accepted step."""
         if self.step is not Step.ENDED:
-            self._end(reason)
+            self._end(reason, failed)
 
     def _end(self, reason: str, failed: bool = False) -> None:
         self.step, self.ended, self.failed = Step.ENDED, reason, failed

@@ -16,6 +16,7 @@ from dbelief.layout import Layout
 from dbelief.work import Lease
 
 from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore, Revive, RollBack
+from .bundles import NOTHING, Asks, Computed
 from .members import Member
 from .standing import Standing
 from .states import Closing, Compute, Evaluate, State, Stop, Told, Work
@@ -40,13 +41,14 @@ class JobMachine(Standing):
         source_digest: str = "",
         wish: int | None = None,
         again: bool = False,
+        train_samples: int = 0,
     ) -> Member:
         """Take a member in; `again`: an earlier life under this name is over.
 
         Raises
         ------
         Refused
-            A layout or source other than the job's, or a job that is over.
+            A layout, source or number of training samples other than the job's, or a job that is over.
         Full
             A shard too many.
         """
@@ -55,7 +57,7 @@ class JobMachine(Standing):
         if kind != "shard":
             if layout is None:
                 raise Refused("a replica joins with its model's layout")
-            self.opening.agree(layout, source_digest)
+            self.opening.agree(layout, source_digest, train_samples)
         before = self.members.named(kind, name, token) if again else None
         if before is not None:
             self._gone(before, "died", "its process was started again", now_s)
@@ -212,7 +214,7 @@ class JobMachine(Standing):
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def lease(self, number: int, incarnation: int, next_sequence: int, now_s: float) -> Work:
+    def lease(self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: Asks = NOTHING) -> Work:
         """Give a replica something to do; a repeated call, whose answer was lost, gets the same."""
         member = self.members.find("replica", number, incarnation)
         if member is None:
@@ -222,8 +224,8 @@ class JobMachine(Standing):
             return Stop(self.reason)
         closing = self.state is State.CLOSING and self.ending.step > Closing.DRAIN
         ready = self.state is State.READY
-        living = len(self.members.alive("replica"))
-        work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s)
+        living = [one.number for one in self.members.alive("replica")]
+        work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s, asks)
         self.actions += self.training.news()
         member.state = {Lease: "training", Compute: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
         member.moved_s = now_s
@@ -245,17 +247,27 @@ class JobMachine(Standing):
             self.fail(trouble)
         self._advance(now_s)
 
-    def bundle_done(
-        self, number: int, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float
-    ) -> None:
+    def bundle_done(self, number: int, incarnation: int, told: Computed, now_s: float) -> None:
         """A replica tells of a bundle that all shards hold."""
         member = self.members.find("replica", number, incarnation)
         if member is None or self.over:
             return
         member.moved_s = now_s
-        if self.training.bundle_done(number, incarnation, turn, bundle, loss_sum, samples, now_s):
+        if self.training.bundle_done(number, incarnation, told, now_s):
             self.commit_due = True
             self._note_progress()
+            self._advance(now_s)
+
+    def bundle_failed(self, number: int, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> None:
+        """A replica tells that it could not compute a bundle; others are to try."""
+        member, batch = self.members.find("replica", number, incarnation), self.training.batch
+        if member is None or batch is None or self.over:
+            return
+        member.moved_s = now_s
+        work = batch.failed_at(incarnation, turn, bundle, reason, now_s)
+        if work is not None:
+            self.commit_due = True
+            self._note("bundle_failed", replica=number, start=work.start, stop=work.stop, reason=reason)
             self._advance(now_s)
 
     def program_due(self, ticket: int) -> bool:
@@ -269,9 +281,6 @@ class JobMachine(Standing):
             return
         self.actions += self.training.program_ran(ticket, scalars)
         self.commit_due = True
-        batch = self.training.batch
-        if batch is not None and batch.method.failed:
-            self.fail(batch.ended)
         self._advance(now_s)
 
     def evaluated(
@@ -333,6 +342,10 @@ class JobMachine(Standing):
     def _advance_ready(self, now_s: float) -> None:
         living = {m.number: m.incarnation for m in self.members.alive("replica")}
         self.actions += self.training.advance(living, now_s)
+        batch = self.training.batch
+        if batch is not None and batch.method.failed:
+            self.fail(batch.ended)
+            return
         enough = self.training.enough(now_s)
         if enough:
             self.close(enough)

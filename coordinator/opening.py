@@ -21,6 +21,8 @@ class Opening:
         How many the job plans.
     resumed
         State of the snapshot set to go on from, where there is one.
+    train_samples
+        Training samples that the coordinator finds in the job's data; 0: the job has none.
 
     Attributes
     ----------
@@ -30,24 +32,31 @@ class Opening:
         Whether every shard knows its segments.
     """
 
-    def __init__(self, shards: int, resumed: dict[str, Any] | None) -> None:
+    def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0) -> None:
         self.layout: Layout | None = None
         self.placement: Placement | None = None
         self.assigned = False
         self._shards = shards
         self._resumed = resumed
+        self._train_samples = train_samples
         self.source_digest = ""
         self._initialiser: int | None = None
         self._complete = resumed is not None
 
-    def agree(self, layout: Layout, source_digest: str) -> None:
-        """Hold a replica's model against the job's; the first one's is the job's.
+    def agree(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
+        """Hold a replica's model and data against the job's; the first one's model is the job's.
 
         Raises
         ------
         Refused
             Where they are not the same.
         """
+        if train_samples and self._train_samples and train_samples != self._train_samples:
+            # Ranges of samples are handed out by place in a permutation of all: of another one they mean nothing.
+            raise Refused(
+                f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
+                "is the source on this machine the same, and whole?"
+            )
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
                 raise Refused("this replica's model has another layout than the snapshot set that the job goes on from")

@@ -9,13 +9,13 @@ Source: DistBelief section 4.2, Algorithm 7.2 of its appendix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dbelief.job import Sandblaster as Settings
 
 from .actions import Action, Note, RunProgram
-from .bundles import Bundle, Pass
+from .bundles import ATTEMPTS, NOTHING, Asks, Bundle, Computed, Pass
 from .iterations import PASSES, Iterations, Rules, Step
 from .states import Compute
 
@@ -46,6 +46,7 @@ class Sandblaster:
             settings.history,
         )
         self.turn: Pass | None = None
+        self._paces: dict[int, float] = {}  # of replicas, over all passes
         self._asked = False  # a program is with the shards, or none may be asked for
         self._ticket = 0  # of the last program
 
@@ -104,11 +105,15 @@ class Sandblaster:
 
     # -- bundles -----------------------------------------------------------------------------------------
 
-    def work(self, number: int, incarnation: int, living: int, now_s: float) -> Compute | None:
-        """A bundle for this replica; the one it has where its call is repeated."""
+    def work(
+        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: Asks = NOTHING
+    ) -> Compute | None:
+        """A bundle for this replica; what it was given already where its call is repeated."""
         if self.turn is None or self.method.step not in PASSES:
             return None
-        bundle = self.turn.take(number, incarnation, living, now_s)
+        if asks.turn != self.method.number:  # what it still has is of no use any more
+            asks = asks._replace(holds=())
+        bundle = self.turn.take(number, incarnation, living, now_s, asks)
         return None if bundle is None else self._compute(bundle)
 
     def _compute(self, bundle: Bundle) -> Compute:
@@ -123,20 +128,38 @@ class Sandblaster:
             portion,
         )
 
-    def told(self, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float) -> bool:
+    def told(self, number: int, incarnation: int, told: Computed, now_s: float) -> bool:
         """A replica has computed a bundle, and all shards hold it; whether that is news."""
-        if self.turn is None or turn != self.method.number or self.method.step not in PASSES:
+        if told.seconds > 0:  # of those who come too late most of all: they are the slow ones
+            self._paces[number] = told.seconds / -(-told.samples // self._settings.portion)
+        if self.turn is None or told.turn != self.method.number or self.method.step not in PASSES:
             return False
-        if not self.turn.told(incarnation, bundle, loss_sum, samples, now_s):
+        if not self.turn.told(incarnation, told, now_s):
             return False
         if self.turn.complete:
             self.method.passed(self.turn.loss_sum, self.turn.samples)
         return True
 
+    def failed_at(self, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> Compute | None:
+        """A replica could not compute a bundle; what that was, None where it is no news."""
+        if self.turn is None or turn != self.method.number or self.method.step not in PASSES:
+            return None
+        failed = self.turn.failed_at(incarnation, bundle, reason, now_s)
+        self._give_up()
+        return None if failed is None else self._compute(failed)
+
     def gone(self, incarnation: int, now_s: float) -> None:
-        """A life is over: its bundle is for another."""
-        if self.turn is not None:
+        """A life is over: its bundles are for others."""
+        if self.turn is not None and self.method.step in PASSES:
             self.turn.gone(incarnation, now_s)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End where a bundle has failed often enough."""
+        if self.turn is not None and self.turn.failed is not None:
+            bundle, reason = self.turn.failed
+            work = self._compute(bundle)
+            self.method.end(f"samples {work.start} to {work.stop - 1} failed {ATTEMPTS} times: {reason}", failed=True)
 
     # -- another coordinator -----------------------------------------------------------------------------
 
@@ -166,4 +189,5 @@ class Sandblaster:
 
     def _pass(self) -> Pass:
         settings = self._settings
-        return Pass(-(-self._size // settings.portion), settings.bundle, settings.backups, settings.ordered)
+        portions = -(-self._size // settings.portion)
+        return Pass(portions, settings.bundle, settings.backups, settings.ordered, self._paces)

@@ -13,6 +13,7 @@ from dbelief.rpc.channel import answers
 from dbelief.rpc.convert import layout_from_wire, placement_to_wire
 from dbelief.work import Lease
 
+from .bundles import Asks, Computed
 from .runner import Runner
 from .states import Compute, Evaluate, State, Told, Wait, Work
 
@@ -52,6 +53,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 request.source_digest,
                 request.wish if request.HasField("wish") else None,
                 request.again,
+                request.train_samples,
             )
             return wire.JoinReply(
                 id=member.number,
@@ -79,7 +81,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
         """See protos/coordination.proto."""
         with self._runner.step() as (machine, now_s):
-            return _work(machine.lease(request.replica, request.incarnation, request.next_sequence, now_s))
+            asks = Asks(request.turn, tuple(request.holds), request.ahead)
+            return _work(machine.lease(request.replica, request.incarnation, request.next_sequence, now_s, asks))
 
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
@@ -99,7 +102,10 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
             if request.HasField("bundle"):
                 b = request.bundle
-                machine.bundle_done(*who, b.turn, b.bundle, b.loss_sum, b.samples, now_s)
+                machine.bundle_done(*who, Computed(b.turn, b.bundle, b.loss_sum, b.samples, b.seconds), now_s)
+            if request.HasField("failed"):
+                f = request.failed
+                machine.bundle_failed(*who, f.turn, f.bundle, f.reason, now_s)
             if request.kept:
                 machine.kept(request.kept, now_s)
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.

@@ -56,7 +56,7 @@ class Standing:
         self.total = self.training.total
         self.leases = self.training.leases
         self.progress = self.training.progress
-        self.opening = Opening(job.shards, resume[1] if resume else None)
+        self.opening = Opening(job.shards, resume[1] if resume else None, shape.train)
         self.ending = Ending(shape, self.progress, self.training.evaluations)
         self.continuation = Continuation(self.opening, self.members, self.training)
         self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dbelief.errors import Failure
+from dbelief.errors import Failure, Mistake
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 
@@ -100,12 +100,21 @@ def begun(parts: Mapping[str, Any]) -> bool:
 
 
 def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
-    """Make a new machine stand where the other one stood."""
+    """Make a new machine stand where the other one stood.
+
+    Raises
+    ------
+    Mistake
+        Where the job's data has changed meanwhile.
+    """
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
     if not begun(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
+    then, now = parts["training"]["leases"]["epoch_samples"], machine.leases.epoch_samples
+    if then != now:
+        raise Mistake(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
     machine.died = [*state["died"], "coordinator"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from dbelief.job import Job
@@ -13,6 +13,7 @@ from dbelief.schedule import total_samples
 
 from .accounts import Accounts
 from .actions import Action, Note, SetMembership, TakeSnapshot
+from .bundles import NOTHING, Asks, Computed
 from .clocks import Clocks
 from .evaluations import Evaluations
 from .handout import Handout, membership
@@ -98,29 +99,28 @@ class Training:
         next_sequence: int,
         trains: bool,
         evaluates: bool,
-        living: int,
+        living: Collection[int],
         now_s: float,
+        asks: Asks = NOTHING,
     ) -> Work:
-        """See `Handout.work`; of a batch method, a bundle shared with so many living replicas."""
+        """See `Handout.work`; of a batch method, a bundle, shared with the living replicas of these numbers."""
         before = self.leases.pushes
         settled = self.leases.settle(incarnation, next_sequence)
         if settled:  # another coordinator was told, and died before it wrote that down
             self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
-        evaluates = evaluates and not self._keeps_while(self.snapshots.running)
+        evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
         evaluates = evaluates and not (self.batch is not None and self.batch.moves)
         work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates)
         if self.batch is None or not isinstance(work, Wait):
             return work
-        bundle = self.batch.work(number, incarnation, living, now_s) if trains else None
+        bundle = self.batch.work(number, incarnation, living, now_s, asks) if trains else None
         return bundle or Wait(BATCH_ASK_AGAIN_S)
 
-    def bundle_done(
-        self, number: int, incarnation: int, turn: int, bundle: int, loss_sum: float, samples: int, now_s: float
-    ) -> bool:
+    def bundle_done(self, number: int, incarnation: int, told: Computed, now_s: float) -> bool:
         """A bundle of the batch method lies on all shards; whether that is news."""
-        if self.batch is None or not self.batch.told(incarnation, turn, bundle, loss_sum, samples, now_s):
+        if self.batch is None or not self.batch.told(number, incarnation, told, now_s):
             return False
-        self.progress.trained(number, Told(0, pushes=1, samples=samples), now_s)
+        self.progress.trained(number, Told(0, pushes=1, samples=told.samples), now_s)
         return True
 
     def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:

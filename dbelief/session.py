@@ -153,7 +153,10 @@ class Session:
             data = None if job.data.source == "none" else load(job.data, job.folder)
             model, source = build_model(job, data, backend)
             layout, initial = initial_values(job, model)
-            member = Membership(client, role, job.name, layout=layout, source_digest=source, wish=wish, name=name)
+            samples = len(data.train) if data is not None and data.train is not None else 0
+            member = Membership(
+                client, role, job.name, layout=layout, source_digest=source, wish=wish, name=name, train_samples=samples
+            )
             undo.callback(member.leave, "could not begin")
             member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
             assert member.placement is not None

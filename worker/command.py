@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
 )
+@click.option(
+    "--portion-wait",
+    "portion_wait_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    hidden=True,
+    envvar="DBELIEF_PORTION_WAIT",
+    help="For tests of stragglers: seconds that every portion of a batch method takes longer.",
+)
 def command(
     coordinator: str,
     threads: int | None,
@@ -52,11 +61,12 @@ def command(
     number: int | None,
     name: str | None,
     patience: float,
+    portion_wait_s: float,
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     with exits_cleanly():
-        _run(coordinator, threads, folder, metrics_listen, record, number, name, patience)
+        _run(coordinator, threads, folder, metrics_listen, record, number, name, patience, portion_wait_s)
 
 
 def _run(
@@ -68,6 +78,7 @@ def _run(
     number: int | None,
     name: str | None,
     patience: float,
+    portion_wait_s: float,
 ) -> None:
     from dbelief.metrics import Metrics
     from dbelief.rpc import coordination_pb2 as wire
@@ -78,10 +89,10 @@ def _run(
         announce(f"joining the job at {coordinator}, for up to {patience:g} s; then waiting until it trains")
         # Until there is a lease to finish, a signal simply ends this process.
         session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number, name)
-        _train(session, metrics, threads, record)
+        _train(session, metrics, threads, record, portion_wait_s)
 
 
-def _train(session: Session, metrics: Metrics, threads: int | None, record: Path | None) -> None:
+def _train(session: Session, metrics: Metrics, threads: int | None, record: Path | None, portion_wait_s: float) -> None:
     """Train until the job is over, or this process is asked to end; then leave."""
     from threadpoolctl import threadpool_limits
 
@@ -91,7 +102,7 @@ def _train(session: Session, metrics: Metrics, threads: int | None, record: Path
     try:
         announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")
         with on_signals() as interrupted, threadpool_limits(session.job.threads if threads is None else threads):
-            replica = Replica(session, metrics, interrupted)
+            replica = Replica(session, metrics, interrupted, portion_wait_s)
             try:
                 reason = replica.run()
             finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.backend import Backend
+from dbelief.console import announce
 from dbelief.data import BatchBuffer, Split, permutation
 from dbelief.errors import DataError, NotFinite, Refused, Unreachable
 from dbelief.evaluation import evaluate
@@ -65,9 +66,13 @@ class Replica:
         Its place in the job.
     interrupted
         Set when the process is asked to end: the lease at hand is finished first.
+    portion_wait_s
+        See `Bundles`.
     """
 
-    def __init__(self, session: Session, metrics: Metrics, interrupted: threading.Event) -> None:
+    def __init__(
+        self, session: Session, metrics: Metrics, interrupted: threading.Event, portion_wait_s: float = 0.0
+    ) -> None:
         self._session = session
         self._metrics = metrics
         self._interrupted = interrupted
@@ -83,17 +88,29 @@ class Replica:
             )
         self._fetcher: Fetcher | None = None
         self._sender: Sender | None = None
+        self._bundles: Bundles | None = None
         strategy = session.job.strategy
         if isinstance(strategy, Sandblaster):
-            self._bundles = self._make_bundles(strategy, session.data.train)
+            self._bundles = self._make_bundles(strategy, session.data.train, portion_wait_s)
         else:
             self._downpour = self._make_downpour(strategy, session.data.train)
 
-    def _make_bundles(self, strategy: Sandblaster, train: Split) -> Bundles:
+    def _make_bundles(self, strategy: Sandblaster, train: Split, portion_wait_s: float) -> Bundles:
         session = self._session
-        batches = Batches(train, min(strategy.portion, len(train)), session.job.seed, session.backend)
+
+        def batches() -> Batches:
+            return Batches(train, min(strategy.portion, len(train)), session.job.seed, session.backend)
+
         return Bundles(
-            session.model, session.layout, session.backend, session.parameters, session.pusher, batches, self._phases
+            session.model,
+            session.layout,
+            session.backend,
+            session.parameters,
+            session.pusher,
+            (batches(), batches()),
+            self._phases,
+            self,
+            portion_wait_s,
         )
 
     def _make_downpour(self, strategy: DownpourSettings, train: Split) -> Downpour:
@@ -135,9 +152,7 @@ class Replica:
         """
         try:
             while not self._interrupted.is_set():
-                reply: wire.LeaseReply = self._call(
-                    "Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence())
-                )
+                reply = self._ask()
                 work = reply.WhichOneof("work")
                 if work == "stop":
                     self._check_standing()
@@ -157,9 +172,18 @@ class Replica:
             self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
-            for thread in (self._fetcher, self._sender):
+            for thread in (self._fetcher, self._sender, self._bundles):
                 if thread is not None:
                     thread.close()
+
+    def _ask(self) -> wire.LeaseReply:
+        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        if self._bundles is not None:
+            self._bundles.check()
+            request.turn = self._bundles.turn
+            request.holds.extend(self._bundles.holds)
+        reply: wire.LeaseReply = self._call("Lease", request)
+        return reply
 
     def _check_standing(self) -> None:
         """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
@@ -235,12 +259,30 @@ class Replica:
     def _noted(self, lease: Lease, step: int, versions: Any) -> None:
         self._recorder.note(lease, step, versions)
 
-    def _compute(self, bundle: wire.Bundle) -> None:
-        done = self._bundles.compute(bundle)
+    # -- a batch method ----------------------------------------------------------------------------------
+
+    def _compute(self, bundle: wire.Bundle | None) -> None:
+        assert self._bundles is not None
+        while bundle is not None and not self._interrupted.is_set():
+            bundle = self._bundles.compute(bundle)
+            self._show()
+
+    def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
+        """Ask for the next bundle while one is still computed; None: not now."""
+        reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(turn=turn, holds=holds, ahead=True))
+        return reply.bundle if reply.HasField("bundle") else None
+
+    def done(self, done: wire.BundleDone) -> None:
+        """On the push thread: every segment holds a bundle."""
+        self._metrics.pushes_total.inc()
         self._metrics.samples_total.inc(done.samples)
         self._metrics.loss.set(done.loss_sum / done.samples)
         self._report(bundle=done)
-        self._show()
+
+    def failed(self, failed: wire.BundleFailed) -> None:
+        """A bundle could not be computed; the coordinator decides who tries again."""
+        announce(f"bundle {failed.bundle} of pass {failed.turn} failed: {failed.reason}")
+        self._report(failed=failed)
 
     # -- evaluation --------------------------------------------------------------------------------------
 

@@ -1,26 +1,55 @@
-"""A batch method's work on a replica: bundles of portions computed at one point and pushed as one sum.
+"""A batch method's work on a replica: bundles of portions computed at one point, each pushed as one sum.
 
-Parameters are fetched once for each pass; the sums of a bundle's portions are one push. Nothing is checked for being
-finite: a trial may be too far, and the method that chose it sees that from the loss.
+Parameters are fetched once for each pass. While a portion is computed, the next one's samples are gathered; while the
+last portion of a bundle is, the next bundle is asked for; and a bundle's push runs beside what comes after it. Nothing
+is checked for being finite: a trial may be too far, and the method that chose it sees that from the loss.
 
 Source: DistBelief section 4.2 and Algorithm 7.2 of its appendix (`ProcessPortion`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 
 from dbelief.backend import Backend, aligned
+from dbelief.console import told
 from dbelief.layout import Layout
 from dbelief.nn import Batch, Model
-from dbelief.pushes import ACCRUED, TRIAL, Push, Pusher
+from dbelief.pushes import ACCRUED, TRIAL, Push, Pushed, Pusher
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 
-from .buffers import Fetched
+from .buffers import Fetched, Outgoing
 from .downpour import Phases
+from .sender import Sender
+
+Gather = Callable[[int, int, int], Batch]
+"""The samples of (epoch, start, stop) of an epoch's permutation; one call's are valid until the next."""
+
+_Ahead = tuple[wire.Bundle, Batch] | tuple[None, None]
+"""The next bundle and the samples of its first portion, where there is one."""
+
+SLOTS = 2
+"""Sums: one being computed, one on its way."""
+
+
+class Tells(Protocol):
+    """What a bundle's way needs of the coordinator; called from several threads."""
+
+    def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
+        """Ask for the next bundle while one is still computed; None: not now."""
+
+    def done(self, done: wire.BundleDone) -> None:
+        """Every segment holds a bundle."""
+
+    def failed(self, failed: wire.BundleFailed) -> None:
+        """A bundle could not be computed."""
 
 
 class Bundles:
@@ -28,8 +57,10 @@ class Bundles:
 
     Parameters
     ----------
-    batches
-        Gives the samples of (epoch, start, stop) of an epoch's permutation.
+    gather
+        Two of them, used in turn.
+    portion_wait_s
+        Seconds that every portion takes longer; only tests want replicas to be slow.
     """
 
     def __init__(
@@ -39,50 +70,147 @@ class Bundles:
         backend: Backend,
         parameters: ShardedParameters,
         pusher: Pusher,
-        batches: Callable[[int, int, int], Batch],
+        gather: tuple[Gather, Gather],
         phases: Phases,
+        tells: Tells,
+        portion_wait_s: float = 0.0,
     ) -> None:
         self._model = model
-        self._layout = layout
         self._backend = backend
         self._parameters = parameters
         self._pusher = pusher
-        self._batches = batches
+        self._gather = itertools.cycle(gather)
         self._phases = phases
-        self._turn = 0
-        self._trial = Fetched.make(layout, len(parameters.placement.spans), backend)
+        self._tells = tells
+        self._portion_wait_s = portion_wait_s
+        segments = len(parameters.placement.spans)
+        self._trial = Fetched.make(layout, segments, backend)
         self._gradient = backend.to_device(aligned(layout.size, np.float32))
         self._views = layout.views(self._gradient)
-        self._sum = backend.to_device(aligned(layout.size, np.float32))
+        self._sender = Sender(
+            self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
+        )
+        self._helper = ThreadPoolExecutor(1, "gather")
+        self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
+        self.turn = 0
+        self._holds: dict[int, float] = {}  # of this pass, by number: seconds of computing
 
-    def compute(self, bundle: wire.Bundle) -> wire.BundleDone:
-        """Compute and push a bundle; when this returns, every segment holds it.
+    @property
+    def holds(self) -> list[int]:
+        """Numbers of this pass's bundles that were given and are not told of yet."""
+        return list(self._holds)
+
+    def compute(self, bundle: wire.Bundle) -> wire.Bundle | None:
+        """Compute a bundle and let its push begin; returns the next one, where there is one already.
 
         Raises
         ------
         Failure
-            Shards cannot be reached or refuse.
+            Shards or the coordinator cannot be reached, or refuse: for this bundle, or an earlier one's push.
         """
-        if bundle.turn != self._turn:
+        slot = self._sender.slot()
+        self._phases.end("wait")
+        if bundle.turn != self.turn:
             self._fetch(bundle.turn)
-        self._sum[:] = 0
-        loss_sum = 0.0
-        for start in range(bundle.start, bundle.stop, bundle.portion):
-            batch = self._batches(bundle.epoch, start, min(start + bundle.portion, bundle.stop))
+        self._holds[bundle.bundle] = 0.0
+        began = time.monotonic()
+        try:
+            following = self._sum(bundle, slot)
+        except Exception as error:  # whatever a model's code raises: on another machine it may work
+            self._sender.give_back(slot)
+            self._holds.pop(bundle.bundle)
+            self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=told(error)))
+            return None
+        self._holds[bundle.bundle] = time.monotonic() - began
+        slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.turn, bundle.stop - bundle.start
+        slot.complete(self._backend)
+        self._sender.send(slot)
+        given, first = following.result()
+        if given is not None and first is not None:
+            self._gathered = (given.epoch, *next(_portions(given))), first
+        self._phases.end("wait")
+        return given
+
+    def _sum(self, bundle: wire.Bundle, slot: Outgoing) -> Future[_Ahead]:
+        """The sum of all portions' gradients and losses, into a slot; what the question for the next bundle gives."""
+        slot.loss_sum = 0.0
+        following: Future[_Ahead] | None = None
+        ranges = list(_portions(bundle))
+        for place, (start, stop) in enumerate(ranges):
+            batch = self._batch(bundle.epoch, start, stop)
+            if place + 1 < len(ranges):
+                self._gather_ahead(bundle.epoch, *ranges[place + 1])
+            else:
+                following = self._helper.submit(self._ask_ahead, bundle.turn)
             self._phases.end("data")
-            loss = float(self._model.loss_and_gradient(self._trial.views, batch, self._views))
-            self._gradient *= np.float32(len(batch))
-            self._sum += self._gradient
-            loss_sum += loss * len(batch)
+            gradient, views = (slot.gradient, slot.views) if place == 0 else (self._gradient, self._views)
+            loss = float(self._model.loss_and_gradient(self._trial.views, batch, views))
+            gradient *= np.float32(len(batch))
+            if place > 0:
+                slot.gradient += gradient
+            slot.loss_sum += loss * len(batch)
+            if self._portion_wait_s:
+                time.sleep(self._portion_wait_s)
             self._phases.end("compute")
-        samples = bundle.stop - bundle.start
-        push = Push(self._pusher, 0, samples=samples, vector=ACCRUED, clock=bundle.turn, bundle=bundle.bundle)
-        self._parameters.push(self._backend.to_host(self._sum), self._trial.versions, push)
-        self._phases.end("push")
-        return wire.BundleDone(turn=bundle.turn, bundle=bundle.bundle, loss_sum=loss_sum, samples=samples)
+        assert following is not None, "a bundle has a portion"
+        return following
+
+    # -- ahead of time, on the helper's thread -----------------------------------------------------------
+
+    def _batch(self, epoch: int, start: int, stop: int) -> Batch:
+        """A portion's samples; those gathered before, where they are the ones."""
+        wanted = epoch, start, stop
+        if self._gathered is None or self._gathered[0] != wanted:
+            self._gather_ahead(*wanted)
+        assert self._gathered is not None
+        _, batch = self._gathered
+        return batch.result() if isinstance(batch, Future) else batch
+
+    def _gather_ahead(self, epoch: int, start: int, stop: int) -> None:
+        self._gathered = (epoch, start, stop), self._helper.submit(next(self._gather), epoch, start, stop)
+
+    def _ask_ahead(self, turn: int) -> _Ahead:
+        bundle = self._tells.next_bundle(turn, self.holds)
+        if bundle is None:
+            return None, None
+        start, stop = next(_portions(bundle))
+        return bundle, next(self._gather)(bundle.epoch, start, stop)
+
+    # -- shards ------------------------------------------------------------------------------------------
 
     def _fetch(self, turn: int) -> None:
         self._parameters.pull(self._trial.host, self._trial.versions, vector=TRIAL)
         self._trial.to_device()
-        self._turn = turn
+        self.turn = turn
+        self._holds.clear()
         self._phases.end("fetch")
+
+    def _push(self, slot: Outgoing) -> Pushed:
+        push = Push(self._pusher, 0, samples=slot.samples, vector=ACCRUED, clock=slot.clock, bundle=slot.sequence)
+        return self._parameters.push(slot.sent, slot.versions, push)
+
+    def _acknowledged(self, slot: Outgoing, _: Pushed) -> None:
+        """On the push thread: every segment holds a bundle."""
+        seconds = self._holds.get(slot.sequence, 0.0) if slot.clock == self.turn else 0.0
+        self._tells.done(
+            wire.BundleDone(
+                turn=slot.clock, bundle=slot.sequence, loss_sum=slot.loss_sum, samples=slot.samples, seconds=seconds
+            )
+        )
+        if slot.clock == self.turn:
+            self._holds.pop(slot.sequence, None)
+
+    def check(self) -> None:
+        """Raise what ended a push; else whoever waits for work would wait for what never comes."""
+        self._sender.check()
+
+    def close(self) -> None:
+        """End both threads; what is computed is pushed first."""
+        self._helper.shutdown()
+        self._sender.close()
+
+
+def _portions(bundle: wire.Bundle) -> Iterator[tuple[int, int]]:
+    """First sample and one past the last, of each portion."""
+    for start in range(bundle.start, bundle.stop, bundle.portion):
+        yield start, min(start + bundle.portion, bundle.stop)

@@ -45,7 +45,7 @@ class Sender:
     def slot(self) -> Outgoing:
         """A free buffer; waits until one is."""
         slot = self._free.get()
-        self._raise()
+        self.check()
         return slot
 
     def send(self, slot: Outgoing) -> None:
@@ -64,14 +64,19 @@ class Sender:
         """
         with self._idle:
             self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has its deadline
-        self._raise()
+        self.check()
+
+    def give_back(self, slot: Outgoing) -> None:
+        """A buffer that nothing is to be sent of."""
+        self._free.put(slot)
 
     def close(self) -> None:
         """End the thread; what is handed over is sent first."""
         self._ready.put(None)
         self._thread.join()
 
-    def _raise(self) -> None:
+    def check(self) -> None:
+        """Raise what ended a push, if anything did."""
         if self._error is not None:
             raise self._error
 

@@ -87,6 +87,8 @@ class Membership:
     name
         What its process is called, however often it is started: an earlier life under this name is over. None: a name
         of its own.
+    train_samples
+        Training samples that it has; 0: none.
 
     Attributes
     ----------
@@ -110,6 +112,7 @@ class Membership:
         source_digest: str = "",
         wish: int | None = None,
         name: str | None = None,
+        train_samples: int = 0,
     ) -> None:
         self.client = client
         self.role = role
@@ -130,6 +133,7 @@ class Membership:
                 layout=layout_to_wire(layout) if layout is not None else [],
                 source_digest=source_digest,
                 wish=wish,
+                train_samples=train_samples,
                 token=secrets.randbits(63),
             ),
         )

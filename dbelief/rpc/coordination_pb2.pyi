@@ -132,6 +132,7 @@ class JoinRequest(_message.Message):
     SOURCE_DIGEST_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
+    TRAIN_SAMPLES_FIELD_NUMBER: _builtins.int
     AGAIN_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """what it joins as; ROLE_UNSPECIFIED is refused"""
@@ -147,6 +148,8 @@ class JoinRequest(_message.Message):
     """random per process life; a repeated Join with one token gets one answer"""
     wish: _builtins.int
     """the number it would like; given where it is free; absent: any"""
+    train_samples: _builtins.int
+    """replicas and clients: samples of the training data that they have; 0: none"""
     again: _builtins.bool
     """its process was started again: an earlier life under this name is over; default false"""
     @_builtins.property
@@ -164,11 +167,12 @@ class JoinRequest(_message.Message):
         source_digest: _builtins.str = ...,
         token: _builtins.int = ...,
         wish: _builtins.int | None = ...,
+        train_samples: _builtins.int = ...,
         again: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "again", b"again", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_wish", b"_wish", "address", b"address", "again", b"again", "job", b"job", "layout", b"layout", "name", b"name", "role", b"role", "source_digest", b"source_digest", "token", b"token", "train_samples", b"train_samples", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__wish: _TypeAlias = _typing.Literal["wish"]  # noqa: Y015
     _WhichOneofArgType__wish: _TypeAlias = _typing.Literal["_wish", b"_wish"]  # noqa: Y015
@@ -365,22 +369,36 @@ class LeaseRequest(_message.Message):
     REPLICA_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who asks"""
     incarnation: _builtins.int
     """in which life"""
     next_sequence: _builtins.int
     """number that the replica's next push will carry"""
+    turn: _builtins.int
+    """the last pass that it had a bundle of; 0: none"""
+    ahead: _builtins.bool
+    """it still computes one of them, and asks for the next bundle in good time; default false"""
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """numbers of that pass's bundles which it was given and has not told of yet"""
+
     def __init__(
         self,
         *,
         replica: _builtins.int = ...,
         incarnation: _builtins.int = ...,
         next_sequence: _builtins.int = ...,
+        turn: _builtins.int = ...,
+        holds: _abc.Iterable[_builtins.int] | None = ...,
+        ahead: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "next_sequence", b"next_sequence", "replica", b"replica"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "holds", b"holds", "incarnation", b"incarnation", "next_sequence", b"next_sequence", "replica", b"replica", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -532,6 +550,7 @@ class BundleDone(_message.Message):
     BUNDLE_FIELD_NUMBER: _builtins.int
     LOSS_SUM_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
     turn: _builtins.int
     """as it was given"""
     bundle: _builtins.int
@@ -540,6 +559,8 @@ class BundleDone(_message.Message):
     """of its samples"""
     samples: _builtins.int
     """how many they are"""
+    seconds: _builtins.float
+    """that computing it took, without the push"""
     def __init__(
         self,
         *,
@@ -547,14 +568,45 @@ class BundleDone(_message.Message):
         bundle: _builtins.int = ...,
         loss_sum: _builtins.float = ...,
         samples: _builtins.int = ...,
+        seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "loss_sum", b"loss_sum", "samples", b"samples", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "loss_sum", b"loss_sum", "samples", b"samples", "seconds", b"seconds", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BundleDone: _TypeAlias = BundleDone  # noqa: Y015
+
+@_typing.final
+class BundleFailed(_message.Message):
+    """A bundle that a replica could not compute: another is to try."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    turn: _builtins.int
+    """as it was given"""
+    bundle: _builtins.int
+    """as it was given"""
+    reason: _builtins.str
+    """for people"""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.int = ...,
+        bundle: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bundle", b"bundle", "reason", b"reason", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BundleFailed: _TypeAlias = BundleFailed  # noqa: Y015
 
 @_typing.final
 class EvaluationLease(_message.Message):
@@ -601,6 +653,7 @@ class ReportRequest(_message.Message):
     INITIALISED_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
     KEPT_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who tells"""
@@ -624,6 +677,10 @@ class ReportRequest(_message.Message):
     def bundle(self) -> Global___BundleDone:
         """a bundle that is done; absent: none"""
 
+    @_builtins.property
+    def failed(self) -> Global___BundleFailed:
+        """a bundle that could not be computed; absent: none"""
+
     def __init__(
         self,
         *,
@@ -634,22 +691,27 @@ class ReportRequest(_message.Message):
         initialised: _builtins.bool = ...,
         trouble: _builtins.str = ...,
         bundle: Global___BundleDone | None = ...,
+        failed: Global___BundleFailed | None = ...,
         kept: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
     _WhichOneofReturnType__evaluation: _TypeAlias = _typing.Literal["evaluation"]  # noqa: Y015
     _WhichOneofArgType__evaluation: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation"]  # noqa: Y015
+    _WhichOneofReturnType__failed: _TypeAlias = _typing.Literal["failed"]  # noqa: Y015
+    _WhichOneofArgType__failed: _TypeAlias = _typing.Literal["_failed", b"_failed"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation) -> _WhichOneofReturnType__evaluation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed) -> _WhichOneofReturnType__failed | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from coordinator.actions import RunProgram
+from coordinator.bundles import Asks, Computed
 from coordinator.iterations import PASSES, Step
-from coordinator.states import Compute, Evaluate, Shape, State, Wait
+from coordinator.states import Compute, Evaluate, Shape, State, Wait, Work
 from dbelief.pushes import Push, Pusher
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Batch:
 
     def tell(self, replica: Replica, work: Compute, loss: float) -> None:
         number, life, samples = replica.number, replica.incarnation, work.stop - work.start
-        self.world.machine.bundle_done(number, life, work.turn, work.bundle, loss, samples, self.world.now_s)
+        self.world.machine.bundle_done(number, life, Computed(work.turn, work.bundle, loss, samples), self.world.now_s)
 
     def again(self, replica: Replica, rng: random.Random) -> None:
         """Push a segment or tell of a bundle, and do it once more later: the answer was lost."""
@@ -216,8 +217,8 @@ def test_what_is_told_too_late_or_twice_changes_nothing(a_world: MakeWorld) -> N
     samples = machine.progress.samples
     assert samples == work.stop - work.start
     batch.tell(one, work, loss)
-    machine.bundle_done(one.number, one.incarnation, work.turn + 1, work.bundle + 1, loss, 5, world.now_s)
-    machine.bundle_done(one.number, one.incarnation + 77, work.turn, work.bundle + 1, loss, 5, world.now_s)
+    machine.bundle_done(one.number, one.incarnation, Computed(work.turn + 1, work.bundle + 1, loss, 5), world.now_s)
+    machine.bundle_done(one.number, one.incarnation + 77, Computed(work.turn, work.bundle + 1, loss, 5), world.now_s)
     assert machine.progress.samples == samples
 
 
@@ -277,3 +278,57 @@ def test_a_loss_that_is_not_finite_ends_it_by_name(a_world: MakeWorld) -> None:
             break
     assert batch.world.state() is State.FAILED
     assert batch.world.machine.reason == "the loss is nan after 0 iterations"
+
+
+def test_who_asks_ahead_gets_no_evaluation_and_nothing_of_an_old_pass(a_world: MakeWorld) -> None:
+    batch = Batch(a_world)
+    world, machine = batch.world, batch.world.machine
+    one = world.replicas[0]
+    batch.step(one)
+    work, *_ = batch.holds[one.incarnation]
+    machine.training.evaluations.ask("validation", "w")
+    asks = Asks(work.turn, (work.bundle,), ahead=True)
+    following = machine.lease(one.number, one.incarnation, 1, world.now_s, asks)
+    assert isinstance(following, Compute)
+    assert following.bundle != work.bundle
+    stale = Asks(work.turn - 1, (work.bundle, following.bundle))
+    machine.training.evaluations.clear()
+    assert machine.lease(one.number, one.incarnation, 1, world.now_s, stale) == work, "those numbers mean another pass"
+
+
+def test_who_is_slow_gets_less(a_world: MakeWorld) -> None:
+    """Also one that is always too late: its copies win, and it tells of its bundles all the same."""
+    batch = Batch(a_world, portion=2, bundle=8)
+    world, machine = batch.world, batch.world.machine
+    slow, quick = world.replicas[:2]
+    told = Computed(machine.training.batch.method.number, 99, 0.0, 4, seconds=20.0)  # type: ignore[union-attr]
+    machine.bundle_done(slow.number, slow.incarnation, told, world.now_s)
+    machine.bundle_done(quick.number, quick.incarnation, told._replace(seconds=1.0), world.now_s)
+    sizes = []
+    for replica in (slow, quick):
+        work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
+        assert isinstance(work, Compute)
+        sizes.append((work.stop - work.start) // 2)
+    assert sizes == [1, 8]
+
+
+def test_samples_that_nobody_can_compute_end_it_by_name(a_world: MakeWorld) -> None:
+    batch = Batch(a_world)
+    world, machine = batch.world, batch.world.machine
+    work: Work
+    for replica in world.replicas:
+        work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
+        while isinstance(work, Compute) and work.start > 0:  # the first portions are the bad ones
+            batch.holds[replica.incarnation] = work, 0.0, np.zeros((4, 1), np.float32), []
+            batch.tell(replica, work, 0.0)
+            work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
+        assert isinstance(work, Compute)
+        assert world.state() is State.READY
+        who = replica.number, replica.incarnation
+        machine.bundle_failed(*who, work.turn, work.bundle, "ValueError: bad pixel", world.now_s)
+        machine.bundle_failed(*who, work.turn, work.bundle, "ValueError: bad pixel", world.now_s)
+    assert world.state() is State.FAILED
+    assert isinstance(work, Compute)
+    assert machine.reason == f"samples 0 to {work.stop - 1} failed 3 times: ValueError: bad pixel"
+    world.settle()
+    assert [row["replica"] for row in world.events("bundle_failed")] == [r.number for r in world.replicas]
