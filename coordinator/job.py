@@ -253,8 +253,8 @@ class JobMachine(Standing):
         if member is None or self.over:
             return
         member.moved_s = now_s
+        # Not written down: another coordinator has it computed again, and the shards have it already.
         if self.training.bundle_done(number, incarnation, told, now_s):
-            self.commit_due = True
             self._note_progress()
             self._advance(now_s)
 

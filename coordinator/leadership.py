@@ -41,6 +41,7 @@ class Leadership:
         self._owner = owner
         self._clock = clock
         self._written: dict[str, bytes] = {}
+        self._step = 0  # the last one that is written down
         self._committing = threading.Lock()
         self._regaining = threading.RLock()
         self._ended = threading.Event()
@@ -68,14 +69,16 @@ class Leadership:
         """What an earlier leader wrote down; empty where nobody did."""
         return self._registry.read(self._job)
 
-    def commit(self, sections: Callable[[], Mapping[str, str]]) -> None:
+    def commit(self, sections: Callable[[], tuple[int, Mapping[str, str]]], step: int) -> None:
         """Write down how things are now; when this returns, it is durable.
 
         Parameters
         ----------
         sections
-            Gives the state by name; called once no earlier one can come after it. What has not changed is not
-            written again.
+            Gives the number of the last step that is in it, and the state by name; called once no earlier one can
+            come after it. What has not changed is not written again.
+        step
+            The one that has to be in it: many may wait here for each other, and one write is enough for them.
 
         Raises
         ------
@@ -85,14 +88,16 @@ class Leadership:
             Another leads.
         """
         with self._committing:
-            state = {name: text.encode() for name, text in sections().items()}
+            if step <= self._step:
+                return
+            last, texts = sections()
+            state = {name: text.encode() for name, text in texts.items()}
             while True:
                 epoch, changed = self.epoch, {n: v for n, v in state.items() if self._written.get(n) != v}
-                if not changed:
-                    return
-                self._persist(functools.partial(self._write, changed))
+                if changed:
+                    self._persist(functools.partial(self._write, changed))
                 if self.epoch == epoch:
-                    self._written = state
+                    self._written, self._step = state, last
                     return
                 # The lease had run out meanwhile: what the registry still holds of earlier writes is not known.
 

@@ -60,10 +60,12 @@ class Runner:
         self._machine = machine
         self._metrics = metrics
         self._clock = clock
-        self._began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
-        earlier_s = max(0.0, clock.wall() - self._began_wall_s)
+        began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
+        self._about = json.dumps({"folder": str(folder), "began": began_wall_s, "job": machine.job.to_yaml()})
+        earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s
         self._lock = threading.RLock()
+        self._steps = 0  # of those that have to be written down
         self._finished = threading.Event()
         self._shards = Shards(machine.job, lambda: leadership.epoch, machine.recovery.is_away)
         self._events = EventLog(folder / "events.jsonl", clock, earlier_s)
@@ -90,12 +92,14 @@ class Runner:
                     self._actor.put(action)
                 self._machine.actions.clear()
                 due, self._machine.commit_due = self._machine.commit_due, False
+                self._steps += due
+                steps = self._steps
         if due:
-            self._commit()
+            self._commit(steps)
 
-    def _commit(self) -> None:
+    def _commit(self, steps: int) -> None:
         try:
-            self.leadership.commit(self._sections)
+            self.leadership.commit(self._sections, steps)
         except DbeliefError as error:
             if self.leadership.lost:
                 raise
@@ -105,10 +109,9 @@ class Runner:
                     self._actor.put(action)
                 self._machine.actions.clear()
 
-    def _sections(self) -> dict[str, str]:
+    def _sections(self) -> tuple[int, dict[str, str]]:
         with self._lock:
-            run = {"folder": str(self.folder), "began": self._began_wall_s, "job": self._machine.job.to_yaml()}
-            return {**sections(self._machine, self._clock.now()), "run": json.dumps(run)}
+            return self._steps, {**sections(self._machine, self._clock.now()), "run": self._about}
 
     # -- the main loop -----------------------------------------------------------------------------------
 

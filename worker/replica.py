@@ -78,6 +78,7 @@ class Replica:
         self._interrupted = interrupted
         self._recorder = Recorder()
         self._phases = Phases()
+        self._shown: dict[str, float] = {}
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
         self._reported_s = 0.0
@@ -253,8 +254,8 @@ class Replica:
 
     def _show(self) -> None:
         for phase, seconds in self._phases.seconds.items():
-            counter = self._metrics.phase_seconds_total.labels(phase)
-            counter.inc(max(0.0, seconds - (self._metrics.value("phase_seconds_total", phase=phase) or 0.0)))
+            self._metrics.phase_seconds_total.labels(phase).inc(seconds - self._shown.get(phase, 0.0))
+        self._shown = dict(self._phases.seconds)
 
     def _noted(self, lease: Lease, step: int, versions: Any) -> None:
         self._recorder.note(lease, step, versions)

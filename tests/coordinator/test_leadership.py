@@ -59,15 +59,31 @@ def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], Leade
 def slept(leads: Callable[[str], Leadership], registry: Flaky) -> tuple[Leadership, Leadership]:
     """One whose lease ran out unnoticed, and the one who has led since."""
     sleeper = leads("a")
-    sleeper.commit(state("one"))
+    commit(sleeper, "one")
     registry._records["mnist"].lease = None
     other = leads("b")
-    other.commit(state("two"))
+    commit(other, "two")
     return sleeper, other
 
 
-def state(text: str) -> Callable[[], Mapping[str, str]]:
-    return lambda: {"state": text, "layout": "always the same"}
+def commit(leader: Leadership, text: str) -> None:
+    """Write down a state that no earlier write holds."""
+    leader.commit(lambda: (0, {"state": text, "layout": "always the same"}), 1)
+
+
+def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], Leadership]) -> None:
+    leader = leads("a")
+    taken: list[int] = []
+
+    def sections() -> tuple[int, dict[str, str]]:
+        taken.append(len(taken))
+        return 3, {"state": f"{len(taken)}"}
+
+    for step in (2, 1, 3):
+        leader.commit(sections, step)
+    assert leader.stored()["state"] == b"1"
+    leader.commit(sections, 4)
+    assert leader.stored()["state"] == b"2"
 
 
 def test_only_what_has_changed_is_written(leads: Callable[[str], Leadership], registry: Flaky) -> None:
@@ -81,7 +97,7 @@ def test_only_what_has_changed_is_written(leads: Callable[[str], Leadership], re
 
     registry.write = noted  # type: ignore[method-assign]
     for text in ("one", "two", "two"):
-        leader.commit(state(text))
+        commit(leader, text)
     assert written == [{"state", "layout", "leader"}, {"state", "leader"}]
     assert registry.read("mnist")["state"] == b"two"
 
@@ -90,9 +106,9 @@ def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
     leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leader = leads("a")
-    leader.commit(state("one"))
+    commit(leader, "one")
     registry._records["mnist"].lease = None  # it slept through it
-    leader.commit(state("two"))
+    commit(leader, "two")
     assert leader.epoch == 2
     assert registry.read("mnist")["state"] == b"two"
     assert "the leader lease had run out; leading again, under epoch 2" in capsys.readouterr().err
@@ -103,7 +119,7 @@ def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
 ) -> None:
     sleeper, _ = slept
     with pytest.raises(Refused, match="another coordinator leads job mnist now"):
-        sleeper.commit(state("three"))
+        commit(sleeper, "three")
     assert registry.read("mnist")["state"] == b"two"
     assert sleeper.lost
 
@@ -114,7 +130,7 @@ def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
     sleeper, other = slept
     other.release()
     with pytest.raises(Refused, match="another coordinator leads"):
-        sleeper.commit(state("three"))
+        commit(sleeper, "three")
     assert registry.holder("mnist") is None, "it gives back what it took by mistake"
 
 
@@ -122,9 +138,9 @@ def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
     leads: Callable[[str], Leadership], registry: Flaky
 ) -> None:
     leader = leads("a")
-    leader.commit(state("one"))
+    commit(leader, "one")
     registry._records.clear()
-    leader.commit(state("two"))
+    commit(leader, "two")
     assert leader.epoch == 2
     assert registry.read("mnist").keys() == {"state", "leader", "layout"}, "all of it is written again"
 
@@ -138,7 +154,7 @@ def test_what_has_to_be_written_waits_for_a_registry_that_is_away(
     monkeypatch.setattr(module, "_AGAIN_S", 0.0)
     leader = leads("a")
     registry.away = 3
-    leader.commit(state("one"))
+    commit(leader, "one")
     assert registry.read("mnist")["state"] == b"one"
     said = capsys.readouterr().err
     assert said.count("registry: no answer; waiting up to 60 s for it") == 1
@@ -153,13 +169,13 @@ def test_and_gives_up_after_its_patience(
     leader = leads("a")
     registry.away = 2
     with pytest.raises(Unreachable, match="no answer"):
-        leader.commit(state("one"))
+        commit(leader, "one")
 
 
 def test_another_stands_by_until_the_lease_is_free(
     leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    leads("a").commit(state("one"))
+    commit(leads("a"), "one")
     got: list[Leadership] = []
     waiter = threading.Thread(target=lambda: got.append(leads("b")))
     waiter.start()
