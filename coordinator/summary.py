@@ -14,6 +14,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
     return {
         "job": job.name,
         "seed": job.seed,
+        "start_from": job.anchored().start_from,
         "state": machine.state.value,
         "reason": machine.reason,
         "test_accuracy": progress.test.accuracy if progress.test else None,

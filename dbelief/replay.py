@@ -35,7 +35,7 @@ from dbelief.nn import Batch, Model
 from dbelief.optim import Rule, make_rule
 from dbelief.pushes import Pusher
 from dbelief.recorded import Applied, Computed, read_record
-from dbelief.session import build_model, initial_values
+from dbelief.session import begin_from, build_model, initial_values
 
 PushId = tuple[Pusher, int]
 """A pusher, and the number of its push."""
@@ -220,7 +220,7 @@ class _Run:
 
 
 def replay_run(run_folder: Path) -> np.ndarray:
-    """Replay `runs/NAME` from its record, its job file and the job's data.
+    """Replay `runs/NAME` from its record, its job file, the job's data and the run that it started from, if any.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     JobError
         Where the job logged nothing, or nothing that decides its result.
     DataError, ModelError
-        Where a log cannot be read, or data or model are not there.
+        Where a log cannot be read, or data, model or that run are not there.
     Failure
         Where the logs are not whole: a program was killed, or the run was resumed.
     """
@@ -244,6 +244,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     assert data.train is not None, "a data source without a training set"
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)
+    begin_from(job, layout, initial)
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     options = job.strategy.rule.model_dump(exclude={"name", "rate"})
     strategy = job.strategy

@@ -21,11 +21,13 @@ from dbelief.evaluation import evaluate
 from dbelief.job import Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
+from dbelief.report.folder import check_start
 from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
-from dbelief.session import build_model, check_finite, initial_values
+from dbelief.result import read_model
+from dbelief.session import begin_from, build_model, check_finite, initial_values
 from dbelief.status import Place, look, watch
 
 
@@ -40,7 +42,7 @@ def run_job(job_file: Path, overrides: Mapping[str, str], resume: bool = False, 
 def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
-    _made_of(job, choose("cpu"))  # before a folder is made, an earlier run moved aside, or a process started
+    _made_of(job, choose("cpu"), resume)  # before a folder is made, an earlier run moved aside, or a process started
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         cluster = Cluster(job, job_file, overrides, resume, view.update if view else lambda status: None)
@@ -123,15 +125,10 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     ------
     DataError
         Where the run has no model, or the data no such split.
+    ModelError
+        Where the model is not the one that the job describes.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     job = load_job(run / "job.yaml", {})
-    try:
-        tensors = load_file(run / "model.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{run / 'model.safetensors'}: {error}") from error
     data = load(job.data, job.folder)
     samples = data.validation if split == "validation" else data.test
     if samples is None:
@@ -139,16 +136,13 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     backend = choose(job.device)
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
-    shapes = {name: values.shape for name, values in tensors.items()}
-    if shapes != {box.name: box.shape for box in layout.boxes}:
-        raise DataError(f"{run / 'model.safetensors'}: holds other tensors than the model of {run / 'job.yaml'}")
-    layout.flatten(tensors, flat)
+    read_model(run / "model.safetensors", layout, flat, run)
     loss, accuracy = evaluate(model, layout.views(backend.to_device(flat)), samples, layout, backend)
     return {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
 
 
-def _made_of(job: Job, backend: Backend) -> tuple[Dataset | None, Model, Layout, np.ndarray]:
-    """The data, the model, its layout and its initial values.
+def _made_of(job: Job, backend: Backend, resume: bool = False) -> tuple[Dataset | None, Model, Layout, np.ndarray, str]:
+    """The data, the model, its layout, what training begins with, and the run that this is from, in words or "".
 
     Raises
     ------
@@ -157,18 +151,21 @@ def _made_of(job: Job, backend: Backend) -> tuple[Dataset | None, Model, Layout,
     NotFinite
         An initial value is NaN or infinite.
     """
+    if not resume:
+        check_start(job)
     data = load(job.data, job.folder) if job.data.source != "none" else None
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
+    taken = "" if resume else begin_from(job, layout, flat)
     check_finite(flat, layout, "initial value")
-    return data, model, layout, flat
+    return data, model, layout, flat, taken
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and say what would run."""
     job = load_job(job_file, overrides)
     backend = choose(job.device)
-    data, model, layout, flat = _made_of(job, backend)
+    data, model, layout, flat, taken = _made_of(job, backend)
     if data is not None and data.train is not None:
         _try_gradient(job, model, layout, flat, data.train, backend)
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
@@ -186,6 +183,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     strategy = job.strategy
     samples = f"mini-batches of {strategy.batch}" if strategy.name == "downpour" else f"portions of {strategy.portion}"
     lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {samples}")
+    if taken:
+        lines.append(f"starts from: {taken}")
     return lines
 
 

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from dbelief.backend import Backend, aligned, choose
-from dbelief.console import told
+from dbelief.console import announce, told
 from dbelief.data import Dataset, load
-from dbelief.errors import ModelError, NotFinite
+from dbelief.errors import Mistake, ModelError, NotFinite
 from dbelief.job import Job, LayersModel, parse_job
 from dbelief.layout import Layout
 from dbelief.nn import Model, build_network, load_python_model
 from dbelief.outgoing import Source
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
+from dbelief.result import read_result
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Membership
 from dbelief.rpc.parameters import ShardedParameters
@@ -68,6 +69,33 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
             raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
     layout = Layout.of(drawn)
     return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
+
+
+def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
+    """Let the result of the run that a job starts from, if any, take the place of (N,) float32 initial values.
+
+    Returns
+    -------
+    str
+        What was taken, in words; "" where the job starts from no run, and the values stay.
+
+    Raises
+    ------
+    ModelError
+        There is no such run, it has no result yet, or its tensors are not this model's.
+    Failure
+        No snapshot set of it is whole.
+    """
+    if job.start_from is None:
+        return ""
+    run = job.path(job.start_from)
+    if not (run / "job.yaml").is_file():
+        known = "" if Path(job.start_from).is_absolute() else "; a relative path starts from the job file's folder"
+        raise ModelError(f"start_from: {run} is no run folder: it holds no job.yaml{known}")
+    try:
+        return read_result(run, layout, values)
+    except Mistake as error:
+        raise ModelError(f"start_from: {error}") from error
 
 
 def check_finite(values: Any, layout: Layout, what: str = "gradient") -> float:
@@ -172,7 +200,10 @@ class Session:
             return session
 
     def _initialise(self, initial: np.ndarray) -> None:
-        """Push the initial values if told to, and wait until the job trains."""
+        """Push the initial values if told to, and wait until the job trains.
+
+        Only who pushes them needs the run that the job starts from.
+        """
         member, join_s = self.member, self.job.deadlines.join_s
 
         def trains() -> bool:
@@ -181,6 +212,9 @@ class Session:
         while not trains():
             member.wait_for(lambda: trains() or member.initialise, join_s, "initial values")
             if member.initialise and not trains():  # again where a shard died before they were safe
+                taken = begin_from(self.job, self.layout, initial)
+                if taken:
+                    announce(f"job {self.job.name} starts from {taken}")
                 self.assign(PARAMETERS, initial)
                 request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
                 self.client.call("Report", request)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from .document import to_yaml
-from .kinds import Count, Name, Natural, NonNegative, Positive, Section, Whole, Words, not_empty, refusal
+from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
 from .model import Model, PythonModel
 from .paths import anchor, resolve
 from .sources import Data, NoData, lacks_validation
@@ -115,6 +115,10 @@ class Job(Section):
     shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
+    start_from: PathText | None = Field(
+        default=None,
+        description="Folder of a run whose result training begins with; null for the model's own initial values",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
     threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
     record: bool = Field(
@@ -175,7 +179,7 @@ class Job(Section):
 
     @property
     def folder(self) -> Path:
-        """Folder of the job file: relative paths of data and model start there."""
+        """Folder of the job file: relative paths of data, model and the run to start from start there."""
         return self._folder
 
     def path(self, text: str) -> Path:
@@ -201,6 +205,8 @@ class Job(Section):
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):
             fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})
+        if self.start_from is not None:
+            fields["start_from"] = anchor(self.start_from, self.folder)
         return self.model_copy(update=fields)
 
     def to_yaml(self) -> str:

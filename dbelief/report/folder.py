@@ -24,9 +24,12 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     Raises
     ------
     Mistake
-        Where there is nothing to resume, a run is under way there, or the folder cannot be made.
+        Where there is nothing to resume, a run is under way there, the job starts from what would be moved aside, or
+        the folder cannot be made.
     """
-    folder = Path(job.output).absolute() / job.name
+    folder = _folder(job)
+    if not resume:
+        check_start(job)
     try:
         if resume and not folder.is_dir():
             raise Mistake(f"{folder}: no run to resume")
@@ -38,6 +41,33 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder
+
+
+def check_start(job: Job) -> None:
+    """See that what a new run starts from outlives its beginning.
+
+    Raises
+    ------
+    Mistake
+        Where it is the run folder itself, or the one that an earlier run is moved to.
+    """
+    if job.start_from is None:
+        return
+    run, folder = job.path(job.start_from), _folder(job)
+    if run.resolve() in (folder.resolve(), _previous(folder).resolve()):
+        raise Mistake(
+            f"start_from: {run} is moved aside or deleted where a new run named {job.name} begins; give this run "
+            f"another name, or go on with --resume"
+        )
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.output).absolute() / job.name
+
+
+def _previous(folder: Path) -> Path:
+    """Where the last earlier run is kept."""
+    return folder.with_name(folder.name + ".previous")
 
 
 @contextmanager
@@ -87,8 +117,8 @@ def _where_locks_work() -> Iterator[None]:
 
 
 def _move_aside(folder: Path) -> None:
-    """Keep the last earlier run under NAME.previous; what was there before goes."""
-    previous = folder.with_name(folder.name + ".previous")
+    """Keep the last earlier run; what was there before goes."""
+    previous = _previous(folder)
     if previous.exists():
         shutil.rmtree(previous)
     folder.rename(previous)

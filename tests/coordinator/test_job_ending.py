@@ -347,6 +347,7 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
     assert summary == {
         "job": "test",
         "seed": 0,
+        "start_from": None,
         "state": "done",
         "reason": "200 samples trained",
         "test_accuracy": 0.875,

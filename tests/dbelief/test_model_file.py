@@ -106,7 +106,7 @@ def test_a_run_that_was_killed_gives_its_newest_set(run: Path, shards: int, form
     newest = write(run, "000000000700-0002", flat(2), shards)
     output = tmp_path / f"mine.{form}"
     told = export_run(run, form, output, None)  # type: ignore[arg-type]
-    assert told == f"{output}: vector 'w' of snapshot set {newest}, after 700 samples"
+    assert told == f"{output}: from vector 'w' of snapshot set {newest}, after 700 samples"
     assert holds(output, flat(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == [output.name, "runs"]
     if form == "safetensors":

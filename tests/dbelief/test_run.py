@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from dbelief.errors import ModelError, NotFinite
+from dbelief.errors import Mistake, ModelError, NotFinite
 from dbelief.job import Downpour, load_job
 from dbelief.run import _as_yaml, check_job
 
@@ -70,3 +72,20 @@ def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
     assert job.record
     assert (job.limits.epochs, job.limits.samples) == (2, None)
     assert (str(job.output), job.name) == ("elsewhere", "other")
+
+
+def test_what_a_job_starts_from_is_told_and_checked(tmp_path: Path) -> None:
+    job, run = job_with(tmp_path, "views['w'].sum() / 0.5"), tmp_path / "runs" / "first"
+    start = {"start_from": "runs/first"}
+    with pytest.raises(ModelError, match=r"^start_from: .*/runs/first is no run folder"):
+        check_job(job, start)
+    run.mkdir(parents=True)
+    (run / "job.yaml").write_text(JOB)
+    for value in (1.0, np.nan):
+        save_file({"w": np.full((3, 1), value, np.float32)}, run / "model.safetensors")
+        if value == 1:
+            assert f"starts from: {run / 'model.safetensors'}" in check_job(job, start)
+    with pytest.raises(NotFinite, match="initial value of 'w' holds nan"):
+        check_job(job, start)
+    with pytest.raises(Mistake, match=r"^start_from: .* is moved aside or deleted where a new run named first begins"):
+        check_job(job, {**start, "name": "first", "output": str(run.parent)})

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from dbelief.data import BatchBuffer, load, permutation
 from dbelief.errors import DataError, Failure, JobError
-from dbelief.job import Job, build_job
+from dbelief.job import Job, build_job, load_job
 from dbelief.layout import nominal_length
 from dbelief.optim import make_rule
 from dbelief.recorded import Computed, read_record
 from dbelief.replay import replay, replay_run
-from dbelief.session import build_model
+from dbelief.session import build_model, initial_values
 from ps_server.record import Recorder
 from tests.identities.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
 
@@ -122,6 +123,20 @@ def run(tmp_path: Path) -> tuple[Path, np.ndarray]:
 def test_a_runs_folder_is_replayed(run: tuple[Path, np.ndarray]) -> None:
     folder, w = run
     assert np.array_equal(replay_run(folder), w)
+
+
+def test_a_run_that_started_from_another_is_replayed_from_there(run: tuple[Path, np.ndarray]) -> None:
+    folder, w = run
+    job = load_job(folder / "job.yaml")
+    layout, initial = initial_values(job, build_model(job, load(job.data, job.folder), HOST)[0])
+    first = folder / "first"
+    first.mkdir()
+    (first / "job.yaml").write_text(job.to_yaml())
+    save_file(layout.assemble(initial), first / "model.safetensors")
+    (folder / "job.yaml").write_text(job.model_copy(update={"start_from": "first"}).to_yaml())
+    assert np.array_equal(replay_run(folder), w)
+    save_file(layout.assemble(2 * initial), first / "model.safetensors")
+    assert not np.array_equal(replay_run(folder), w)
 
 
 def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from tests.wrong.harness import Wrong, job
 
@@ -108,7 +110,49 @@ MODELS = [
           LOSS="'low'"),
     model("a loss that is NaN", "the loss of the first 32 training samples is nan", LOSS="np.nan", code=1),
 ]  # fmt: skip
-ROWS = [*FILES, *FIELDS, *MODELS]
+
+
+def start(name: str, run: str, says: str, command: str = "train job.yaml", **files: str | bytes) -> Wrong:
+    """A job that starts from runs/RUN, which holds these files."""
+    held = {f"runs/{run}/{file.replace('_', '.')}": content for file, content in files.items()}
+    return Wrong(name, f"{command} --set start_from=runs/{run}", says, files=held)
+
+
+def tensors(**shapes: tuple[int, ...]) -> bytes:
+    """A model file with tensors of these shapes."""
+    return save({name.replace("_", "."): np.zeros(shape, np.float32) for name, shape in shapes.items()})
+
+
+NO_RUN = r"is no run folder: it holds no job\.yaml; a relative path starts from the job file's folder"
+OTHER = r"start_from: .*/runs/first: holds another model: tensor"
+ITSELF = r"is moved aside or deleted where a new run named wrong begins; give this run another name, .*"
+STARTS = [
+    start("a start from nowhere", "first", rf"start_from: .*/runs/first {NO_RUN}"),
+    start("a start from nowhere, checked", "first", rf"start_from: .*/runs/first {NO_RUN}", CHECK),
+    start("a start from a folder that is no run", "first", rf"start_from: .*/runs/first {NO_RUN}",
+          model_safetensors=""),
+    Wrong("a start from an unset variable", f"{CHECK} --set 'start_from=${{NO_SUCH_RUN}}'",
+          r"path '\$\{NO_SUCH_RUN\}' of the job file: the environment variable NO_SUCH_RUN is not set"),
+    start("a start from a run without a result", "first",
+          r"start_from: .*/runs/first: holds neither model\.safetensors nor a complete snapshot set", job_yaml=job()),
+    start("a start from a torn model", "first", r"start_from: .*/runs/first/model\.safetensors: cannot be read: .*",
+          job_yaml=job(), model_safetensors="torn"),
+    start("a start from tensors of other shapes", "first",
+          rf"{OTHER} 'dense1\.weight' is \(64, 7\) there, and \(64, 10\) in the job's",
+          job_yaml=job(), model_safetensors=tensors(dense1_weight=(64, 7), dense1_bias=(7,))),
+    start("a start from other tensors, checked", "first",
+          rf"{OTHER} 'dense1\.bias' is missing there, and \(10,\) in the job's", CHECK,
+          job_yaml=job(), model_safetensors=tensors(dense1_weight=(64, 10))),
+    start("a start from itself", "wrong", rf"start_from: .*/runs/wrong {ITSELF}",
+          job_yaml=job(), model_safetensors=tensors(dense1_weight=(64, 10), dense1_bias=(10,))),
+    start("a start from itself, checked", "wrong", rf"start_from: .*/runs/wrong {ITSELF}", CHECK),
+    start("a start from itself, by hand", "wrong", rf"start_from: .*/runs/wrong {ITSELF}",
+          "coordinator job.yaml --listen 127.0.0.1:0", job_yaml=job()),
+    start("a start from the run before", "wrong.previous", rf"start_from: .*/runs/wrong\.previous {ITSELF}",
+          job_yaml=job()),
+    start("a start that does not count", "nowhere", r".*/runs/wrong: no run to resume", "train job.yaml --resume"),
+]  # fmt: skip
+ROWS = [*FILES, *FIELDS, *MODELS, *STARTS]
 
 
 @pytest.mark.parametrize("wrong", ROWS, ids=str)

@@ -58,6 +58,7 @@ def test_defaults_are_those_of_the_contract(file: Path) -> None:
     )
     assert (job.deadlines.beat_s, job.deadlines.progress_s, job.deadlines.join_s) == (5, 60, 120)
     assert job.output == Path("runs")
+    assert job.start_from is None
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ JOBS = options(
     evaluate=options({}, every=COUNT | st.none(), keep=st.sampled_from(["best", "last"])),
     grid=st.just([1, 1]),
     seed=st.integers(0, 10**15),
+    start_from=PATHS | st.none(),
     record=st.booleans(),
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
@@ -177,6 +178,7 @@ model: {python: "models/mine.py:Mine"}
 data: {source: libsvm, train: a9a, test: "${SOMEWHERE}/a9a.t"}
 strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
 limits: {epochs: 1}
+start_from: ../runs/before
 """
     job = parse_job(text, tmp_path, "job")
     moved = parse_job(job.anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
@@ -184,5 +186,7 @@ limits: {epochs: 1}
     assert isinstance(moved.data, LibsvmData)
     assert moved.path(moved.model.file) == tmp_path / "models" / "mine.py"
     assert moved.path(moved.data.train) == tmp_path / "a9a"
+    assert moved.start_from is not None
+    assert moved.path(moved.start_from) == tmp_path / "../runs/before"
     assert moved.data.test == "${SOMEWHERE}/a9a.t"
     assert job.anchored().to_yaml() == moved.to_yaml()

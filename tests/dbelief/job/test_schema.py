@@ -80,6 +80,8 @@ def test_it_takes_whatever_is_a_job(fields: dict[str, Any]) -> None:
         ("limits:", "shards: 257\nlimits:", ["shards"]),
         ("limits:", "grid: [0]\nlimits:", ["grid", 0]),
         ("limits:", "device: gpu\nlimits:", ["device"]),
+        ("limits:", "start_from: 7\nlimits:", ["start_from"]),
+        ("limits:", "start_from: ${RUNS/a\nlimits:", ["start_from"]),
         ("limits:", "record: yes\nlimits:", ["record"]),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from dbelief.errors import Mistake
 from dbelief.job import Job, build_job
-from dbelief.report.folder import held, prepare_folder
+from dbelief.report.folder import check_start, held, prepare_folder
 
 
 @pytest.fixture
@@ -41,3 +41,21 @@ def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -
 def test_there_must_be_something_to_resume(job: Job) -> None:
     with pytest.raises(Mistake, match="no run to resume"):
         prepare_folder(job, resume=True)
+
+
+@pytest.mark.parametrize("start", ["test", "test.previous", "other/../test"])
+def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path, start: str) -> None:
+    (prepare_folder(job, resume=False) / "mine").write_text("first")
+    again = job.model_copy(update={"start_from": str(tmp_path / start)})
+    for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):
+        with pytest.raises(
+            Mistake, match=r"^start_from: .* is moved aside or deleted where a new run named test begins"
+        ):
+            refuses(again)
+    assert (tmp_path / "test" / "mine").read_text() == "first"
+    assert prepare_folder(again, resume=True) == tmp_path / "test"
+
+
+def test_a_run_starts_from_one_of_another_name(job: Job, tmp_path: Path) -> None:
+    check_start(job)
+    check_start(job.model_copy(update={"start_from": str(tmp_path / "test-2")}))
