@@ -170,7 +170,7 @@ class JobMachine(Standing):
         if self.state is not State.READY:
             return False
         self.training.give_up_set()
-        self.training.snapshots.rest(now_s)
+        self.training.rest(now_s)
         self._note("snapshot_failed")
         return True
 
@@ -199,7 +199,7 @@ class JobMachine(Standing):
         if batch is None or self.over or self.recovery.away:
             return
         if state["batch"] is not None:
-            self._note("rolled_back", set=set_id, iterations=batch.rewind(state["batch"]))
+            self._note("rolled_back", set=set_id, iterations=self.training.rewind(state["batch"], now_s))
         self.commit_due = True
         self._advance(now_s)
 

@@ -15,6 +15,8 @@ class Snapshots:
     ----------
     every_s
         Seconds from one to the next; None: only where the job's course asks for one.
+    every_iterations
+        Iterations of a batch method from one to the next; None: however many.
     running
         A set is asked for and not complete.
     count
@@ -22,13 +24,19 @@ class Snapshots:
     """
 
     every_s: float | None
+    every_iterations: int | None = None
     running: bool = False
     count: int = 0
     _last_s: float = 0.0
+    _last_iteration: int = 0
 
-    def due(self, now_s: float) -> bool:
+    def due(self, now_s: float, iterations: int = 0) -> bool:
         """Whether the next one is to begin."""
-        return self.every_s is not None and not self.running and now_s - self._last_s >= self.every_s
+        if self.running:
+            return False
+        by_time = self.every_s is not None and now_s - self._last_s >= self.every_s
+        done = iterations - self._last_iteration
+        return by_time or (self.every_iterations is not None and done >= self.every_iterations)
 
     def begin(self, samples: int) -> TakeSnapshot:
         """Begin a set; ids sort by age."""
@@ -36,11 +44,11 @@ class Snapshots:
         self.count += 1
         return TakeSnapshot(f"{samples:012d}-{self.count:04d}")
 
-    def rest(self, now_s: float) -> None:
-        """The next one's time runs from now."""
-        self._last_s = now_s
+    def rest(self, now_s: float, iterations: int = 0) -> None:
+        """Time and iterations until the next one count from now."""
+        self._last_s, self._last_iteration = now_s, iterations
 
-    def complete(self, now_s: float) -> None:
+    def complete(self, now_s: float, iterations: int = 0) -> None:
         """The set is complete."""
         self.running = False
-        self.rest(now_s)
+        self.rest(now_s, iterations)

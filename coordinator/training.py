@@ -62,7 +62,7 @@ class Training:
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
         self.clocks = Clocks() if job.strategy.staleness else None
         self.evaluations = Evaluations()
-        self.snapshots = Snapshots(job.snapshots.every_s)
+        self.snapshots = Snapshots(job.snapshots.every_s, job.snapshots.every_iterations)
         self.pushes_twice = 0
         self._accounts = Accounts(self.leases)
         self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks)
@@ -73,7 +73,7 @@ class Training:
     def begin(self, now_s: float) -> None:
         """Time runs from now."""
         self._began_s = now_s
-        self.snapshots.rest(now_s)
+        self.rest(now_s)
 
     @property
     def dial(self) -> Rounds | Clocks | None:
@@ -129,6 +129,13 @@ class Training:
         notes = self.batch.ran(ticket, scalars)
         self.progress.loss = self.batch.method.value
         return notes
+
+    def rewind(self, state: Mapping[str, Any], now_s: float) -> int:
+        """All shards hold a set again, whose state of the batch method this is; how many iterations that takes back."""
+        assert self.batch is not None
+        back = self.batch.rewind(state)
+        self.rest(now_s)
+        return back
 
     def news(self) -> list[Action]:
         """See `Handout.news`."""
@@ -251,7 +258,7 @@ class Training:
         wishes: list[Action] = []
         if self.progress.release_due():
             wishes.append(Note("warm_start", {"samples": self.progress.samples}))
-        if self.snapshots.due(now_s) and not self._keeps_while(self.evaluations.under_way):
+        if self.snapshots.due(now_s, self._iterations) and not self._keeps_while(self.evaluations.under_way):
             wishes.append(self.begin_set())
         if not self.evaluations.busy and self.progress.evaluation_due():
             self.evaluations.ask("validation", PARAMETERS)
@@ -275,11 +282,19 @@ class Training:
             finished = self.total is not None and self.progress.samples >= self.total
         return f"{self.progress.samples} samples trained" if finished else ""
 
+    @property
+    def _iterations(self) -> int:
+        return self.batch.method.iterations if self.batch is not None else 0
+
     def _keeps_while(self, busy: bool) -> bool:
         # A set must hold the best parameters whole: keeping them and writing a set take turns.
         return busy and self.progress.keep_best
 
     # -- snapshot sets -----------------------------------------------------------------------------------
+
+    def rest(self, now_s: float) -> None:
+        """Time and iterations until the next set count from now."""
+        self.snapshots.rest(now_s, self._iterations)
 
     def begin_set(self) -> TakeSnapshot:
         """Begin a snapshot set."""
@@ -293,5 +308,5 @@ class Training:
 
     def end_set(self, now_s: float) -> None:
         """The set is complete."""
-        self.snapshots.complete(now_s)
+        self.snapshots.complete(now_s, self._iterations)
         self.leases.end_set()

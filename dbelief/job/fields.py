@@ -68,10 +68,11 @@ class Divergence(Section):
 
 
 class Snapshots(Section):
-    """Snapshots of all shards on a timer; one more is written at the end."""
+    """Snapshots of all shards, whenever one of the conditions holds; one more is written at the end."""
 
-    every_s: Positive | None = Field(
-        default=30.0, description="Seconds from one to the next; null for none but the last"
+    every_s: Positive | None = Field(default=30.0, description="Seconds from one to the next; null for none by time")
+    every_iterations: Count | None = Field(
+        default=None, description="Iterations of a batch method from one to the next; null for none by iterations"
     )
     keep: Annotated[Whole, Field(ge=1, le=1000)] = Field(default=2, description="Snapshot sets kept on disk")
 
@@ -168,6 +169,8 @@ class Job(Section):
                 raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
             if self.record:
                 raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
+        elif self.snapshots.every_iterations is not None:
+            raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")
         return self
 
     @model_validator(mode="after")

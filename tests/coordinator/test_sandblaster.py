@@ -40,7 +40,10 @@ class Batch:
     """A world whose replicas compute bundles, one small step at a time."""
 
     def __init__(self, make: MakeWorld, **changes: Any) -> None:
-        self.world = make(SHAPE, strategy={**STRATEGY, **changes}, limits={"epochs": 500}, shards=2, replicas=3)
+        fields: dict[str, Any] = {"limits": {"epochs": 500}, "shards": 2, "replicas": 3}
+        if "snapshots" in changes:
+            fields["snapshots"] = changes.pop("snapshots")
+        self.world = make(SHAPE, strategy={**STRATEGY, **changes}, **fields)
         self.world.started()
         self.holds: dict[int, tuple[Compute, float, np.ndarray, list[int]]] = {}  # by life: what is not pushed yet too
 
@@ -255,6 +258,13 @@ def test_where_a_shard_dies_all_go_back_to_the_last_set(a_world: MakeWorld, undi
     back = sum(row["iterations"] for row in world.events("rolled_back"))
     assert len(world.events("iteration")) <= 8 + back + happened["takeovers"]
     assert world.events("rolled_back")
+
+
+def test_a_set_is_written_every_so_many_iterations(a_world: MakeWorld) -> None:
+    batch = Batch(a_world, snapshots={"every_s": None, "every_iterations": 3})
+    batch.run()
+    sets = [row["set"] for row in batch.world.events("snapshot")]
+    assert len(sets) == 4, "initial values, iterations 3 and 6, the end"
 
 
 def test_a_shard_that_stays_away_ends_it_by_name(a_world: MakeWorld) -> None:

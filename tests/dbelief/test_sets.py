@@ -206,5 +206,18 @@ def test_a_set_is_due_when_the_last_one_is_old_enough_and_complete() -> None:
     assert turns.due(540.0)
 
 
+def test_a_set_is_due_after_so_many_iterations_too() -> None:
+    turns = Snapshots(every_s=None, every_iterations=5)
+    turns.rest(0.0, 3)
+    assert not turns.due(1e9, 7)
+    assert turns.due(0.0, 8)
+    turns.begin(0)
+    assert not turns.due(0.0, 20)
+    turns.complete(0.0, 9)
+    assert not turns.due(0.0, 13)
+    turns.rest(0.0, 7)  # back to a set
+    assert turns.due(0.0, 12)
+
+
 def test_without_a_time_none_is_due() -> None:
     assert not Snapshots(every_s=None).due(1e9)
