@@ -1,0 +1,117 @@
+"""A batch method that cannot go on ends by itself, in one line that names the reason, and waits for nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator, wait_for
+
+pytestmark = pytest.mark.processes
+
+MODEL = """
+import os
+import signal
+
+import numpy as np
+
+
+class Model:
+    \"\"\"A mean of 20 numbers, which cannot bear a sample that begins with 7.\"\"\"
+
+    def parameters(self, rng):
+        return {{"w": np.zeros(20, np.float32)}}
+
+    def loss_and_gradient(self, views, batch, out):
+        if (batch.inputs[:, 0] == 7).any():
+            {trouble}
+        out["w"][:] = views["w"] - batch.inputs.mean(axis=0)
+        return float(((views["w"] - batch.inputs) ** 2).sum(axis=1).mean()) / 2
+"""
+
+
+def prepare(operator: Operator, trouble: str = "pass", join_s: float = 30.0) -> Path:
+    (operator.folder / "model.py").write_text(MODEL.format(trouble=trouble))
+    lines = [",".join(["7" if row == 33 else "1", *["0"] * 19, "0.5"]) for row in range(100)]
+    (operator.folder / "data.csv").write_text("\n".join(lines) + "\n")
+    kept = {"validation": 0, "test": 0}
+    job = {
+        "name": "troubled",
+        "model": {"python": "model.py:Model"},
+        "data": {"source": "csv", "file": "data.csv", "kind": "regression", "target": -1, "header": False, **kept},
+        "strategy": {"name": "sandblaster", "portion": 10, "bundle": 1, "iterations": 3},
+        "limits": {"epochs": 100},
+        "evaluate": {"every": None},
+        "deadlines": {"beat_s": 2, "join_s": join_s},
+        "shards": 1,
+        "replicas": 2,
+    }
+    path = operator.folder / "job.yaml"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def ended(operator: Operator) -> str:
+    reasons = [event["reason"] for event in operator.events("troubled") if event["event"] == "state"]
+    return str(reasons[-1])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        ('raise ValueError("a 7")', r"failed 3 times: ValueError: a 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", r"failed 3 times: the replicas that computed it died"),
+    ],
+)
+def test_samples_that_no_replica_can_compute(operator: Operator, trouble: str, reason: str) -> None:
+    train = operator.start("train", "train", str(prepare(operator, trouble=trouble)), "--quiet")
+    assert train.ends() == 1
+    assert reason in train.log.read_text().splitlines()[-1]
+    assert reason in ended(operator)
+
+
+@pytest.mark.long
+def test_no_replica_ever_joins(operator: Operator) -> None:
+    coordinator, address = operator.coordinator(prepare(operator, join_s=10.0))
+    shard, *_ = operator.members(address, 1, 0)
+    assert coordinator.ends() == 1
+    assert ended(operator) == "waited 10 s for a replica to join"
+    shard.ends()
+
+
+@pytest.mark.long
+def test_all_replicas_are_gone(operator: Operator) -> None:
+    job = prepare(operator, join_s=10.0)
+    coordinator, address = operator.coordinator(
+        job, "--set", "strategy.iterations=100000", "--set", "limits.epochs=1000000"
+    )
+    _, *workers = operator.members(address, 1, 2)
+    wait_for(
+        lambda: any(event["event"] == "iteration" for event in operator.events("troubled")) or None, "an iteration"
+    )
+    for worker in workers:
+        worker.kill()
+    assert coordinator.ends() == 1
+    assert ended(operator).startswith("no replica for 10 s")
+
+
+@pytest.mark.long
+def test_a_replica_whose_data_has_shrunk(operator: Operator) -> None:
+    coordinator, address = operator.coordinator(prepare(operator, join_s=10.0))
+    elsewhere = operator.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "model.py").write_text((operator.folder / "model.py").read_text())
+    (elsewhere / "data.csv").write_text(
+        "".join((operator.folder / "data.csv").read_text().splitlines(keepends=True)[:90])
+    )
+    shard, worker = (
+        operator.start("ps", "ps", "--coordinator", address),
+        operator.start("worker", "worker", "--coordinator", address, "--folder", str(elsewhere)),
+    )
+    assert worker.ends() == 1
+    assert "data holds 90 training samples, the job's 100" in worker.log.read_text().splitlines()[-1]
+    assert coordinator.ends() == 1
+    assert ended(operator) == "waited 10 s for a replica to join"
+    shard.ends()
