@@ -143,6 +143,12 @@ class Pass:
         return len(self._done)
 
     @property
+    def portions_done(self) -> int:
+        """Portions of the bundles that are done."""
+        left = [bundle.portions for bundle in self._again] + [o.bundle.portions for o in self._outstanding.values()]
+        return self.portions - sum(stop - start for start, stop in self._free) - sum(left)
+
+    @property
     def loss_sum(self) -> float:
         """Sum of the losses of all samples, added in the order of the bundles' numbers."""
         return math.fsum(self._done[number][0] for number in sorted(self._done))
@@ -293,6 +299,31 @@ class Pass:
         if not outstanding.holders:
             del self._outstanding[bundle.number]
             self._again.append(bundle)
+
+    # -- the picture -------------------------------------------------------------------------------------
+
+    @property
+    def began_s(self) -> float | None:
+        """When its first bundle was taken, as far as this coordinator has seen; None: it has seen none taken."""
+        return self.runs[0].start_s if self.runs else None
+
+    def picture(self, end_s: float) -> list[list[Any]]:
+        """For each run: replica, bundle, first portion, portions, whether a backup, start, stop, whether it won.
+
+        Times are seconds since the pass began; `end_s` ends what is still under way.
+        """
+        began_s = end_s if self.began_s is None else self.began_s
+        return [
+            [
+                run.replica,
+                *run.bundle,
+                run.backup,
+                round(run.start_s - began_s, 6),
+                round((end_s if run.stop_s is None else run.stop_s) - began_s, 6),
+                run.won,
+            ]
+            for run in self.runs
+        ]
 
     # -- another coordinator -----------------------------------------------------------------------------
 

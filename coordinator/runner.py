@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dbelief.clock import Clock
 from dbelief.console import announce
-from dbelief.errors import DbeliefError, Refused
+from dbelief.errors import DbeliefError, NotWritten, Refused
 from dbelief.metrics import Metrics
 from dbelief.report.curves import draw_curves
 from dbelief.report.events import EventLog, read_events
@@ -23,6 +23,7 @@ from dbelief.report.summary import write_summary
 from .actions import Note
 from .actor import Actor
 from .job import JobMachine
+from .lastpass import LastPass
 from .leadership import Leadership
 from .shards import Shards
 from .speed import Speed
@@ -69,6 +70,7 @@ class Runner:
         self._finished = threading.Event()
         self._shards = Shards(machine.job, lambda: leadership.epoch, machine.recovery.is_away)
         self._events = EventLog(folder / "events.jsonl", clock, earlier_s)
+        self._last_pass = LastPass(folder, clock)
         self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock)
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
@@ -146,6 +148,8 @@ class Runner:
                     machine.stop("stopped by a signal", now_s)
                 self._show(machine)
                 self._tell_wait(machine)
+            with suppress(NotWritten):  # it is only looked at; at the end it is said
+                self._last_pass.write()
             self._clock.wait(self._finished, TICK_S)
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
@@ -186,6 +190,10 @@ class Runner:
             self._noted_s = now_s
             self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
             return
+        if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
+            self._last_pass.take(note.fields)
+            self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
+            return
         self._events.write(note.event, **note.fields)
 
     def _finish(self) -> None:
@@ -194,6 +202,7 @@ class Runner:
             with self._lock:
                 values = summary_of(self._machine, self.elapsed_s())
             write_summary(self.folder / "summary.json", values)
+            self._last_pass.write(at_once=True)
             events = read_events(self.folder / "events.jsonl")
             draw_curves(events, self.folder / "curves.png", self._machine.job.name)
             with self._lock:

@@ -9,6 +9,7 @@ Source: DistBelief section 4.2, Algorithm 7.2 of its appendix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ class Sandblaster:
         Where L-BFGS stands.
     turn
         The pass under way, or the last one; None before the first.
+    stride
+        How far the last accepted step went, in directions; NaN before the first.
     """
 
     def __init__(self, settings: Settings, train: int) -> None:
@@ -47,6 +50,9 @@ class Sandblaster:
         )
         self.turn: Pass | None = None
         self._paces: dict[int, float] = {}  # of replicas, over all passes
+        self.stride = math.nan
+        self._before = 0, 0  # backups launched and won in the passes before this one
+        self._news: list[Action] = []
         self._asked = False  # a program is with the shards, or none may be asked for
         self._ticket = 0  # of the last program
 
@@ -54,6 +60,21 @@ class Sandblaster:
     def ended(self) -> str:
         """Why it has ended; "" while it goes on."""
         return self.method.ended
+
+    @property
+    def launched(self) -> int:
+        """Backups in all passes; what was made again counts twice."""
+        return self._before[0] + (self.turn.launched if self.turn is not None else 0)
+
+    @property
+    def won(self) -> int:
+        """How many of them were done first."""
+        return self._before[1] + (self.turn.won if self.turn is not None else 0)
+
+    @property
+    def gradient_norm(self) -> float:
+        """Length of the gradient at the parameters; NaN before the first."""
+        return math.nan if math.isnan(self.method.value) else self.method.method.gradient_norm
 
     # -- programs ----------------------------------------------------------------------------------------
 
@@ -63,14 +84,15 @@ class Sandblaster:
         return self._asked and self.method.step is Step.ACCEPT
 
     def advance(self, read: bool) -> list[Action]:
-        """The program that is due, once; the parameters are left alone while somebody reads them."""
+        """What is to be noted, and the program that is due, once; the parameters are left alone while they are read."""
+        wishes, self._news = self._news, []
         if self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
-            return []
+            return wishes
         if read and self.method.step is Step.ACCEPT:
-            return []
+            return wishes
         self._asked = True
         self._ticket += 1
-        return [RunProgram(self._ticket, tuple(self.method.program()))]
+        return [*wishes, RunProgram(self._ticket, tuple(self.method.program()))]
 
     def due(self, ticket: int) -> bool:
         """Whether this program is still waited for."""
@@ -85,10 +107,10 @@ class Sandblaster:
         before = method.iterations
         method.answered(scalars)
         if method.step in PASSES:
-            self.turn = self._pass()
+            self._begin_pass()
         if method.iterations == before:
             return []
-        step = method.search.t if method.search is not None else 0.0
+        self.stride = method.search.t if method.search is not None else 0.0
         return [
             Note(
                 "iteration",
@@ -96,7 +118,7 @@ class Sandblaster:
                     "iteration": method.iterations,
                     "loss": method.value,
                     "gradient_norm": method.method.gradient_norm,
-                    "step": step,
+                    "step": self.stride,
                     "evaluations": method.evaluations,
                     "skipped": method.method.skipped,
                 },
@@ -137,6 +159,7 @@ class Sandblaster:
         if not self.turn.told(incarnation, told, now_s):
             return False
         if self.turn.complete:
+            self._news.append(Note("pass", self._passed(self.turn, now_s)))
             self.method.passed(self.turn.loss_sum, self.turn.samples)
         return True
 
@@ -147,6 +170,20 @@ class Sandblaster:
         failed = self.turn.failed_at(incarnation, bundle, reason, now_s)
         self._give_up()
         return None if failed is None else self._compute(failed)
+
+    def _passed(self, turn: Pass, now_s: float) -> dict[str, Any]:
+        return {
+            "number": self.method.number,
+            "iteration": self.method.iterations + 1,  # that it is a part of
+            "bundles": turn.done,
+            "portions": turn.portions,
+            "samples": turn.samples,
+            "loss": turn.loss_sum / turn.samples,
+            "seconds": round(now_s - (now_s if turn.began_s is None else turn.began_s), 6),
+            "launched": turn.launched,
+            "won": turn.won,
+            "runs": turn.picture(now_s),
+        }
 
     def gone(self, incarnation: int, now_s: float) -> None:
         """A life is over: its bundles are for others."""
@@ -165,15 +202,24 @@ class Sandblaster:
 
     def state(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
-        return {"method": self.method.state(), "pass": self.turn.state() if self.turn is not None else None}
+        return {
+            "method": self.method.state(),
+            "pass": self.turn.state() if self.turn is not None else None,
+            "backups": [self.launched, self.won],
+            "stride": self.stride if math.isfinite(self.stride) else None,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there; the last program is asked for again."""
         self.method.restore(state["method"])
         self._asked = False
+        self._restore_stride(state)
+        launched, won = state["backups"]
         if state["pass"] is not None:
             self.turn = self._pass()
             self.turn.restore(state["pass"])
+            launched, won = launched - self.turn.launched, won - self.turn.won
+        self._before = launched, won
 
     def suspend(self) -> None:
         """A shard is away: no program is run, and what comes of the last one is of no use."""
@@ -184,8 +230,18 @@ class Sandblaster:
         """All shards hold a set again, whose state this is; how many iterations that takes back."""
         back = self.method.rewind(state["method"])
         self._asked = False
-        self.turn = self._pass() if self.method.step in PASSES else None
+        self._restore_stride(state)
+        launched, won = state["backups"]  # more than here where the set is another run's
+        self._before, self.turn = (max(launched, self.launched), max(won, self.won)), None
+        if self.method.step in PASSES:
+            self._begin_pass()
         return back
+
+    def _restore_stride(self, state: Mapping[str, Any]) -> None:
+        self.stride = math.nan if state["stride"] is None else float(state["stride"])
+
+    def _begin_pass(self) -> None:
+        self._before, self.turn = (self.launched, self.won), self._pass()
 
     def _pass(self) -> Pass:
         settings = self._settings

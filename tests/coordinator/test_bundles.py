@@ -226,3 +226,32 @@ def test_without_backups_the_idle_wait(portions: int) -> None:
     for life in range(portions):
         assert turn.take(life, life, range(portions), 0.0) is not None
     assert turn.take(9, 9, range(portions), 0.0) is None
+
+
+def test_the_picture_of_a_pass_begins_with_its_first_bundle_and_ends_with_it() -> None:
+    turn = Pass(3, 2)
+    first, second = turn.take(0, 10, [0], 5.0), turn.take(1, 11, [0], 5.5)
+    assert first is not None
+    assert second is not None
+    assert turn.portions_done == 0
+    assert turn.told(10, Computed(0, first.number, 0.0, first.portions), 6.0)
+    assert turn.portions_done == first.portions
+    left = turn.take(0, 10, [0], 6.0)
+    while left is not None and left.number != second.number:
+        assert turn.told(10, Computed(0, left.number, 0.0, left.portions), 7.0)
+        left = turn.take(0, 10, [0], 7.0)
+    assert turn.told(10, Computed(0, second.number, 0.0, second.portions), 8.0)
+    assert turn.complete
+    assert turn.portions_done == 3
+    rows = turn.picture(8.0)
+    assert rows[:2] == [[0, 1, 0, 1, False, 0.0, 1.0, True], [1, 2, 2, 1, False, 0.5, 3.0, False]]
+    assert rows[-1] == [0, 2, 2, 1, True, 2.0, 3.0, True], "the copy won"
+
+
+def test_a_pass_that_another_coordinator_began_has_no_beginning() -> None:
+    turn = Pass(1, 1)
+    turn.take(0, 10, [0], 5.0)
+    heir = Pass(1, 1)
+    heir.restore(json.loads(json.dumps(turn.state())))
+    assert heir.told(10, Computed(0, 1, 0.0, 1), 1.0), "who had it tells the heir"
+    assert (heir.began_s, heir.picture(1.0)) == (None, [])

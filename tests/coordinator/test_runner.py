@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,3 +185,15 @@ def test_events_of_progress_are_thinned_out_and_no_others(runner: Runner, tmp_pa
     carry_out(runner)
     events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
     assert (events.count("progress"), events.count("snapshot")) == (1, 50)
+
+
+def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, world: World, tmp_path: Path) -> None:
+    runs = [[0, 1, 0, 4, False, 0.0, 0.5, True]]
+    runner._actor._queue.put(Note("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    carry_out(runner)
+    carry_out(runner)
+    (event,) = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "pass"]
+    assert (event["number"], event["seconds"], "runs" in event) == (3, 0.5, False)
+    assert json.loads((tmp_path / "last_pass.json").read_text())["runs"] == runs

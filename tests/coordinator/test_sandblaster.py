@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,9 @@ import pytest
 from coordinator.actions import RunProgram
 from coordinator.bundles import Asks, Computed
 from coordinator.iterations import PASSES, Step
+from coordinator.sandblaster import Sandblaster
 from coordinator.states import Compute, Evaluate, Shape, State, Wait, Work
+from dbelief.job import Sandblaster as Settings
 from dbelief.pushes import Push, Pusher
 
 if TYPE_CHECKING:
@@ -123,6 +127,27 @@ def test_it_comes_to_the_optimum(undisturbed: Batch) -> None:
     assert all(later["loss"] < earlier["loss"] for earlier, later in itertools.pairwise(rows))
     assert world.machine.progress.samples == 100 * undisturbed.method.evaluations
     assert world.exported is not None
+
+
+def test_every_pass_is_told(undisturbed: Batch) -> None:
+    world = undisturbed.world
+    rows = world.events("pass")
+    assert [row["number"] for row in rows] == list(range(1, undisturbed.method.evaluations + 1))
+    assert [row["iteration"] for row in rows] == sorted(row["iteration"] for row in rows)
+    assert {row["iteration"] for row in rows} == set(range(1, 9))
+    assert {(row["portions"], row["samples"]) for row in rows} == {(15, 100)}
+    for row in rows:
+        starts, stops = [run[5] for run in row["runs"]], [run[6] for run in row["runs"]]
+        assert (min(starts), max(stops)) == (0.0, row["seconds"])
+        assert sum(run[7] for run in row["runs"]) == row["bundles"]
+        assert sum(run[4] for run in row["runs"]) == row["launched"]
+        assert sum(run[4] and run[7] for run in row["runs"]) == row["won"]
+    batch, last = world.machine.training.batch, world.events("iteration")[-1]
+    assert batch is not None
+    assert batch.launched == sum(row["launched"] for row in rows) > 0
+    assert batch.won == sum(row["won"] for row in rows)
+    assert world.machine.progress.pushes == sum(row["bundles"] for row in rows)
+    assert (batch.stride, batch.gradient_norm) == (last["step"], last["gradient_norm"])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -342,3 +367,23 @@ def test_samples_that_nobody_can_compute_end_it_by_name(a_world: MakeWorld) -> N
     assert machine.reason == f"samples 0 to {work.stop - 1} failed 3 times: ValueError: bad pixel"
     world.settle()
     assert [row["replica"] for row in world.events("bundle_failed")] == [r.number for r in world.replicas]
+
+
+def test_backups_are_counted_over_all_passes_whatever_happens() -> None:
+    batch = Sandblaster(Settings(name="sandblaster", portion=1, bundle=1), 2)
+    kept = [batch.state()]
+    for turn in range(1, 4):
+        (program,) = [action for action in batch.advance(read=False) if isinstance(action, RunProgram)]
+        batch.ran(program.ticket, [])
+        for life in (1, 2, 3):
+            assert batch.work(life, life, range(3), float(turn)) is not None
+        kept.append(batch.state())
+        assert (batch.launched, batch.won) == (turn, 0)
+        batch.rewind(kept[0])
+        assert (batch.launched, batch.won) == (turn, 0), "what is made again is computed again"
+    for before, again in ((kept[3], Sandblaster.restore), (kept[3], Sandblaster.rewind)):
+        heir = Sandblaster(Settings(name="sandblaster", portion=1, bundle=1), 2)
+        again(heir, json.loads(json.dumps(before)))
+        assert (heir.launched, heir.won) == (3, 0)
+    assert math.isnan(heir.stride)
+    assert math.isnan(heir.gradient_norm)

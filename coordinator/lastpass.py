@@ -1,0 +1,59 @@
+"""`last_pass.json`: the last complete pass of a batch method, with who computed what and when, for its picture.
+
+Passes may take milliseconds, so most of them are never written: once a second is often enough to look at, and the last
+one is there when the job has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dbelief.clock import Clock
+from dbelief.files import whole_file
+from dbelief.report.plain import plain
+
+LAST_PASS = "last_pass.json"
+_EVERY_S = 1.0
+
+
+class LastPass:
+    """Keeps the last pass, and its file up to date; safe to use from several threads.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    clock
+        What the time between two files runs by.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._path = folder / LAST_PASS
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unwritten: Mapping[str, Any] | None = None
+        self._written_s = clock.now() - _EVERY_S
+
+    def take(self, fields: Mapping[str, Any]) -> None:
+        """A pass is complete; fields of its note."""
+        self._unwritten = fields
+
+    def write(self, at_once: bool = False) -> None:
+        """Write what has not been written yet; not `at_once`: unless it was written just now.
+
+        Raises
+        ------
+        NotWritten
+            Where the disk is full, say.
+        """
+        with self._lock:
+            now_s = self._clock.now()
+            if self._unwritten is None or not (at_once or now_s - self._written_s >= _EVERY_S):
+                return
+            fields, self._unwritten, self._written_s = self._unwritten, None, now_s
+            with whole_file(self._path) as file:
+                file.write(json.dumps(plain(fields), allow_nan=False).encode())
