@@ -14,9 +14,9 @@ from typing import Any
 
 from dbelief.clock import Clock
 from dbelief.files import whole_file
+from dbelief.report.gantt import LAST_PASS
 from dbelief.report.plain import plain
 
-LAST_PASS = "last_pass.json"
 _EVERY_S = 1.0
 
 

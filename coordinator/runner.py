@@ -16,8 +16,8 @@ from dbelief.clock import Clock
 from dbelief.console import announce
 from dbelief.errors import DbeliefError, NotWritten, Refused
 from dbelief.metrics import Metrics
-from dbelief.report.curves import draw_curves
-from dbelief.report.events import EventLog, read_events
+from dbelief.report.events import EventLog
+from dbelief.report.pictures import draw_pictures
 from dbelief.report.summary import write_summary
 
 from .actions import Note
@@ -25,6 +25,7 @@ from .actor import Actor
 from .job import JobMachine
 from .lastpass import LastPass
 from .leadership import Leadership
+from .sandblaster import Sandblaster
 from .shards import Shards
 from .speed import Speed
 from .states import State
@@ -173,14 +174,26 @@ class Runner:
         metrics.leases_outstanding.set(len(machine.leases.outstanding))
         metrics.epoch.set(machine.epoch)
         metrics.loss.set(progress.loss)
-        metrics.samples_total.inc(max(0, progress.samples - (metrics.value("samples_total") or 0)))
-        metrics.members_lost_total.inc(machine.members_lost - (metrics.value("members_lost_total") or 0))
-        metrics.pushes_twice_total.inc(max(0, machine.pushes_twice - (metrics.value("pushes_twice_total") or 0)))
-        metrics.pushes_lost_total.inc(max(0, progress.lost - (metrics.value("pushes_lost_total") or 0)))
+        metrics.raise_to("samples_total", progress.samples)
+        metrics.raise_to("members_lost_total", machine.members_lost)
+        metrics.raise_to("pushes_twice_total", machine.pushes_twice)
+        metrics.raise_to("pushes_lost_total", progress.lost)
         if progress.last is not None:
             metrics.validation_loss.set(progress.last.loss)
             if progress.last.accuracy is not None:
                 metrics.validation_accuracy.set(progress.last.accuracy)
+        if machine.training.batch is not None:
+            self._show_batch(machine.training.batch, progress.pushes)
+
+    def _show_batch(self, batch: Sandblaster, bundles: int) -> None:
+        metrics = self._metrics
+        metrics.gradient_norm.set(batch.gradient_norm)
+        metrics.step_length.set(batch.stride)
+        metrics.raise_to("iterations_total", batch.method.iterations)
+        metrics.raise_to("evaluations_total", batch.method.evaluations)
+        metrics.raise_to("bundles_total", bundles)
+        metrics.raise_to("backups_launched_total", batch.launched)
+        metrics.raise_to("backups_won_total", batch.won)
 
     def _note(self, note: Note) -> None:
         if note.event == "progress":  # one line per report would be thousands
@@ -203,8 +216,7 @@ class Runner:
                 values = summary_of(self._machine, self.elapsed_s())
             write_summary(self.folder / "summary.json", values)
             self._last_pass.write(at_once=True)
-            events = read_events(self.folder / "events.jsonl")
-            draw_curves(events, self.folder / "curves.png", self._machine.job.name)
+            draw_pictures(self.folder, self.folder, self._machine.job.name)
             with self._lock:
                 self._machine.finished = self._machine.commit_due = True
             with self.step():

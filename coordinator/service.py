@@ -15,6 +15,7 @@ from dbelief.work import Lease
 
 from .bundles import Asks, Computed
 from .runner import Runner
+from .sandblaster import Sandblaster
 from .states import Compute, Evaluate, State, Told, Wait, Work
 
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
@@ -151,6 +152,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                     staleness_mean=p.staleness_of(member.number) if member.kind != "shard" else math.nan,
                     silent_s=max(0.0, now_s - member.last_beat_s),
                 )
+            if machine.training.batch is not None:
+                reply.batch.CopyFrom(_batch(machine.training.batch, p.pushes))
             if request.job:
                 reply.job_yaml = machine.job.to_yaml()
                 reply.job_folder = str(machine.job.folder)
@@ -173,6 +176,24 @@ def _kind(role: wire.Role.ValueType) -> str:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
+    method, turn = batch.method, batch.turn
+    return wire.BatchStatus(
+        iteration=method.iterations,
+        iterations=method.rules.iterations or 0,
+        loss=method.value,
+        gradient_norm=batch.gradient_norm,
+        step=batch.stride,
+        evaluations=method.evaluations,
+        turn=method.number,
+        portions_done=turn.portions_done if turn is not None else 0,
+        portions=turn.portions if turn is not None else 0,
+        bundles=bundles,
+        backups=batch.launched,
+        backups_won=batch.won,
+    )
 
 
 def _work(work: Work) -> wire.LeaseReply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .job import JobMachine
+from .sandblaster import Sandblaster
 
 
 def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
@@ -35,4 +36,17 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "died": machine.died,
         "pushes_lost": progress.lost,
         "parameters": machine.layout.size if machine.layout else 0,
+        **(_of_batch(machine.training.batch) if machine.training.batch is not None else {}),
+    }
+
+
+def _of_batch(batch: Sandblaster) -> dict[str, Any]:
+    """What only a batch method has; loss and gradient are those at the parameters, on the last batch."""
+    return {
+        "iterations": batch.method.iterations,
+        "evaluations": batch.method.evaluations,
+        "loss": batch.method.value,
+        "gradient_norm": batch.gradient_norm,
+        "backups_launched": batch.launched,
+        "backups_won": batch.won,
     }

@@ -130,6 +130,17 @@ def status_command(where: str, as_json: bool, watch: bool) -> None:
     raise SystemExit(code)
 
 
+@main.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Of the pictures; default: RUN.")
+def report_command(run: Path, output: Path | None) -> None:
+    """Tell how the run of a folder went, or goes so far, and draw its pictures."""
+    from dbelief.run import report_run
+
+    with exits_cleanly():
+        report_run(run, output or run)
+
+
 @main.command("health")
 @click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
 @click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")

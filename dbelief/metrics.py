@@ -83,6 +83,13 @@ TABLE: Mapping[str, tuple[Row, ...]] = {
         Row("validation_loss", "gauge", "nats for cross-entropy", "mean loss at the last evaluation"),
         Row("validation_accuracy", "gauge", "fraction", "share of right answers at the last evaluation"),
         Row("state", "gauge", "0 or 1", "1 for the state the job is in", {"state": ()}),
+        Row("iterations_total", "counter", "iterations", "iterations of a batch method"),
+        Row("evaluations_total", "counter", "passes", "passes of a batch method over its batch"),
+        Row("gradient_norm", "gauge", "loss units per parameter unit", "length of a batch method's gradient"),
+        Row("step_length", "gauge", "directions", "a batch method's last step, in lengths of its direction"),
+        Row("bundles_total", "counter", "bundles", "bundles of portions that replicas computed, copies left out"),
+        Row("backups_launched_total", "counter", "bundles", "copies of bundles that were given to the idle"),
+        Row("backups_won_total", "counter", "bundles", "copies of bundles that were done first"),
     ),
 }
 
@@ -123,6 +130,13 @@ class Metrics:
     validation_loss: Gauge
     validation_accuracy: Gauge
     state: Gauge
+    iterations_total: Counter
+    evaluations_total: Counter
+    gradient_norm: Gauge
+    step_length: Gauge
+    bundles_total: Counter
+    backups_launched_total: Counter
+    backups_won_total: Counter
 
     def __init__(self, role: str) -> None:
         if role not in TABLE:
@@ -144,6 +158,10 @@ class Metrics:
             self.state.labels(self._state).set(0)
         self.state.labels(state).set(1)
         self._state = state
+
+    def raise_to(self, name: str, total: float) -> None:
+        """Bring a counter without labels up to a total that is kept elsewhere; one that has fallen leaves it."""
+        getattr(self, name).inc(max(0, total - (self.value(name) or 0)))
 
     def serve(self, host: str, port: int) -> int:
         """Offer the numbers over HTTP at /metrics until `close`.

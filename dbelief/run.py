@@ -21,6 +21,7 @@ from dbelief.evaluation import evaluate
 from dbelief.job import Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
+from dbelief.report.account import account
 from dbelief.report.folder import check_start
 from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
@@ -65,6 +66,22 @@ def tell_status(where: str, as_json: bool, watched: bool) -> int:
         Console().print(overview(found))
     state = found["state"] if isinstance(found, dict) else found.model_dump().get("state")
     return 1 if watched and state == "failed" else 0
+
+
+def report_run(run: Path, output: Path) -> None:
+    """Print how a run went, or goes so far, and draw its pictures into a folder.
+
+    Raises
+    ------
+    Mistake
+        `run` is no run folder, or nothing has happened there.
+    """
+    from dbelief.report.pictures import draw_pictures
+
+    job, facts = account(run)
+    Console().print(facts)
+    for picture in draw_pictures(run, output, job):
+        print(picture)
 
 
 def verdict(summary: Summary, folder: Path) -> str:

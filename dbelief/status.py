@@ -48,6 +48,7 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
         "elapsed_s": status.elapsed_s,
         "shards": status.shards,
         "run_folder": status.run_folder,
+        "batch": _batch(status.batch) if status.HasField("batch") else None,
         "members": [
             {
                 "id": member.id,
@@ -60,6 +61,23 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
             }
             for member in status.members
         ],
+    }
+
+
+def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
+    return {
+        "iteration": batch.iteration,
+        "iterations": batch.iterations or None,
+        "loss": _known(batch.loss),
+        "gradient_norm": _known(batch.gradient_norm),
+        "step": _known(batch.step),
+        "evaluations": batch.evaluations,
+        "pass": batch.turn,
+        "portions_done": batch.portions_done,
+        "portions": batch.portions,
+        "bundles": batch.bundles,
+        "backups_launched": batch.backups,
+        "backups_won": batch.backups_won,
     }
 
 

@@ -9,6 +9,14 @@ Every line has `time` (UTC, ISO 8601), `elapsed_s` (seconds since this log was o
     snapshot     set
     warm_start   samples
 
+and of a batch method, once for each iteration, and for each complete pass over its batch:
+
+    iteration    iteration (from 1), loss and gradient_norm at the new parameters, step (in lengths of its direction),
+                 evaluations (passes so far), skipped (pairs that did not count)
+    pass         number, iteration (that it is a part of), bundles, portions, samples, loss (mean, without l2), seconds
+                 (from the first bundle taken to the last one told), launched and won (backups)
+    rolled_back  set, iterations (that are taken back)
+
 A line reaches the file in one write, so a reader may follow the file while it grows. A process that is killed
 in that write leaves a torn last line: readers leave it out, and a log that is opened again cuts it off.
 """

@@ -52,7 +52,9 @@ class LiveView:
             job, state, reason, waiting_for, samples, total_samples (None where only time ends the job), epoch, loss,
             validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
             members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
-            last_seen_s of a member (seconds since it was heard of). What is missing or None is left out.
+            last_seen_s of a member (seconds since it was heard of), and of a batch method `batch`: {iteration,
+            iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}. What
+            is missing or None is left out.
         """
         if self._live is not None:
             self._live.update(picture(status, self._console.height), refresh=True)
@@ -85,12 +87,13 @@ class LiveView:
 
 def line(status: Status) -> str:
     """The status in one plain line."""
-    share = progress(status)
+    share, batch = progress(status), status.get("batch")
     total = status.get("total_samples")
     samples = f"{status.get('samples') or 0:,}" + (f" of {total:,}" if total else "") + " samples"
     parts = [
         _headline(status),
-        samples + ("" if share is None else f" ({100 * share:.0f} %)"),
+        (iterations(batch) if batch else samples) + ("" if share is None else f" ({100 * share:.0f} %)"),
+        *([under_way(batch)] if batch and batch.get("pass") else []),
         *(f"{name} {value}" for name, value in _numbers(status) if value != _NONE),
         *_members_lines(status),
     ]
@@ -98,8 +101,13 @@ def line(status: Status) -> str:
 
 
 def progress(status: Status) -> float | None:
-    """How much of the job is done, 0 to 1: of its samples, else of its time; None where neither is known."""
-    for done, whole in (("samples", "total_samples"), ("elapsed_s", "wall_limit_s")):
+    """How much of the job is done, 0 to 1: of its samples, else of its time; None where neither is known.
+
+    A batch method's end is that of its iterations: a limit of samples only keeps it from going on for ever.
+    """
+    if status.get("batch"):
+        status = {**status, **status["batch"], "total_samples": None}
+    for done, whole in (("iteration", "iterations"), ("samples", "total_samples"), ("elapsed_s", "wall_limit_s")):
         if status.get(whole):
             return float(min(1.0, max(0.0, (status.get(done) or 0) / status[whole])))
     return None
@@ -107,10 +115,13 @@ def progress(status: Status) -> float | None:
 
 def picture(status: Status, height: int = 40) -> RenderableType:
     """The status as it is drawn on a terminal of `height` lines."""
-    workers = _workers(status)
+    workers, batch = _workers(status), status.get("batch")
     parts: list[RenderableType] = [_head(status), _bar(status), Text(), _number_table(status)]
+    if batch and batch.get("pass"):
+        parts.append(Text(under_way(batch), "dim"))
+        height -= 1
     if workers:
-        parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES))]
+        parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES), not batch)]
     return Group(*parts)
 
 
@@ -138,7 +149,9 @@ def _head(status: Status) -> RenderableType:
 
 def _bar(status: Status) -> RenderableType:
     share, total, limit = progress(status), status.get("total_samples"), status.get("wall_limit_s")
-    if total:
+    if batch := status.get("batch"):
+        label = iterations(batch)
+    elif total:
         label = f"{_count(status.get('samples') or 0)} of {_count(total)} samples"
     elif limit:
         label = f"{duration(status.get('elapsed_s') or 0)} of {duration(limit)}"
@@ -156,22 +169,51 @@ def _bar(status: Status) -> RenderableType:
 
 
 def _numbers(status: Status) -> list[tuple[str, str]]:
-    accuracy = status.get("validation_accuracy")
+    accuracy, batch = status.get("validation_accuracy"), status.get("batch")
+    validation = ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %")
+    speed = ("samples/s", number(status.get("samples_per_s"), ",.0f"))
+    elapsed = ("elapsed", duration(status.get("elapsed_s") or 0))
+    if batch:
+        return [
+            ("loss", number(batch.get("loss"), ".4f")),
+            ("gradient norm", number(batch.get("gradient_norm"), ".3g")),
+            ("step", number(batch.get("step"), ".3g")),
+            validation,
+            speed,
+            ("backups", backups(batch.get("backups_launched") or 0, batch.get("backups_won") or 0)),
+            elapsed,
+        ]
     return [
         ("loss", number(status.get("loss"), ".4f")),
-        ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %"),
-        ("samples/s", number(status.get("samples_per_s"), ",.0f")),
+        validation,
+        speed,
         ("staleness", number(status.get("staleness_mean"), ".2f")),
         ("epoch", number(status.get("epoch"), ".2f")),
-        ("elapsed", duration(status.get("elapsed_s") or 0)),
+        elapsed,
     ]
+
+
+def iterations(batch: Status) -> str:
+    """How far a batch method is: 12 of 200 iterations."""
+    whole = batch.get("iterations")
+    return f"{_count(batch.get('iteration') or 0)}" + (f" of {_count(whole)}" if whole else "") + " iterations"
+
+
+def under_way(batch: Status) -> str:
+    """How far the pass at hand is: pass 23: 14 of 60 portions."""
+    return f"pass {batch['pass']}: {batch.get('portions_done') or 0} of {batch.get('portions') or 0} portions"
+
+
+def backups(launched: int, won: int) -> str:
+    """Copies of bundles, and how many of them were done first: 3 (2 won)."""
+    return f"{_count(launched)} ({_count(won)} won)"
 
 
 def _number_table(status: Status) -> RenderableType:
     table = Table.grid(expand=True)
     numbers = _numbers(status)
-    for _ in numbers:
-        table.add_column(ratio=1, no_wrap=True)
+    for name, value in numbers:
+        table.add_column(ratio=2 + max(len(name), len(value), 6), no_wrap=True)
     table.add_row(*(Text(name, "dim") for name, _ in numbers))
     table.add_row(*(Text(value, "bold") for _, value in numbers))
     return table
@@ -187,12 +229,12 @@ def _workers(status: Status) -> list[Status]:
     return [member for member in status.get("members") or () if member.get("role") != "ps"]
 
 
-def _member_table(workers: Sequence[Status], rows: int) -> RenderableType:
+def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> RenderableType:
     """A row for each replica; if there are more than `rows`, the others are only counted."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("replica", ratio=2, no_wrap=True)
     table.add_column("state", ratio=2, no_wrap=True)
-    for title in ("samples", "staleness", "last seen"):
+    for title in ("samples", *["staleness"] * stale, "last seen"):
         table.add_column(title, ratio=1, justify="right", no_wrap=True)
     shown = workers if len(workers) <= rows else workers[: rows - 1]
     for member in shown:
@@ -201,7 +243,7 @@ def _member_table(workers: Sequence[Status], rows: int) -> RenderableType:
             Text(str(member.get("id", ""))),
             Text(str(member.get("state", ""))),
             number(member.get("samples"), ",d"),
-            number(member.get("staleness"), ".2f"),
+            *[number(member.get("staleness"), ".2f")] * stale,
             _NONE if seen is None else f"{seen:.1f} s",
         )
     if len(shown) < len(workers):

@@ -857,6 +857,7 @@ class StatusReply(_message.Message):
     TEST_ACCURACY_FIELD_NUMBER: _builtins.int
     TEST_LOSS_FIELD_NUMBER: _builtins.int
     WAITING_FOR_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -899,6 +900,10 @@ class StatusReply(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """the latest life of everyone, shards first"""
 
+    @_builtins.property
+    def batch(self) -> Global___BatchStatus:
+        """of a batch method; unset: the job has another strategy"""
+
     def __init__(
         self,
         *,
@@ -922,14 +927,81 @@ class StatusReply(_message.Message):
         test_accuracy: _builtins.float = ...,
         test_loss: _builtins.float = ...,
         waiting_for: _builtins.str = ...,
+        batch: Global___BatchStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elapsed_s", b"elapsed_s", "epoch", b"epoch", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class BatchStatus(_message.Message):
+    """How a batch method goes. A gradient or a loss is of the mean over a batch, with the regularisation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ITERATION_FIELD_NUMBER: _builtins.int
+    ITERATIONS_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    GRADIENT_NORM_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    PORTIONS_DONE_FIELD_NUMBER: _builtins.int
+    PORTIONS_FIELD_NUMBER: _builtins.int
+    BUNDLES_FIELD_NUMBER: _builtins.int
+    BACKUPS_FIELD_NUMBER: _builtins.int
+    BACKUPS_WON_FIELD_NUMBER: _builtins.int
+    iteration: _builtins.int
+    """iterations done"""
+    iterations: _builtins.int
+    """at which the job ends; 0: no such limit"""
+    loss: _builtins.float
+    """at the parameters; NaN before the first"""
+    gradient_norm: _builtins.float
+    """at the parameters; NaN before the first"""
+    step: _builtins.float
+    """of the last iteration, in lengths of its direction; NaN before the first"""
+    evaluations: _builtins.int
+    """passes done"""
+    turn: _builtins.int
+    """number of the pass under way, or of the last one; 0: none yet"""
+    portions_done: _builtins.int
+    """of that pass"""
+    portions: _builtins.int
+    """of that pass"""
+    bundles: _builtins.int
+    """done in all passes"""
+    backups: _builtins.int
+    """copies of bundles that were given to the idle, in all passes"""
+    backups_won: _builtins.int
+    """how many of them were done first"""
+    def __init__(
+        self,
+        *,
+        iteration: _builtins.int = ...,
+        iterations: _builtins.int = ...,
+        loss: _builtins.float = ...,
+        gradient_norm: _builtins.float = ...,
+        step: _builtins.float = ...,
+        evaluations: _builtins.int = ...,
+        turn: _builtins.int = ...,
+        portions_done: _builtins.int = ...,
+        portions: _builtins.int = ...,
+        bundles: _builtins.int = ...,
+        backups: _builtins.int = ...,
+        backups_won: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backups", b"backups", "backups_won", b"backups_won", "bundles", b"bundles", "evaluations", b"evaluations", "gradient_norm", b"gradient_norm", "iteration", b"iteration", "iterations", b"iterations", "loss", b"loss", "portions", b"portions", "portions_done", b"portions_done", "step", b"step", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchStatus: _TypeAlias = BatchStatus  # noqa: Y015
 
 @_typing.final
 class MemberStatus(_message.Message):

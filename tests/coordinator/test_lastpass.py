@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.lastpass import LAST_PASS, LastPass
+from coordinator.lastpass import LastPass
 from dbelief.clock import ManualClock
 from dbelief.errors import NotWritten
+from dbelief.report.gantt import LAST_PASS
 
 
 def written(folder: Path) -> Any:

@@ -35,7 +35,7 @@ def world(a_world: Callable[..., World]) -> World:
 
 @pytest.fixture
 def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    monkeypatch.setattr(module, "draw_curves", lambda *_: None)
+    monkeypatch.setattr(module, "draw_pictures", lambda *_: None)
     clock = ManualClock()
     metrics = Metrics("coordinator")
     leadership = Leadership.take(MemoryRegistry(clock), "test", "me", clock, threading.Event())
@@ -169,7 +169,7 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "draw_curves", fails)
+    monkeypatch.setattr(module, "draw_pictures", fails)
     with runner.step() as (machine, _):
         machine.fail("out of memory")
     carry_out(runner)

@@ -1,0 +1,53 @@
+"""The pictures of a run, drawn from what its folder holds; also while it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dbelief.errors import DataError, NotWritten
+
+from .curves import draw_curves
+from .events import read_events
+from .gantt import LAST_PASS, draw_pass
+
+
+def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
+    """Draw curves.png and, of a batch method with a complete pass, last_pass.png; where they are.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    output
+        The folder of the pictures, made where it is missing.
+    title
+        Stands above each.
+
+    Raises
+    ------
+    DataError
+        Where the run's files cannot be read.
+    NotWritten
+        Where the pictures cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        drawn = [output / "curves.png"]
+        draw_curves(read_events(run / "events.jsonl"), drawn[0], title)
+        if (run / LAST_PASS).exists():
+            drawn.append(output / "last_pass.png")
+            draw_pass(_last_pass(run / LAST_PASS), drawn[1], title)
+    except OSError as error:
+        raise NotWritten(f"{error.filename or output}: the pictures cannot be written: {error.strerror}") from error
+    return drawn
+
+
+def _last_pass(path: Path) -> dict[str, object]:
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}") from error
+    if not isinstance(fields, dict) or "runs" not in fields:
+        raise DataError(f"{path}: is no pass")
+    return fields

@@ -1,0 +1,108 @@
+"""How the pictures of a run look, and what more than one of them draws."""
+
+import math
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+# Colour-blind safe (Okabe and Ito), and apart in grey too.
+BLUE, ORANGE, DARK, GREEN = "#0072B2", "#D55E00", "#3C3C3C", "#009E73"
+QUIET = "#8C8C8C"
+LOSS_SPAN = 30.0  # a loss that falls further than by this factor is drawn on a logarithmic axis
+_FEW_DECADES = 300.0  # over less than this factor an axis has numbers between the decades too
+
+
+class Series:
+    """Points of one curve, in the order of their places: samples, or iterations."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.values: list[float] = []
+
+    def add(self, at: Any, value: Any) -> None:
+        """Add a point; points that a run went back behind, since it was resumed, are dropped.
+
+        A value that is missing or not finite leaves a gap that the line bridges.
+        """
+        if at is None or value is None or not math.isfinite(value):
+            return
+        while self.at and self.at[-1] >= at:
+            self.at.pop()
+            self.values.pop()
+        self.at.append(float(at))
+        self.values.append(float(value))
+
+    def __bool__(self) -> bool:
+        return bool(self.at)
+
+
+def new_figure(title: str, height: float) -> Figure:
+    """A white sheet of this height (inches), with a title; a `Figure` of no window, so that any thread may draw."""
+    figure = Figure(figsize=(8.0, height), dpi=120, layout="constrained", facecolor="white")
+    figure.suptitle(title, x=0.015, ha="left", fontsize=13, fontweight="bold")
+    return figure
+
+
+def draw_accuracy(axes: Axes, validation: Series, test: float | None) -> None:
+    """Shares of right answers in percent: on validation data as training goes, and on the test set at its end."""
+    axes.set_ylabel("accuracy (%)")
+    if validation:
+        percent = [100.0 * value for value in validation.values]
+        label = f"validation, best: {max(percent):.2f} %"
+        draw_points(axes, validation.at, percent, label, line=True)
+    if test is not None:
+        percent_test = 100.0 * test
+        axes.axhline(
+            percent_test, color=DARK, linestyle=(0, (5, 3)), linewidth=1.2, label=f"test: {percent_test:.2f} %"
+        )
+    finish(axes, "no accuracy was measured", "lower right")
+
+
+def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *, line: bool = False) -> None:
+    """Markers, while there are few enough to tell apart; a line between them if asked for, or instead."""
+    size = 5.0 if len(at) <= 60 else 0.0
+    axes.plot(
+        at,
+        values,
+        color=ORANGE,
+        marker="o",
+        markersize=size,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        linewidth=1.4 if line or not size else 0.0,
+        label=label,
+        zorder=3,
+    )
+
+
+def set_scale(axes: Axes, values: list[float], span: float) -> None:
+    """From 0; by decades where the values are positive, and their largest and smallest further apart than `span`."""
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    if low > 0 and high > span * low:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _FEW_DECADES * low else (1,)))
+        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif low >= 0:
+        axes.set_ylim(bottom=0)
+
+
+def finish(axes: Axes, missing: str, corner: Literal["upper right", "lower right"]) -> None:
+    """A legend for what was drawn, or a word on what is missing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(handles, labels, loc=corner, frameon=False, fontsize=9)
+        return
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, missing, transform=axes.transAxes, ha="center", va="center", color=QUIET)
+
+
+def calm(axes: Axes) -> None:
+    """No more lines than the eye needs."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(QUIET)
+    axes.tick_params(color=QUIET, labelsize=9)
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.set_axisbelow(True)
