@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from dbelief.errors import Mistake
 
 from .events import read_events
-from .live import backups, duration, number
+from .live import backups, duration, number, plural
 from .summary import Summary, read_summary
 from .table import facts_of, quality
 
@@ -95,7 +95,7 @@ def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
     if summary is not None and summary.pushes_lost + summary.pushes_trained_twice:
         rows.append(("pushes", f"{summary.pushes_lost:,} lost, {summary.pushes_trained_twice:,} trained twice"))
     if told.rolled_back:
-        rows.append(("rolled back", f"{told.rolled_back:,} iterations, done again"))
+        rows.append(("rolled back", f"{plural(told.rolled_back, 'iteration')}, done again"))
     return rows
 
 
@@ -129,7 +129,7 @@ def _of_batch(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
         known |= summary.model_extra or {}
     seconds = f", median {_time(median(told.seconds))}, longest {_time(max(told.seconds))}" if told.seconds else ""
     return [
-        ("iterations", f"{known['iterations']:,}, in {known['evaluations']:,} evaluations"),
+        ("iterations", f"{known['iterations']:,}, in {plural(known['evaluations'], 'evaluation')}"),
         ("loss", number(known.get("loss"), ".6g")),
         ("gradient norm", number(known.get("gradient_norm"), ".3g")),
         ("passes", f"{len(told.seconds):,}{seconds}"),

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from .style import BLUE, ORANGE, QUIET, calm, new_figure
+from .live import plural
+from .style import BLUE, DARK, ORANGE, calm, new_figure
 
 LAST_PASS = "last_pass.json"
 """File of a run folder with the numbers of its last complete pass, and its runs."""
@@ -55,7 +56,7 @@ def draw_pass(fields: Mapping[str, Any], path: Path, title: str) -> None:
     replicas = sorted({run.replica for run in runs})
     figure = new_figure(title, 2.1 + 0.42 * min(max(1, len(replicas)), _MOST_ROWS))
     axes = figure.subplots()
-    axes.set_title(_told(fields), loc="left", fontsize=9.5, color=QUIET)
+    axes.set_title(_told(fields), loc="left", fontsize=9.5, color=DARK)
     end_s = max((run.stop_s for run in runs), default=0.0)
     unit, scale = ("s", 1.0) if end_s >= 10 else ("ms", 1000.0)
     for run in runs:
@@ -82,14 +83,10 @@ def _told(fields: Mapping[str, Any]) -> str:
     seconds = fields["seconds"]
     time = f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
     launched, won = fields["launched"], fields["won"]
-    counts = f"{fields['samples']:,} samples in {_counted(fields['portions'], 'portion')}"
-    backups = _counted(launched, "backup") + (f" ({won:,} won)" if launched else "")
+    counts = f"{fields['samples']:,} samples in {plural(fields['portions'], 'portion')}"
+    backups = plural(launched, "backup") + (f" ({won:,} won)" if launched else "")
     which = f"pass {fields['number']}, of iteration {fields['iteration']}"
-    return f"{which}: {time}\n{counts}, {_counted(fields['bundles'], 'bundle')}, {backups}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + "s" * (count != 1)
+    return f"{which}: {time}\n{counts}, {plural(fields['bundles'], 'bundle')}, {backups}"
 
 
 def _look(backup: bool, won: bool) -> dict[str, Any]:

@@ -221,7 +221,7 @@ def _number_table(status: Status) -> RenderableType:
 
 def _members_lines(status: Status) -> list[str]:
     shards = status.get("shards") or 0
-    return [_plural(shards, "shard"), _plural(len(_workers(status)), "replica")]
+    return [plural(shards, "shard"), plural(len(_workers(status)), "replica")]
 
 
 def _workers(status: Status) -> list[Status]:
@@ -251,8 +251,9 @@ def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> Renderab
     return table
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str) -> str:
+    """So many of something: 1 shard, 2,000 shards."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def number(value: float | None, form: str) -> str:

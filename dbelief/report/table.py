@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .live import Status, backups, duration, iterations, number, progress, under_way, why
+from .live import Status, backups, duration, iterations, number, plural, progress, under_way, why
 from .summary import Summary
 
 _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
@@ -70,7 +70,7 @@ def batch_of(summary: Summary) -> dict[str, Any]:
 def _end_of_batch(batch: Mapping[str, Any]) -> list[tuple[str, str]]:
     loss, norm = number(batch["loss"], ".6g"), number(batch["gradient_norm"], ".3g")
     return [
-        ("iterations", f"{batch['iterations']:,}, in {batch['evaluations']:,} evaluations"),
+        ("iterations", f"{batch['iterations']:,}, in {plural(batch['evaluations'], 'evaluation')}"),
         ("loss", f"{loss}, gradient norm {norm}"),
         ("backups", backups(batch["backups_launched"], batch["backups_won"])),
     ]

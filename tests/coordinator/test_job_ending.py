@@ -342,6 +342,7 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
     world.score = lambda lease: (0.25, 0.875) if lease.set == "test" else (0.5, 0.75)
     world.run()
     summary = summary_of(world.machine, wall_s=12.5)
+    assert "iterations" not in summary, "that is a batch method's"
     per_replica = summary.pop("samples_per_replica")
     assert sum(per_replica.values()) == 200
     assert summary == {

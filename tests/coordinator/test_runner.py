@@ -15,7 +15,7 @@ from coordinator import runner as module
 from coordinator.actions import Fence, MakeReady, Note
 from coordinator.leadership import Leadership
 from coordinator.runner import Runner
-from coordinator.states import State
+from coordinator.states import Compute, State
 from dbelief.clock import ManualClock
 from dbelief.console import DEBUG
 from dbelief.errors import Failure, Moved, NotWritten, Refused, Unreachable
@@ -185,6 +185,20 @@ def test_events_of_progress_are_thinned_out_and_no_others(runner: Runner, tmp_pa
     carry_out(runner)
     events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
     assert (events.count("progress"), events.count("snapshot")) == (1, 50)
+
+
+def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_world: Callable[..., World]) -> None:
+    batch = a_world(strategy={"name": "sandblaster", "portion": 10, "bundle": 4}, limits={"epochs": 5}).started()
+    for replica in batch.replicas:
+        work = batch.machine.lease(replica.number, replica.incarnation, 1, batch.now_s)
+        assert isinstance(work, Compute)
+        batch.machine.bundle_done(replica.number, replica.incarnation, work.turn, work.bundle, 40.0, 20, batch.now_s)
+    runner._show(batch.machine)
+    metrics = runner._metrics
+    assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
+    counted = ("iterations_total", "evaluations_total", "backups_launched_total", "backups_won_total")
+    assert [metrics.value(name) for name in counted] == [0, 0, 0, 0]
+    assert metrics.text().count(" NaN\n") == 3, "loss, gradient and step before the first"
 
 
 def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, world: World, tmp_path: Path) -> None:

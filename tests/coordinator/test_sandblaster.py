@@ -17,6 +17,7 @@ from coordinator.bundles import Asks, Computed
 from coordinator.iterations import PASSES, Step
 from coordinator.sandblaster import Sandblaster
 from coordinator.states import Compute, Evaluate, Shape, State, Wait, Work
+from coordinator.summary import summary_of
 from dbelief.job import Sandblaster as Settings
 from dbelief.pushes import Push, Pusher
 
@@ -127,6 +128,16 @@ def test_it_comes_to_the_optimum(undisturbed: Batch) -> None:
     assert all(later["loss"] < earlier["loss"] for earlier, later in itertools.pairwise(rows))
     assert world.machine.progress.samples == 100 * undisturbed.method.evaluations
     assert world.exported is not None
+
+
+def test_the_summary_has_what_only_a_batch_method_has(undisturbed: Batch) -> None:
+    machine, last = undisturbed.world.machine, undisturbed.world.events("iteration")[-1]
+    batch, summary = machine.training.batch, summary_of(machine, wall_s=1.0)
+    assert batch is not None
+    assert [summary[key] for key in ("iterations", "loss", "gradient_norm", "evaluations")] == [
+        last[key] for key in ("iteration", "loss", "gradient_norm", "evaluations")
+    ]
+    assert (summary["backups_launched"], summary["backups_won"]) == (batch.launched, batch.won)
 
 
 def test_every_pass_is_told(undisturbed: Batch) -> None:

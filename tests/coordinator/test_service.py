@@ -240,6 +240,25 @@ def test_status_while_training_tells_of_everyone(training: Caller) -> None:
     ]
 
 
+def test_status_of_a_batch_method(a_world: Callable[..., World]) -> None:
+    strategy = {"name": "sandblaster", "portion": 10, "bundle": 4, "iterations": 6}
+    call = Caller(a_world(strategy=strategy, limits={"epochs": 500}, evaluate={"every": None}))
+    assert call("Status", wire.StatusRequest()).batch.iterations == 6
+    call.world.started()
+    bundle = lease(call).bundle
+    computed = wire.BundleDone(turn=bundle.turn, bundle=bundle.bundle, loss_sum=40.0, samples=20)
+    lease(call, number=1)
+    call("Report", report(call, bundle=computed))
+    batch = call("Status", wire.StatusRequest()).batch
+    assert all(math.isnan(value) for value in (batch.loss, batch.gradient_norm, batch.step))
+    batch.loss = batch.gradient_norm = batch.step = 0
+    assert batch == wire.BatchStatus(iterations=6, turn=1, portions_done=2, portions=10, bundles=1)
+
+
+def test_status_of_another_strategy_has_none(call: Caller) -> None:
+    assert not call("Status", wire.StatusRequest()).HasField("batch")
+
+
 def test_stop_answers_with_the_state(training: Caller) -> None:
     training.world.replicas[0].work()
     assert training("Stop", wire.StopRequest()).state == wire.STATE_CLOSING

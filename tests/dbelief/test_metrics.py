@@ -43,6 +43,13 @@ def test_what_was_counted_is_what_is_read() -> None:
     assert metrics.value("snapshot_age_seconds") == 7.5
 
 
+def test_a_counter_follows_a_total_that_is_kept_elsewhere() -> None:
+    metrics = Metrics("coordinator")
+    for total, seen in ((0, 0), (5, 5), (3, 5), (6, 6)):
+        metrics.raise_to("iterations_total", total)
+        assert metrics.value("iterations_total") == seen
+
+
 def test_two_roles_in_one_process_do_not_meet() -> None:
     worker, coordinator = Metrics("worker"), Metrics("coordinator")
     worker.samples_total.inc(32)

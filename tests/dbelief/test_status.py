@@ -19,7 +19,7 @@ from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.rpc.serving import Server
 from dbelief.run import tell_status
-from dbelief.status import Place, look, watch
+from dbelief.status import Place, look, status_of, watch
 
 JOB = """
 name: digits
@@ -98,6 +98,18 @@ def test_a_place_is_an_address_or_a_run_folder(run: Path, monkeypatch: pytest.Mo
         Place.of("runs/other")
     with pytest.raises(Mistake, match=r"is no run folder: it holds no job\.yaml$"):
         Place.of(str(run.parent))
+
+
+def test_a_batch_method_is_told_in_plain_words() -> None:
+    batch = wire.BatchStatus(iteration=3, turn=5, portions_done=1, portions=9, backups=2)
+    batch.loss = batch.gradient_norm = batch.step = math.nan
+    status = wire.StatusReply(job="digits", state=wire.STATE_READY)
+    assert status_of(status)["batch"] is None
+    status.batch.CopyFrom(batch)
+    assert status_of(status)["batch"] == {
+        "iteration": 3, "iterations": None, "loss": None, "gradient_norm": None, "step": None, "evaluations": 0,
+        "pass": 5, "portions_done": 1, "portions": 9, "bundles": 0, "backups_launched": 2, "backups_won": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.processes

@@ -53,6 +53,23 @@ def trained(operator: Operator, job: Path, name: str, *more: str) -> tuple[dict[
     return operator.summary(name), [event for event in operator.events(name) if event["event"] == "iteration"]
 
 
+def assert_reported(operator: Operator, summary: dict[str, Any], iterations: list[dict[str, Any]]) -> None:
+    """What is told of a run that has ended: by its folder, and by the command."""
+    assert summary["iterations"] == 20
+    assert summary["loss"] == iterations[-1]["loss"]
+    passes = [event for event in operator.events("batch") if event["event"] == "pass"]
+    assert [row["number"] for row in passes] == list(range(1, summary["evaluations"] + 1))
+    assert summary["backups_launched"] == sum(row["launched"] for row in passes)
+    last = json.loads((operator.folder / "runs" / "batch" / "last_pass.json").read_text())
+    assert {name: value for name, value in last.items() if name != "runs"}.items() <= passes[-1].items()
+    assert sum(run[-1] for run in last["runs"]) == last["bundles"]
+    assert (operator.folder / "runs" / "batch" / "last_pass.png").exists()
+    report = operator.start("report", "report", "runs/batch", "--output", "drawn")
+    assert report.ends() == 0, report.log.read_text()
+    assert f"20, in {summary['evaluations']} evaluations" in report.log.read_text()
+    assert {path.name for path in (operator.folder / "drawn").iterdir()} == {"curves.png", "last_pass.png"}
+
+
 def test_the_result_does_not_depend_on_shards_and_replicas(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
@@ -68,6 +85,7 @@ def test_the_result_does_not_depend_on_shards_and_replicas(
     assert elsewhere[0]["gradient_norm"] == pytest.approx(one[0]["gradient_norm"], rel=1e-6)
     assert elsewhere[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=1e-4)
     assert one[-1]["loss"] < 0.25 * one[0]["loss"]
+    assert_reported(operator, summary, elsewhere)
     for name, values in model.items():
         assert np.array_equal(values, same[name]), "bit for bit, whoever computed which bundle"
         np.testing.assert_allclose(values, near[name], rtol=0, atol=1e-2)

@@ -28,16 +28,8 @@ def evaluation(samples: int, accuracy: float | None, kind: str = "validation") -
 
 
 @pytest.fixture
-def panels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def panels(saved: list[Figure], tmp_path: Path) -> Any:
     """Draw, and return the three panels as they were saved."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def watch(figure: Figure, *arguments: Any, **options: Any) -> None:
-        saved.append(figure)
-        save(figure, *arguments, **{**options, "dpi": 20})  # small, since every test draws for real
-
-    monkeypatch.setattr(Figure, "savefig", watch)
 
     def draw(events: Events) -> tuple[Axes, Axes, Axes]:
         path = tmp_path / "curves.png"

@@ -70,10 +70,45 @@ def test_a_job_without_samples_to_reach_shows_its_time() -> None:
     assert "%" not in row
 
 
-def test_many_replicas_are_counted_where_they_do_not_fit() -> None:
-    text = drawn(status(members=replicas(500)), height=24)
+BATCH = {
+    "iteration": 12, "iterations": 48, "loss": 0.25, "gradient_norm": 0.0125, "step": 1.0, "pass": 14,
+    "portions_done": 3, "portions": 60, "backups_launched": 3, "backups_won": 2,
+}  # fmt: skip
+
+
+def test_a_batch_method_shows_its_iterations() -> None:
+    text = drawn(status(batch=BATCH), width=80)
+    assert text[1].endswith("25 %  12 of 48 iterations"), "whatever the samples say"
+    assert text[3].split() == ["loss", "gradient", "norm", "step", "validation", "samples/s", "backups", "elapsed"]
+    assert text[4].split() == ["0.2500", "0.0125", "1", "95.55", "%", "8,123", "3", "(2", "won)", "1:05"]
+    assert text[5] == "pass 14: 3 of 60 portions"
+    assert text[7].split() == ["replica", "state", "samples", "last", "seen"]
+    assert text[8].split() == ["replica-0", "computing", "6,000", "–"]
+
+
+def test_a_batch_method_before_its_first_pass() -> None:
+    begun = {"iteration": 0, "iterations": None, "loss": None, "gradient_norm": None, "step": None, "pass": 0}
+    text = drawn(status(batch=begun))
+    assert text[1].endswith("0 iterations")
+    assert "%" not in text[1]
+    assert text[4].split()[:3] == ["–", "–", "–"]
+    assert text[6].split()[0] == "replica"
+    assert progress(status(batch=begun, wall_limit_s=654.0)) == pytest.approx(0.1)
+
+
+def test_the_line_of_a_batch_method() -> None:
+    assert line(status(batch=BATCH)) == (
+        "digits: training | 12 of 48 iterations (25 %) | pass 14: 3 of 60 portions | loss 0.2500 | "
+        "gradient norm 0.0125 | step 1 | validation 95.55 % | samples/s 8,123 | backups 3 (2 won) | elapsed 1:05 | "
+        "2 shards | 2 replicas"
+    )
+
+
+@pytest.mark.parametrize("batch", [None, BATCH])
+def test_many_replicas_are_counted_where_they_do_not_fit(batch: dict[str, Any] | None) -> None:
+    text = drawn(status(members=replicas(500), batch=batch), height=24)
     assert len(text) <= 24
-    assert text[-1].strip() == "and 486 more"
+    assert text[-1].strip() == ("and 487 more" if batch else "and 486 more")
 
 
 def test_only_what_is_known_is_drawn() -> None:

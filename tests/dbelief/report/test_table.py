@@ -47,6 +47,33 @@ STATUS: dict[str, Any] = {
 }
 
 
+SUMMARY = Summary(
+    job="digits",
+    seed=0,
+    reason="epochs: 30 reached",
+    test_accuracy=0.9833,
+    test_loss=0.0625,
+    validation_accuracy=None,
+    validation_loss=None,
+    samples=37_710,
+    samples_per_replica={"0": 20_000, "1": 17_710},
+    epochs=30.0,
+    steps=2370,
+    pushes=2370,
+    pushes_trained_twice=1,
+    staleness_mean=None,
+    wall_s=17.25,
+    replicas=2,
+    shards=2,
+    members_lost=1,
+    parameters=4810,
+)
+BATCH = {
+    "iteration": 12, "iterations": 48, "loss": 0.25, "gradient_norm": None, "step": 1.0, "evaluations": 13, "pass": 14,
+    "portions_done": 3, "portions": 60, "bundles": 200, "backups_launched": 3, "backups_won": 2,
+}  # fmt: skip
+
+
 def drawn(what: RenderableType) -> list[list[str]]:
     console = Console(file=io.StringIO(), width=100)
     with console.capture() as capture:
@@ -75,30 +102,38 @@ def test_what_a_job_waits_for_stands_beside_its_state() -> None:
 
 
 def test_a_run_that_ended_is_told() -> None:
-    summary = Summary(
-        job="digits",
-        seed=0,
-        reason="epochs: 30 reached",
-        test_accuracy=0.9833,
-        test_loss=0.0625,
-        validation_accuracy=None,
-        validation_loss=None,
-        samples=37_710,
-        samples_per_replica={"0": 20_000, "1": 17_710},
-        epochs=30.0,
-        steps=2370,
-        pushes=2370,
-        pushes_trained_twice=1,
-        staleness_mean=None,
-        wall_s=17.25,
-        replicas=2,
-        shards=2,
-        members_lost=1,
-        parameters=4810,
-    )
-    rows = {name: value.rstrip() for name, value in drawn(outcome(summary))}
+    rows = {name: value.rstrip() for name, value in drawn(outcome(SUMMARY))}
     assert rows["ended"] == "epochs: 30 reached"
     assert rows["test"] == "98.33 %, loss 0.0625"
     assert rows["by"] == "replica  0: 20,000, 1: 17,710"
     assert rows["pushes"] == "2,370, of them trained twice 1"
     assert rows["staleness"] == "– versions"
+
+
+def named(what: RenderableType) -> dict[str, str]:
+    """By the name before two blanks."""
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as capture:
+        console.print(what)
+    rows = (line.rstrip().split("  ", 1) for line in capture.get().splitlines())
+    return {row[0]: row[-1].strip() for row in rows}
+
+
+def test_a_batch_method_is_told_by_its_iterations() -> None:
+    rows = named(overview({**STATUS, "batch": BATCH}))
+    assert rows["progress"] == "12 of 48 iterations, 25 %"
+    assert (rows["loss"], rows["gradient norm"], rows["last step"]) == ("0.2500", "–", "1")
+    assert rows["evaluations"] == "13; pass 14: 3 of 60 portions"
+    assert rows["bundles"] == "200, backups 3 (2 won)"
+    assert rows["replica 3"].split() == ["died", "host:8", "6,000", "61.0", "s"]
+    assert "staleness" not in rows
+
+
+def test_a_batch_method_that_ended_is_told() -> None:
+    end = {"iterations": 48, "evaluations": 50, "loss": 0.25, "gradient_norm": 0.0125}
+    rows = named(outcome(Summary(**{**SUMMARY.model_dump(), **end, "backups_launched": 3, "backups_won": 2})))
+    assert rows["iterations"] == "48, in 50 evaluations"
+    assert rows["loss"] == "0.25, gradient norm 0.0125"
+    assert rows["backups"] == "3 (2 won)"
+    assert rows["samples"] == "37,710, 30.00 epochs"
+    assert not {"staleness", "pushes"} & rows.keys()
