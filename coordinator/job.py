@@ -113,7 +113,7 @@ class JobMachine(Standing):
             if self.placement is not None:
                 self.recovery.gone(member.number)
                 self.ending.again()
-                if self.training.batch is not None:
+                if self.training.batch is not None and self.recovery.set_id:  # before the first set no program has run
                     self.training.batch.suspend()
             return
         self.training.gone(member.incarnation, now_s)

@@ -303,6 +303,21 @@ def test_a_set_is_written_every_so_many_iterations(a_world: MakeWorld) -> None:
     assert len(sets) == 4, "initial values, iterations 3 and 6, the end"
 
 
+def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) -> None:
+    world = a_world(SHAPE, strategy=STRATEGY, limits={"epochs": 500}, shards=2, replicas=1).all_shards()
+    replica = world.replica()
+    world.settle()
+    name = next(m.name for m in world.machine.members.alive("shard") if m.number == 1)
+    world.kill_shard(1)
+    world.shard(again=name, wish=1)
+    world.settle()
+    assert replica.is_initialiser()
+    replica.initialise()
+    world.settle()
+    assert world.state() is State.READY
+    assert isinstance(world.machine.lease(replica.number, replica.incarnation, 1, world.now_s), Compute)
+
+
 def test_a_shard_that_stays_away_ends_it_by_name(a_world: MakeWorld) -> None:
     batch = Batch(a_world)
     batch.world.kill_shard(1)
