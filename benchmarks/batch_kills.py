@@ -99,8 +99,8 @@ def verdict(row: dict[str, Any], loss: float, count: float) -> str:
     wrong = []
     if row["code"] != 0:
         wrong.append(f"exit code {row['code']}")
-    if row["role"] != "none" and not (row.get("victim") and row["died"]):
-        wrong.append("nobody died")
+    if row["role"] != "none" and not any("was killed" in line for line in row["said"]):
+        wrong.append("nobody was killed")
     if row["loss"] is None or abs(row["loss"] / loss - 1) > LOSS:
         wrong.append(f"loss {row['loss']}")
     if abs(row["iterations"] - row["back"] - count) > ITERATIONS:

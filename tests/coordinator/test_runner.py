@@ -13,6 +13,7 @@ import pytest
 from coordinator import actor as module_of_actor
 from coordinator import runner as module
 from coordinator.actions import Fence, MakeReady, Note
+from coordinator.bundles import Computed
 from coordinator.leadership import Leadership
 from coordinator.runner import Runner
 from coordinator.states import Compute, State
@@ -192,7 +193,8 @@ def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_wor
     for replica in batch.replicas:
         work = batch.machine.lease(replica.number, replica.incarnation, 1, batch.now_s)
         assert isinstance(work, Compute)
-        batch.machine.bundle_done(replica.number, replica.incarnation, work.turn, work.bundle, 40.0, 20, batch.now_s)
+        told = Computed(work.turn, work.bundle, 40.0, 20)
+        batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
     runner._show(batch.machine)
     metrics = runner._metrics
     assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
