@@ -178,7 +178,7 @@ class Pass:
         for has in [bundle for bundle in self._again if bundle.number in asks.holds]:
             self._again.remove(has)  # given by another coordinator
             self._give(has, number, incarnation, False, now_s)
-        if asks.ahead and self._left < 2 * len(living):  # what is left is for those who have nothing
+        if asks.ahead and self._left * self._share(number, living) < 2:  # what is left is for those who have nothing
             return None
         backup = False
         bundle = self._once_more(incarnation) or self._next(number, living)

@@ -93,12 +93,12 @@ class Bundles:
         self._helper = ThreadPoolExecutor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
         self.turn = 0
-        self._holds: dict[int, float] = {}  # of this pass, by number: seconds of computing
+        self._holds: dict[tuple[int, int], float] = {}  # by pass and number: seconds of computing
 
     @property
     def holds(self) -> list[int]:
         """Numbers of this pass's bundles that were given and are not told of yet."""
-        return list(self._holds)
+        return [number for turn, number in list(self._holds) if turn == self.turn]
 
     def compute(self, bundle: wire.Bundle) -> wire.Bundle | None:
         """Compute a bundle and let its push begin; returns the next one, where there is one already.
@@ -112,16 +112,16 @@ class Bundles:
         self._phases.end("wait")
         if bundle.turn != self.turn:
             self._fetch(bundle.turn)
-        self._holds[bundle.bundle] = 0.0
+        self._holds[bundle.turn, bundle.bundle] = 0.0
         began = time.monotonic()
         try:
             following = self._sum(bundle, slot)
         except Exception as error:  # whatever a model's code raises: on another machine it may work
             self._sender.give_back(slot)
-            self._holds.pop(bundle.bundle)
+            del self._holds[bundle.turn, bundle.bundle]
             self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=told(error)))
             return None
-        self._holds[bundle.bundle] = time.monotonic() - began
+        self._holds[bundle.turn, bundle.bundle] = time.monotonic() - began
         slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.turn, bundle.stop - bundle.start
         slot.complete(self._backend)
         self._sender.send(slot)
@@ -182,7 +182,6 @@ class Bundles:
         self._parameters.pull(self._trial.host, self._trial.versions, vector=TRIAL)
         self._trial.to_device()
         self.turn = turn
-        self._holds.clear()
         self._phases.end("fetch")
 
     def _push(self, slot: Outgoing) -> Pushed:
@@ -191,14 +190,17 @@ class Bundles:
 
     def _acknowledged(self, slot: Outgoing, _: Pushed) -> None:
         """On the push thread: every segment holds a bundle."""
-        seconds = self._holds.get(slot.sequence, 0.0) if slot.clock == self.turn else 0.0
+        turn, number = slot.clock, slot.sequence
         self._tells.done(
             wire.BundleDone(
-                turn=slot.clock, bundle=slot.sequence, loss_sum=slot.loss_sum, samples=slot.samples, seconds=seconds
+                turn=turn,
+                bundle=number,
+                loss_sum=slot.loss_sum,
+                samples=slot.samples,
+                seconds=self._holds[turn, number],
             )
         )
-        if slot.clock == self.turn:
-            self._holds.pop(slot.sequence, None)
+        del self._holds[turn, number]
 
     def check(self) -> None:
         """Raise what ended a push; else whoever waits for work would wait for what never comes."""

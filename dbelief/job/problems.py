@@ -146,11 +146,12 @@ def _wrong_value(takes: str, value: object, choices: Iterable[str]) -> str:
 
 def _unknown_field(path: Path, place: _Place, job: type[Section]) -> Problem:
     name, own = str(path[-1]), place.owner.model_fields if place.owner else {}
-    others = [field for section in place.choices for field in section.model_fields]
+    others = [field for section in place.choices for field in section.model_fields if field != name]
     near = nearest(name, own) or nearest(name, others)
     guesses = [near] if near else []
     if not near:
-        guesses = [dotted(path) for path in _paths(job) if path[-1] in (name, _SAME.get(name))][:3]
+        elsewhere = [dotted(other) for other in _paths(job) if other[-1] in (name, _SAME.get(name))]
+        guesses = [other for other in elsewhere if other != dotted(path)][:3]
     hint = f", did you mean {' or '.join(guesses)}?" if guesses else ""
     return Problem(path, f"no such field{hint} (allowed: {', '.join(own) or 'none'})", meant=near)
 

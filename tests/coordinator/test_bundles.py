@@ -183,6 +183,15 @@ def test_near_the_end_nobody_hoards() -> None:
     assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (first.number,))) == second, "nor of what it has itself"
 
 
+def test_the_slow_do_not_hoard_at_all() -> None:
+    turn = Pass(16, 1, paces={0: 0.02, 1: 0.2})
+    quick, slow = turn.take(0, 7, [0, 1], 0.0), turn.take(1, 8, [0, 1], 0.0)
+    assert quick is not None
+    assert slow is not None
+    assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (quick.number,), ahead=True)) is not None
+    assert turn.take(1, 8, [0, 1], 0.0, Asks(0, (slow.number,), ahead=True)) is None
+
+
 def test_a_bundle_that_always_fails_is_given_up() -> None:
     turn = Pass(2, 1)
     bad = turn.take(0, 10, [0, 1], 0.0)

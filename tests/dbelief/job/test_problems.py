@@ -91,6 +91,7 @@ WRONG = [
     ("data: {source: npz, file: m, test: true}", "data.test: must be a share*not true"),
     ("data: {source: npz, file: m, test: 0.6, validation: 0.5}", "data.test: *leave samples to train on*1.1"),
     ("data: {source: npz, fil: m}", "data.fil: no such field, did you mean file? (allowed: source, file"),
+    ("data: {source: npz, file: f, train: m}", "data.train: no such field (allowed: source, file"),
     (
         "data: {source: libsvm, train: a, features: 0}",
         "data.features: must be a whole number from 1*null*not 0",
