@@ -31,8 +31,8 @@ from .streams import Streams, Watchdog
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Pauses before a leg is begun again; the last one for all further times."""
-_READ_AT_ONCE = 16
-"""Segments that `each_segment` holds at a time."""
+_READ_AT_ONCE = 2
+"""Segments that `each_segment` holds at a time; more is no faster, and what the coordinator needs to export a model."""
 
 
 class ShardedParameters:

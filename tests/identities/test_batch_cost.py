@@ -1,0 +1,203 @@
+"""What an iteration of the batch method costs in messages and bytes: docs/sandblaster.md's table, counted.
+
+A whole job in one process over real gRPC; a tracing transport counts what each call's messages weigh on the wire.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from coordinator.leadership import Leadership
+from coordinator.runner import Runner
+from coordinator.service import CoordinatorService
+from coordinator.start import make_machine
+from coordinator.states import State
+from dbelief.clock import SystemClock
+from dbelief.job.load import parse_job
+from dbelief.metrics import Metrics
+from dbelief.registry import MemoryRegistry
+from dbelief.report.events import read_events
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.coordination import CoordinatorClient, Membership
+from dbelief.rpc.serving import Server
+from dbelief.session import Session
+from ps_server.service import ShardService
+from worker.replica import Replica
+
+SHARDS, REPLICAS, ITERATIONS = 2, 2, 6
+MODEL = """
+import numpy as np
+
+CURVATURE = np.linspace(1, 30, 1_000, dtype=np.float32)
+
+
+class Wide:
+    \"\"\"A quadratic in a thousand of {size} numbers, so that its size changes nothing but its size.\"\"\"
+
+    def parameters(self, rng):
+        return {{"w": np.zeros({size}, np.float32)}}
+
+    def loss_and_gradient(self, views, batch, out):
+        away = views["w"][:1_000] - 1
+        out["w"][:1_000] = CURVATURE * away / 1_000
+        out["w"][1_000:] = 0
+        return float(CURVATURE @ away**2) / 2_000
+"""
+JOB = """
+name: cost
+model: {{python: "{model}:Wide"}}
+data: {{source: digits}}
+strategy: {{name: sandblaster, portion: 100, bundle: 2, iterations: {iterations}, backups: false, ordered: true}}
+limits: {{epochs: 1000}}
+evaluate: {{every: null}}
+snapshots: {{every_s: null}}
+output: {folder}
+shards: {shards}
+replicas: {replicas}
+"""
+
+
+class Trace(grpc.ServerInterceptor):
+    """Counts messages and their bytes, by method and direction."""
+
+    def __init__(self) -> None:
+        self.messages: Counter[tuple[str, str]] = Counter()
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        handler = continuation(details)
+        if handler is None:
+            return None
+        method = details.method.rpartition("/")[2]
+        return handler._replace(
+            request_deserializer=self._counted(method, "in", handler.request_deserializer, before=True),
+            response_serializer=self._counted(method, "out", handler.response_serializer, before=False),
+        )
+
+    def _counted(self, method: str, way: str, convert: Callable[[Any], Any] | None, before: bool) -> Any:
+        def counted(message: Any) -> Any:
+            converted = convert(message) if convert is not None else message
+            with self._lock:
+                self.messages[method, way] += 1
+                self.bytes[method, way] += len(message if before else converted)
+            return converted
+
+        return counted
+
+
+@dataclass
+class Cost:
+    """What one run of the job was: its iterations, and what was sent."""
+
+    trace: Trace
+    iterations: int
+    evaluations: int
+    bundles: int
+
+
+def run(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
+    """A whole job with so many parameters."""
+    folder.mkdir()
+    (folder / "wide.py").write_text(MODEL.format(size=size))
+    text = JOB.format(model="wide.py", iterations=ITERATIONS, folder=folder, shards=SHARDS, replicas=REPLICAS)
+    job, trace, clock = parse_job(text, folder, "job"), Trace(), SystemClock()
+    make = grpc.server
+    monkeypatch.setattr(grpc, "server", functools.partial(make, interceptors=[trace]))
+    with ExitStack() as stack:
+        run_folder = folder / "run"
+        (run_folder / "snapshots").mkdir(parents=True)
+        leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
+        assert leadership is not None
+        stack.callback(leadership.release)
+        runner = Runner(make_machine(job, run_folder, False), run_folder, leadership, Metrics("coordinator"), clock)
+        service = CoordinatorService(runner)
+        server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        stack.callback(server.close)
+        threads = [threading.Thread(target=runner.run, args=(threading.Event(),))]
+        threads += [threading.Thread(target=shard, args=(server.address,)) for _ in range(SHARDS)]
+        threads += [threading.Thread(target=replica, args=(server.address, folder)) for _ in range(REPLICAS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert runner._machine.state is State.DONE, runner._machine.reason
+    monkeypatch.setattr(grpc, "server", make)
+    events = list(read_events(run_folder / "events.jsonl"))
+    rows = [event for event in events if event["event"] == "iteration"]
+    bundles = sum(event["bundles"] for event in events if event["event"] == "pass")
+    return Cost(trace, rows[-1]["iteration"], rows[-1]["evaluations"], bundles)
+
+
+def shard(address: str) -> None:
+    with ExitStack() as stack:
+        service = ShardService(Metrics("ps"))
+        server = Server("127.0.0.1:0", service.register)
+        stack.callback(server.close)
+        client = CoordinatorClient(address)
+        stack.callback(client.close)
+        member = Membership(client, wire.ROLE_SHARD, "cost", address=server.address)
+        service.life.index = member.id
+        assert service.life.stopped.wait(60)
+        member.leave("the job is over")
+
+
+def replica(address: str, folder: Path) -> None:
+    session = Session.open(address, wire.ROLE_REPLICA, 10.0, folder)
+    with closing(Metrics("worker")) as metrics:
+        reason = Replica(session, metrics, threading.Event()).run()
+    session.close(reason)
+
+
+SMALL, LARGE = 5_000, 500_000
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Cost]]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        folder = tmp_path_factory.mktemp("cost")
+        yield {size: run(folder / str(size), size, monkeypatch) for size in (SMALL, LARGE)}
+
+
+def test_programs_are_two_an_iteration_and_one_or_two_a_trial(costs: dict[int, Cost]) -> None:
+    for cost in costs.values():
+        trials = cost.evaluations - 1
+        rounds = 2 + 2 * cost.iterations + trials + (trials - cost.iterations)
+        assert cost.trace.messages["Operate", "in"] == cost.trace.messages["Operate", "out"] == SHARDS * rounds
+
+
+def test_vectors_go_between_shards_and_replicas(costs: dict[int, Cost]) -> None:
+    for size, cost in costs.items():
+        pushed = cost.trace.bytes["Push", "in"] / (4 * size)
+        assert pushed == pytest.approx(cost.bundles + 1, rel=0.01), "one vector a bundle, and the initial values"
+        pulled = cost.trace.bytes["Pull", "out"] / (4 * size)
+        # One vector a pass for each replica that has a bundle of it; the test, and the export, beside.
+        assert cost.evaluations <= pulled <= 1.01 * (REPLICAS * cost.evaluations + 4)
+
+
+def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(costs: dict[int, Cost]) -> None:
+    small, large = costs[SMALL], costs[LARGE]
+    assert (small.iterations, small.evaluations, small.bundles) == (large.iterations, large.evaluations, large.bundles)
+    for way in ("in", "out"):
+        assert large.trace.bytes["Operate", way] == pytest.approx(small.trace.bytes["Operate", way], rel=0.01)
+    for cost in (small, large):
+        own = ("Operate", "Lease", "Report")
+        through = sum(cost.trace.bytes[method, way] for method in own for way in ("in", "out")) / cost.iterations
+        print(f"{through:,.0f} bytes an iteration")
+        assert through < 10_000, "half a million numbers are 2,000,000"
+
+
+def test_a_bundle_is_told_of_once(costs: dict[int, Cost]) -> None:
+    for cost in costs.values():
+        assert cost.bundles <= cost.trace.messages["Report", "in"] <= cost.bundles + 6
