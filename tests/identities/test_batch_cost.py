@@ -35,7 +35,7 @@ from dbelief.session import Session
 from ps_server.service import ShardService
 from worker.replica import Replica
 
-SHARDS, REPLICAS, ITERATIONS = 2, 2, 6
+SHARDS, REPLICAS, ITERATIONS = 2, 2, 14  # more than the history holds
 MODEL = """
 import numpy as np
 
@@ -99,12 +99,13 @@ class Trace(grpc.ServerInterceptor):
 
 @dataclass
 class Cost:
-    """What one run of the job was: its iterations, and what was sent."""
+    """One run of the job: what was sent, and its counts; `looks` are evaluations on validation or test data."""
 
     trace: Trace
     iterations: int
     evaluations: int
     bundles: int
+    looks: int
 
 
 def run(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
@@ -137,7 +138,8 @@ def run(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
     events = list(read_events(run_folder / "events.jsonl"))
     rows = [event for event in events if event["event"] == "iteration"]
     bundles = sum(event["bundles"] for event in events if event["event"] == "pass")
-    return Cost(trace, rows[-1]["iteration"], rows[-1]["evaluations"], bundles)
+    looks = sum(event["event"] == "evaluation" for event in events)
+    return Cost(trace, rows[-1]["iteration"], rows[-1]["evaluations"], bundles, looks)
 
 
 def shard(address: str) -> None:
@@ -182,15 +184,16 @@ def test_vectors_go_between_shards_and_replicas(costs: dict[int, Cost]) -> None:
         pushed = cost.trace.bytes["Push", "in"] / (4 * size)
         assert pushed == pytest.approx(cost.bundles + 1, rel=0.01), "one vector a bundle, and the initial values"
         pulled = cost.trace.bytes["Pull", "out"] / (4 * size)
-        # One vector a pass for each replica that has a bundle of it; the test, and the export, beside.
-        assert cost.evaluations <= pulled <= 1.01 * (REPLICAS * cost.evaluations + 4)
+        # One vector a pass for each replica that has a bundle of it; one for each look at the data, and the export.
+        beside = cost.looks + 1
+        assert cost.evaluations + beside <= pulled <= 1.01 * (REPLICAS * cost.evaluations + beside)
 
 
 def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(costs: dict[int, Cost]) -> None:
     small, large = costs[SMALL], costs[LARGE]
     assert (small.iterations, small.evaluations, small.bundles) == (large.iterations, large.evaluations, large.bundles)
     for way in ("in", "out"):
-        assert large.trace.bytes["Operate", way] == pytest.approx(small.trace.bytes["Operate", way], rel=0.01)
+        assert large.trace.bytes["Operate", way] == small.trace.bytes["Operate", way]
     for cost in (small, large):
         own = ("Operate", "Lease", "Report")
         through = sum(cost.trace.bytes[method, way] for method in own for way in ("in", "out")) / cost.iterations
@@ -200,4 +203,4 @@ def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(co
 
 def test_a_bundle_is_told_of_once(costs: dict[int, Cost]) -> None:
     for cost in costs.values():
-        assert cost.bundles <= cost.trace.messages["Report", "in"] <= cost.bundles + 6
+        assert cost.bundles <= cost.trace.messages["Report", "in"] <= cost.bundles + cost.looks + 2
