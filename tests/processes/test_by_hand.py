@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,3 +184,55 @@ def test_a_job_that_is_to_run_once_does_not_begin_again(
     assert again.ends() == 0
     assert again.said(r"(job hand has ended already \(done: 640 samples trained\), and is to run once)")
     assert operator.summary("hand")["samples"] == 640
+
+
+BATCH = """
+name: hand
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: sandblaster, portion: 64, bundle: 3, l2: 0.001, iterations: 60, ordered: true}
+limits: {epochs: 500}
+evaluate: {keep: last}
+shards: 2
+replicas: 2
+"""
+
+
+@pytest.mark.long
+def test_a_coordinator_that_stands_by_goes_on_with_the_very_iterations(
+    redis: str, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job = write_job(BATCH)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    facts = ("iteration", "loss", "gradient_norm", "step", "evaluations")
+
+    def iterations() -> list[dict[str, Any]]:
+        return [event for event in operator.events("hand") if event["event"] == "iteration"]
+
+    found = []
+    for disturbed in (False, True):
+        again = ("--registry", redis, "--fresh")
+        first = operator.start(f"first-{disturbed}", "coordinator", str(job), "--listen", address, *again)
+        first.said(r"(leader epoch)")
+        second = operator.start(
+            f"second-{disturbed}", "coordinator", str(job), "--listen", address, *again[:2], "--once"
+        )
+        second.said(r"(standing by)")
+        members = operator.members(address, 2, 2)
+        if disturbed:
+            wait_for(lambda: len(iterations()) >= 10 or None, "10 iterations")
+            first.kill()
+            second.said(r"(going on where another coordinator)")
+        assert (second if disturbed else first).ends() == 0
+        for member in members:
+            assert member.ends() == 0
+        if not disturbed:
+            second.said(r"(has ended already)")
+        found.append([{fact: event[fact] for fact in facts} for event in iterations()])
+    undisturbed, taken_over = found
+    assert [row["iteration"] for row in undisturbed] == list(range(1, 61))
+    missing = [row for row in undisturbed if row not in taken_over]
+    assert len(missing) <= 1, "its event may die with the coordinator; the iteration does not"
+    assert [row for row in undisturbed if row not in missing] == taken_over
