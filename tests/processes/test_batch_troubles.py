@@ -62,6 +62,7 @@ def ended(operator: Operator) -> str:
     ("trouble", "reason"),
     [
         ('raise ValueError("a 7")', r"failed 3 times: ValueError: a 7"),
+        ("return float('nan')", r"the loss is nan after 0 iterations"),
         ("os.kill(os.getpid(), signal.SIGKILL)", r"failed 3 times: the replicas that computed it died"),
     ],
 )
