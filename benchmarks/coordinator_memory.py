@@ -52,7 +52,6 @@ def job(iterations: int) -> dict[str, Any]:
         "model": {"python": "wide.py:Wide"},
         "data": {"source": "synthetic", "kind": "regression", "samples": 100, "features": 1, "noise": 0.0},
         "strategy": {"name": "sandblaster", "portion": 80, "history": 3, "iterations": iterations},
-        "limits": {"epochs": 1000},
         "evaluate": {"every": None},
         "snapshots": {"every_s": None, "every_iterations": iterations // 2},
         "deadlines": {"beat_s": 60.0},

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .document import to_yaml
 from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
@@ -17,11 +17,7 @@ from .strategy import ConstantSchedule, PolySchedule, Sandblaster, Schedule, Str
 
 
 class Limits(Section):
-    """When a job ends: at the first of these. An early stop needs validation data."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"anyOf": [{"required": [name]} for name in ("epochs", "samples", "wall_s")]}
-    )
+    """When a job ends: at the first of these, or where its method says. An early stop needs validation data."""
 
     epochs: Positive | None = Field(default=None, description="Passes over the training data")
     samples: Count | None = Field(default=None, description="Training samples, over all replicas")
@@ -33,12 +29,6 @@ class Limits(Section):
         default=None, description="Stop when the mean loss on validation data is this or less, per sample"
     )
     patience: Count | None = Field(default=None, description="Evaluations without improvement before a stop")
-
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.epochs is None and self.samples is None and self.wall_s is None:
-            raise refusal("", "needs at least one of epochs, samples, wall_s, or the job would never end")
-        return self
 
     def early(self) -> list[str]:
         """Names of the limits that need validation data and are set."""
@@ -103,7 +93,7 @@ class Job(Section):
         default_factory=lambda: ConstantSchedule(kind="constant"),
         description="Learning rate by samples seen",
     )
-    limits: Limits = Field(description="When the job ends")
+    limits: Limits = Field(default_factory=Limits, description="When the job ends")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
     grid: Annotated[
@@ -143,6 +133,15 @@ class Job(Section):
         ranks = math.prod(self.grid)
         if ranks != 1:
             raise refusal("grid", f"must be [1]: a model over {ranks} ranks is not possible yet")
+        return self
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        limits, strategy = self.limits, self.strategy
+        own = isinstance(strategy, Sandblaster) and strategy.ends
+        if not own and limits.epochs is None and limits.samples is None and limits.wall_s is None:
+            also = ", or one of strategy's own," if isinstance(strategy, Sandblaster) else ","
+            raise refusal("limits", f"needs at least one of epochs, samples, wall_s{also} or the job would never end")
         return self
 
     @model_validator(mode="after")

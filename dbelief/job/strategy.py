@@ -185,6 +185,11 @@ class Sandblaster(Section):
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
 
+    @property
+    def ends(self) -> bool:
+        """Whether it has a limit of its own."""
+        return any(limit is not None for limit in (self.iterations, self.gradient_norm, self.relative_decrease))
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.batch != "all":

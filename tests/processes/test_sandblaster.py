@@ -23,27 +23,11 @@ name: batch
 model: {{layers: [{{dense: 10}}], loss: softmax_cross_entropy}}
 data: {{source: digits}}
 strategy: {{name: sandblaster, portion: 64, l2: 0.001, iterations: 20, {strategy}}}
-limits: {{epochs: 500}}
 evaluate: {{every: null, keep: last}}
 shards: {shards}
 replicas: {replicas}
 """
-LOGISTIC = """
-import numpy as np
-
-
-class Logistic:
-    \"\"\"Logistic regression of classes 0 and 1 without a constant term.\"\"\"
-
-    def parameters(self, rng):
-        return {"w": np.zeros(123, np.float32)}
-
-    def loss_and_gradient(self, views, batch, out):
-        inputs, signs = batch.inputs.astype(np.float64), np.where(batch.targets == 1, 1.0, -1.0)
-        margins = signs * (inputs @ views["w"].astype(np.float64))
-        out["w"][:] = -(signs / (1 + np.exp(margins))) @ inputs / len(signs)
-        return float(np.logaddexp(0, -margins).mean())
-"""
+A9A = Path(__file__).parents[2] / "examples" / "a9a.yaml"
 
 
 def trained(operator: Operator, job: Path, name: str, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -96,22 +80,8 @@ def test_it_finds_the_optimum_of_a_convex_problem(operator: Operator, write_job:
     folder = os.environ.get("DBELIEF_DATA")
     if folder is None or not (Path(folder) / "a9a" / "a9a").exists():
         pytest.skip("DBELIEF_DATA names no folder with a9a/a9a")
+    summary, iterations = trained(operator, A9A, "a9a")
     l2 = 1e-3
-    (operator.folder / "logistic.py").write_text(LOGISTIC)
-    job = write_job(
-        json.dumps(
-            {
-                "name": "a9a",
-                "model": {"python": "logistic.py:Logistic"},
-                "data": {"source": "libsvm", "train": f"{folder}/a9a/a9a", "features": 123, "validation": 0},
-                "strategy": {"name": "sandblaster", "l2": l2, "relative_decrease": 1e-9, "portion": 500},
-                "limits": {"epochs": 200},
-                "shards": 3,
-                "replicas": 4,
-            }
-        )
-    )
-    summary, iterations = trained(operator, job, "a9a")
 
     inputs, classes = load_svmlight_file(f"{folder}/a9a/a9a", n_features=123)
     signs = np.where(classes > 0, 1.0, -1.0)

@@ -140,7 +140,7 @@ def test_aliases_are_overridden_one_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty; a job is a mapping with name, model, data, strategy, limits"),
+        (b"", "is empty; a job is a mapping with name, model, data, strategy"),
         (b"# only a comment\n", "is empty"),
         (b"{}", "is empty"),
         (b"- a\n- b\n", "a job is a mapping with name*not a list"),
