@@ -280,25 +280,29 @@ class Pass:
         outstanding = self._outstanding.get(number)
         if outstanding is None or incarnation not in outstanding.holders:
             return None
-        self._let_go(outstanding, incarnation, reason, now_s)
+        self._let_go(outstanding, incarnation, now_s)
+        self._count(outstanding.bundle, incarnation, reason)
         return outstanding.bundle
 
-    def gone(self, incarnation: int, now_s: float) -> None:
-        """A life is over: what it alone held is for another."""
+    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+        """A life is over, by death or with a goodbye: what it alone held is for another."""
         for outstanding in list(self._outstanding.values()):
             if incarnation in outstanding.holders:
-                self._let_go(outstanding, incarnation, "the replicas that computed it died", now_s)
+                self._let_go(outstanding, incarnation, now_s)
+                if died and not outstanding.holders:  # those of copies that died at the same time count once
+                    self._count(outstanding.bundle, incarnation, "the replicas that computed it died")
 
-    def _let_go(self, outstanding: _Outstanding, incarnation: int, reason: str, now_s: float) -> None:
-        bundle = outstanding.bundle
+    def _let_go(self, outstanding: _Outstanding, incarnation: int, now_s: float) -> None:
         self._stopped(outstanding.holders.pop(incarnation), now_s)
+        if not outstanding.holders:
+            del self._outstanding[outstanding.bundle.number]
+            self._again.append(outstanding.bundle)
+
+    def _count(self, bundle: Bundle, incarnation: int, reason: str) -> None:
         tried = self._tried.setdefault(bundle.number, [])
         tried.append(incarnation)
         if len(tried) >= ATTEMPTS:
             self.failed = bundle, reason
-        if not outstanding.holders:
-            del self._outstanding[bundle.number]
-            self._again.append(bundle)
 
     # -- the picture -------------------------------------------------------------------------------------
 

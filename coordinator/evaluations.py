@@ -94,6 +94,11 @@ class Evaluations:
         self._asked = deque(asked for asked in self._asked if asked[1] == PARAMETERS)
         self._given = {n: (lease, own) for n, (lease, own) in self._given.items() if lease.vector == PARAMETERS}
 
+    def take_back(self) -> None:
+        """What is given reads numbers that will be others: it is asked for anew, and what comes of it forgotten."""
+        self._asked.extendleft((lease.set, lease.vector) for lease, _ in self._given.values())
+        self._given.clear()
+
     def state(self) -> dict[str, Any]:
         """All of it; JSON holds it."""
         return {

@@ -94,6 +94,7 @@ class Iterations:
         self.batch = self.number = self.iterations = self.evaluations = 0
         self.value = math.nan
         self.ended, self.failed = "", False
+        self._next = Step.START  # where it would go on, had it not ended
         self.search: Search | None = None
         self._told = 0.0, 1  # sum of losses and samples of the last pass
         self._slope = 0.0
@@ -120,12 +121,12 @@ class Iterations:
             return [*program, self._trial(self._first_step())]
         if self.step is Step.SLOPE:
             return [*self._mean_gradient(), dots((GRADIENT, DIRECTION))]
+        if self.step is Step.RESTART:
+            return [copy(GRADIENT, PREVIOUS), *self.method.measure(None)]
         assert self.search is not None
         if self.step is Step.MOVE:
             return [self._trial(self.search.t)]
-        if self.step is Step.ACCEPT:
-            return [copy(PARAMETERS, TRIAL), *self.method.measure(self.search.t)]
-        return [copy(GRADIENT, PREVIOUS), *self.method.measure(None)]
+        return [copy(PARAMETERS, TRIAL), *self.method.measure(self.search.t)]
 
     def _mean_gradient(self) -> list[Operation]:
         """The gradient of the loss at the trial, from the sum that the pass has left."""
@@ -185,11 +186,25 @@ class Iterations:
         except FloatingPointError:
             self._end(f"the gradient is not finite after {self.iterations} iterations", failed=True)
             return
-        limit = self.rules.gradient_norm or 0.0
-        if self.method.gradient_norm <= limit:
-            self._end(f"the gradient's norm is {self.method.gradient_norm:.3g}")
-        else:
-            self.step = Step.DIRECTION
+        self._go_on(Step.DIRECTION)
+
+    def _go_on(self, step: Step) -> None:
+        """The next step, unless a limit is reached."""
+        self.step = self._next = step
+        if reason := self._limit():
+            self._end(reason)
+
+    def _limit(self) -> str:
+        """The limit that is reached, in words; "" where none is."""
+        rules, norm = self.rules, self.method.gradient_norm
+        if norm <= (rules.gradient_norm or 0.0):
+            return f"the gradient's norm is {norm:.3g}"
+        if rules.iterations is not None and self.iterations >= rules.iterations:
+            return f"{self.iterations} iterations done"
+        change, bound = self._before - self.value, rules.relative_decrease
+        if rules.same_batch and bound is not None and change <= bound * max(abs(self.value), abs(self._before)):
+            return f"an iteration brought the loss down by {change:.3g}, to {self.value:.6g}"
+        return ""
 
     def _begin_search(self) -> None:
         if not self._slope < 0:  # rounding has spoilt the history
@@ -214,8 +229,10 @@ class Iterations:
 
     def _start_over(self, reason: str) -> None:
         """The direction led nowhere: forget the past, or end where there is none."""
+        self.search = None
         if not self.method.pairs:
             self._end(f"no better point is found: {reason}")
+            self._next = Step.ENDED
             return
         self.method.forget()
         self.step = Step.RESTART
@@ -223,16 +240,9 @@ class Iterations:
     def _accepted(self, scalars: Sequence[float]) -> None:
         self.iterations += 1
         self._take(scalars)
-        if self.step is Step.ENDED:
-            return
-        limit, bound = self.rules.iterations, self.rules.relative_decrease
-        change = self._before - self.value
-        if limit is not None and self.iterations >= limit:
-            self._end(f"{self.iterations} iterations done")
-        elif self.rules.same_batch and bound is not None and change <= bound * max(abs(self.value), abs(self._before)):
-            self._end(f"an iteration brought the loss down by {change:.3g}, to {self.value:.6g}")
-        elif not self.rules.same_batch:
-            self.step = Step.START
+        if not self.rules.same_batch:
+            self._next = Step.START
+            self.step = Step.START if self.step is Step.DIRECTION else self.step
 
     def end(self, reason: str, failed: bool = False) -> None:
         """Somebody wants it to end; the parameters are those of the last accepted step."""
@@ -241,6 +251,7 @@ class Iterations:
 
     def _end(self, reason: str, failed: bool = False) -> None:
         self.step, self.ended, self.failed = Step.ENDED, reason, failed
+        self.search = None
 
     # -- another coordinator, and back to a snapshot set -------------------------------------------------
 
@@ -257,6 +268,8 @@ class Iterations:
         step = again.get(self.step, self.step)
         self.evaluations -= step is not self.step
         self.step = step
+        if self.step is Step.ENDED and not self.failed and self._next is not Step.ENDED and not self._limit():
+            self.step, self.ended = self._next, ""  # the limits are others now
         if step in PASSES:
             self.number += 1
         return iterations - self.iterations
@@ -273,6 +286,7 @@ class Iterations:
             "method": self.method.state(),
             "search": self.search.state() if self.search is not None else None,
             "ended": [self.ended, self.failed],
+            "next": self._next.value,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -286,3 +300,4 @@ class Iterations:
         self.method.restore(state["method"])
         self.search = Search(**state["search"]) if state["search"] is not None else None
         self.ended, self.failed = state["ended"]
+        self._next = Step(state["next"])

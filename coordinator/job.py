@@ -19,7 +19,7 @@ from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeRe
 from .bundles import NOTHING, Asks, Computed
 from .members import Member
 from .standing import Standing
-from .states import Closing, Compute, Evaluate, State, Stop, Told, Work
+from .states import Closing, Compute, Evaluate, State, Stop, Told, Wait, Work
 
 _STUCK = 2.0
 """A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
@@ -113,10 +113,8 @@ class JobMachine(Standing):
             if self.placement is not None:
                 self.recovery.gone(member.number)
                 self.ending.again()
-                if self.training.batch is not None and self.recovery.set_id:  # before the first set no program has run
-                    self.training.batch.suspend()
             return
-        self.training.gone(member.incarnation, now_s)
+        self.training.gone(member.incarnation, how == "died", now_s)
         self.opening.gone(member.incarnation, last=not self._lives())
         if self.placement is not None:
             self.actions.append(Fence(member.number, member.incarnation))
@@ -169,8 +167,7 @@ class JobMachine(Standing):
         """A set could not be written; False where the job cannot go on without it."""
         if self.state is not State.READY:
             return False
-        self.training.give_up_set()
-        self.training.rest(now_s)
+        self.training.set_failed(now_s)
         self._note("snapshot_failed")
         return True
 
@@ -188,18 +185,18 @@ class JobMachine(Standing):
         if due is not None:
             self._note("shard_back", shard=revive.place.shard, set=set_id)
             self.actions += due
-            if self.training.batch is not None and self.recovery.set_id and not self.recovery.away:
-                # What the shards hold would be of two different iterations.
-                self.actions.append(RollBack(self.recovery.set_id))
+            if self.recovery.back_to is not None and not self.recovery.away:
+                self.actions.append(RollBack(self.recovery.back_to))
             self._advance(now_s)
 
     def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
         """All shards hold this set again."""
-        batch = self.training.batch
-        if batch is None or self.over or self.recovery.away:
+        if self.over or not self.recovery.rolled_back(set_id):
             return
-        if state["batch"] is not None:
-            self._note("rolled_back", set=set_id, iterations=self.training.rewind(state["batch"], now_s))
+        back = self.training.rewind(state["batch"], now_s)
+        self._note("rolled_back", set=set_id, iterations=back)
+        if back:  # those parameters are gone
+            self.progress.test = None
         self.commit_due = True
         self._advance(now_s)
 
@@ -227,11 +224,18 @@ class JobMachine(Standing):
         living = [one.number for one in self.members.alive("replica")]
         work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s, asks)
         self.actions += self.training.news()
-        member.state = {Lease: "training", Compute: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
+        if not asks.ahead:  # else it is at work, whatever comes of that
+            member.state = {Lease: "training", Compute: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
         member.moved_s = now_s
-        self.commit_due = self.commit_due or member.state != "waiting"
+        self.commit_due = self.commit_due or not isinstance(work, Wait)
         self._advance(now_s)
         return work
+
+    def heard(self, number: int, incarnation: int, now_s: float) -> None:
+        """A life's work comes on."""
+        member = self.members.pusher(number, incarnation)
+        if member is not None:
+            member.moved_s = now_s
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> None:
         """A replica or client tells what was acknowledged; what is newly done is taken in."""
@@ -353,11 +357,17 @@ class JobMachine(Standing):
 
     def _advance_closing(self) -> None:
         """Take every step of the end whose condition holds."""
+        if self.recovery.back_to is not None:
+            return
+        batch, read = self.training.batch, self.training.evaluations.given
+        if batch is not None and batch.accepting:
+            self.actions += batch.advance(read)
         # What a dead life holds stays outstanding until it is fenced.
-        drained = not (self.leases.outstanding or self.training.evaluations.given)
+        drained = not (self.leases.outstanding or read or (batch is not None and batch.accepting))
         while self.ending.moves_on(drained, self.training.snapshots.running):
             if self.ending.step is Closing.SNAPSHOT:
-                self.actions.append(self.training.begin_set())
+                if not (self.training.end_kept and self.recovery.best == self.progress.best):  # else it is written
+                    self.actions.append(self.training.begin_set())
             elif self.ending.step is Closing.EXPORT:
                 self.actions.append(Export(self.ending.vector))
             elif self.ending.step is Closing.DONE:

@@ -133,8 +133,9 @@ class Members:
         return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
 
     def stuck(self, now_s: float, limit_s: float) -> list[Member]:
-        """Those who live, and whose training has not come on for so long."""
-        return [m for m in self._latest.values() if m.state == "training" and now_s - m.moved_s > limit_s]
+        """Those who live, and whose work has not come on for so long."""
+        at_work = ("training", "evaluating")
+        return [m for m in self._latest.values() if m.state in at_work and now_s - m.moved_s > limit_s]
 
     def excuse(self, now_s: float) -> None:
         """Nobody's work can come on now."""

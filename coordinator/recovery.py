@@ -35,6 +35,8 @@ class Recovery:
         Numbers of the shards that are dead, or alive again and not loaded yet.
     set_id, best
         The newest complete set, and the best evaluation whose parameters it holds whole.
+    back_to
+        The set that all shards of a batch method are to hold again, since one was away; None: they are of one time.
     holders
         The life that each shard number was given its segments in.
     """
@@ -43,6 +45,7 @@ class Recovery:
         self.away: set[int] = set()
         self.set_id = set_id
         self.best: Best | None = None
+        self.back_to: str | None = None
         self._opening = opening
         self._members = members
         self._training = training
@@ -54,17 +57,38 @@ class Recovery:
         """The shards that have joined are given segments."""
         self.holders = {member.number: member.incarnation for member in self._members.alive("shard")}
 
-    def restore(self, set_id: str | None, best: Mapping[str, Any] | None, holders: Mapping[str, int]) -> None:
+    def restore(
+        self, set_id: str | None, best: Mapping[str, Any] | None, holders: Mapping[str, int], back_to: str | None
+    ) -> None:
         """Take over from another coordinator, after the members."""
         self.set_id, self.best = set_id, Best(**best) if best else None
         self.holders = {int(number): incarnation for number, incarnation in holders.items()}
         living = {member.number: member.incarnation for member in self._members.alive("shard")}
         self.away = {number for number, life in self.holders.items() if living.get(number) != life}
+        self.back_to = back_to
+        if self.away or back_to:
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Of a batch method, what the shards hold is of different iterations now; before the first set it is not."""
+        if self._training.batch is not None and self.set_id is not None:
+            self.back_to = self.back_to or self.set_id
+            self._training.halt()
+
+    def rolled_back(self, set_id: str) -> bool:
+        """All shards hold this set again; whether it is the one that was wanted, and all are there."""
+        if set_id != self.back_to or self.away:
+            return False
+        self.back_to = None
+        self._training.lost_since(self.best)
+        return True
 
     def set_taken(self, set_id: str) -> None:
         """A set is complete: what dies from now on comes back from it."""
         self.set_id = set_id
         self.best = self._training.progress.best
+        if self.back_to is not None:  # it was written before the death that is to be undone
+            self.back_to = set_id
 
     def is_away(self, place: Place) -> bool:
         """Whether the life at this place is known to be over."""
@@ -79,6 +103,7 @@ class Recovery:
         if self.set_id is None:
             self._opening.reopen()
         self._training.lost_since(self.best)
+        self._go_back()
 
     def revive(self, member: Member, shard_epoch: int) -> Revive:
         """What brings a shard back in this process."""
@@ -99,7 +124,9 @@ class Recovery:
     def revived(self, revive: Revive, set_id: str | None) -> list[Action] | None:
         """A shard is loaded from this set; what all are to be told now. None where it has died again meanwhile."""
         if set_id != revive.set_id:  # that one is damaged
-            self.set_id = set_id if self.set_id == revive.set_id else self.set_id
+            if self.set_id == revive.set_id:
+                self.set_id = set_id
+                self.back_to = set_id if self.back_to else None
             self.best = None
             self._training.lost_since(None)
         place = revive.place
@@ -115,6 +142,8 @@ class Recovery:
         if self.set_id is None and isinstance(action, TakeSnapshot | MakeReady):
             self._training.give_up_set()  # the initial values are not whole any more
             return []
+        if self.back_to is not None and isinstance(action, TakeSnapshot):
+            return self._release()  # given up: a set of two different iterations would be of no use
         if not isinstance(action, Export | RunProgram | RollBack):  # which are asked for again
             self._postponed.append(action)
         return self._release()

@@ -30,6 +30,8 @@ class Sandblaster:
         Where L-BFGS stands.
     turn
         The pass under way, or the last one; None before the first.
+    suspended
+        A shard is away, or all are to hold a snapshot set again: nothing is asked for, handed out or taken in.
     stride
         How far the last accepted step went, in directions; NaN before the first.
     """
@@ -53,7 +55,8 @@ class Sandblaster:
         self.stride = math.nan
         self._before = 0, 0  # backups launched and won in the passes before this one
         self._news: list[Action] = []
-        self._asked = False  # a program is with the shards, or none may be asked for
+        self.suspended = False
+        self._asked = False  # a program is with the shards
         self._ticket = 0  # of the last program
 
     @property
@@ -83,10 +86,15 @@ class Sandblaster:
         """Whether the parameters are being overwritten: who read them now would get a mixture."""
         return self._asked and self.method.step is Step.ACCEPT
 
+    @property
+    def accepting(self) -> bool:
+        """Whether the parameters are to be overwritten, or may be half-way: that is finished, whatever comes."""
+        return self.method.step is Step.ACCEPT
+
     def advance(self, read: bool) -> list[Action]:
         """What is to be noted, and the program that is due, once; the parameters are left alone while they are read."""
         wishes, self._news = self._news, []
-        if self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
+        if self.suspended or self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
             return wishes
         if read and self.method.step is Step.ACCEPT:
             return wishes
@@ -96,7 +104,8 @@ class Sandblaster:
 
     def due(self, ticket: int) -> bool:
         """Whether this program is still waited for."""
-        return self._asked and ticket == self._ticket and self.method.step is not Step.ENDED
+        asked = self._asked and not self.suspended
+        return asked and ticket == self._ticket and self.method.step is not Step.ENDED
 
     def ran(self, ticket: int, scalars: list[float]) -> list[Action]:
         """The program has run on all shards; what is to be noted."""
@@ -104,13 +113,13 @@ class Sandblaster:
         if not self.due(ticket):
             return []
         self._asked = False
-        before = method.iterations
+        before, search = method.iterations, method.search
         method.answered(scalars)
         if method.step in PASSES:
             self._begin_pass()
         if method.iterations == before:
             return []
-        self.stride = method.search.t if method.search is not None else 0.0
+        self.stride = search.t if search is not None else 0.0
         return [
             Note(
                 "iteration",
@@ -131,7 +140,7 @@ class Sandblaster:
         self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: Asks = NOTHING
     ) -> Compute | None:
         """A bundle for this replica; what it was given already where its call is repeated."""
-        if self.turn is None or self.method.step not in PASSES:
+        if self._idle or self.turn is None:
             return None
         if asks.turn != self.method.number:  # what it still has is of no use any more
             asks = asks._replace(holds=())
@@ -154,7 +163,7 @@ class Sandblaster:
         """A replica has computed a bundle, and all shards hold it; whether that is news."""
         if told.seconds > 0:  # of those who come too late most of all: they are the slow ones
             self._paces[number] = told.seconds / -(-told.samples // self._settings.portion)
-        if self.turn is None or told.turn != self.method.number or self.method.step not in PASSES:
+        if self._idle or self.turn is None or told.turn != self.method.number:
             return False
         if not self.turn.told(incarnation, told, now_s):
             return False
@@ -165,7 +174,7 @@ class Sandblaster:
 
     def failed_at(self, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> Compute | None:
         """A replica could not compute a bundle; what that was, None where it is no news."""
-        if self.turn is None or turn != self.method.number or self.method.step not in PASSES:
+        if self._idle or self.turn is None or turn != self.method.number:
             return None
         failed = self.turn.failed_at(incarnation, bundle, reason, now_s)
         self._give_up()
@@ -185,11 +194,16 @@ class Sandblaster:
             "runs": turn.picture(now_s),
         }
 
-    def gone(self, incarnation: int, now_s: float) -> None:
-        """A life is over: its bundles are for others."""
-        if self.turn is not None and self.method.step in PASSES:
-            self.turn.gone(incarnation, now_s)
+    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+        """A life is over, by death or with a goodbye: its bundles are for others."""
+        if not self._idle and self.turn is not None:
+            self.turn.gone(incarnation, died, now_s)
             self._give_up()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no pass is under way."""
+        return self.suspended or self.method.step not in PASSES
 
     def _give_up(self) -> None:
         """End where a bundle has failed often enough."""
@@ -222,14 +236,14 @@ class Sandblaster:
         self._before = launched, won
 
     def suspend(self) -> None:
-        """A shard is away: no program is run, and what comes of the last one is of no use."""
-        self._asked = True
+        """A shard is away: what comes of the last program and of the pass is of no use."""
+        self.suspended, self._asked = True, False
         self._ticket += 1
 
     def rewind(self, state: Mapping[str, Any]) -> int:
         """All shards hold a set again, whose state this is; how many iterations that takes back."""
         back = self.method.rewind(state["method"])
-        self._asked = False
+        self.suspended = self._asked = False
         self._restore_stride(state)
         launched, won = state["backups"]  # more than here where the set is another run's
         self._before, self.turn = (max(launched, self.launched), max(won, self.won)), None

@@ -141,6 +141,8 @@ class Search:
                 t = near.t + (far.t - near.t) / 2
             self.width_before, self.width = self.width, width
             inside = min(near.t, far.t) < t < max(near.t, far.t)
+            if not inside and self.trials == 1:  # so high a value that the cubic is all rounding: it was too far
+                t, inside = near.t + (far.t - near.t) / 10, True
             if not inside or width <= 1e-15 * max(near.t, far.t):
                 self.ended = "the interval is as small as the numbers allow"
         self.t = t

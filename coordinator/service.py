@@ -74,8 +74,10 @@ class CoordinatorService(stubs.CoordinatorServicer):
             reply = wire.BeatReply(state=_STATES[machine.state], reason=machine.reason, member=member)
             if kind != "shard":
                 reply.initialise = machine.initialises(request.id, request.incarnation)
-            if machine.placement is not None and machine.placement.epoch > request.placement_epoch:
-                reply.placement.CopyFrom(placement_to_wire(machine.placement))
+            # Where all shards go back to a set, the new place of one is told once they have.
+            placement = machine.placement if machine.recovery.back_to is None else None
+            if placement is not None and placement.epoch > request.placement_epoch:
+                reply.placement.CopyFrom(placement_to_wire(placement))
             return reply
 
     @answers
@@ -91,6 +93,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         reply = wire.ReportReply()
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
+            machine.heard(*who, now_s)
             if request.HasField("progress"):
                 p = request.progress
                 told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)

@@ -15,7 +15,7 @@ from dbelief.errors import Failure, Mistake
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 
-from .actions import Fence, Finish, Note
+from .actions import Fence, Finish, Note, RollBack
 from .job import JobMachine
 from .states import Closing, State
 
@@ -37,6 +37,7 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "set": machine.recovery.set_id,
         "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
         "holders": machine.recovery.holders,
+        "back_to": machine.recovery.back_to,
         "ending": machine.ending.state(),
         "incarnations": members.incarnations,
     }
@@ -122,7 +123,7 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
     machine.training.take_over(parts["training"], now_s)
     machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
     machine.ending.restore(state["ending"])
-    machine.recovery.restore(state["set"], state["set_best"], state["holders"])
+    machine.recovery.restore(state["set"], state["set_best"], state["holders"], state.get("back_to"))
     _ask_again(machine)
 
 
@@ -140,6 +141,8 @@ def _ask_again(machine: JobMachine) -> None:
         if machine.recovery.holders.get(member.number) != member.incarnation:
             machine.shard_epoch += 1
             machine.actions.append(machine.recovery.revive(member, machine.shard_epoch))
+    if machine.recovery.back_to is not None and not machine.recovery.away:
+        machine.actions.append(RollBack(machine.recovery.back_to))
     if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
         machine.ending.again()
     if machine.over:

@@ -50,6 +50,8 @@ class Training:
         Samples at which it ends; None: without such a limit.
     batch
         The batch method that trains; None where leases of data do.
+    end_kept
+        Whether the newest set holds what a batch method has ended with.
     pushes_twice
         How many pushes were, or will be, trained twice because of deaths.
     """
@@ -64,6 +66,8 @@ class Training:
         self.evaluations = Evaluations()
         self.snapshots = Snapshots(job.snapshots.every_s, job.snapshots.every_iterations)
         self.pushes_twice = 0
+        self.end_kept = False
+        self._end_in_set = False  # the set under way, or the last one, was begun after the end
         self._accounts = Accounts(self.leases)
         self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks)
         self._replicas = job.replicas
@@ -109,7 +113,7 @@ class Training:
         if settled:  # another coordinator was told, and died before it wrote that down
             self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
-        evaluates = evaluates and not (self.batch is not None and self.batch.moves)
+        evaluates = evaluates and not (self.batch is not None and (self.batch.moves or self.batch.suspended))
         work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates)
         if self.batch is None or not isinstance(work, Wait):
             return work
@@ -134,8 +138,17 @@ class Training:
         """All shards hold a set again, whose state of the batch method this is; how many iterations that takes back."""
         assert self.batch is not None
         back = self.batch.rewind(state)
+        self.end_kept = bool(self.batch.ended)
         self.rest(now_s)
         return back
+
+    def halt(self) -> None:
+        """A shard is away, and all will go back to a set: what is under way is of no use."""
+        assert self.batch is not None
+        self.batch.suspend()
+        self.evaluations.take_back()
+        if self.snapshots.running:
+            self.give_up_set()
 
     def news(self) -> list[Action]:
         """See `Handout.news`."""
@@ -186,6 +199,7 @@ class Training:
             "evaluations": self.evaluations.state(),
             "dial": self.dial.state() if self.dial is not None else None,
             "batch": self.batch.state() if self.batch is not None else None,
+            "end_kept": self.end_kept,
             "warm_replica": self._handout.warm_replica,
             "pushes_twice": self.pushes_twice,
             "sets": self.snapshots.count,
@@ -202,6 +216,7 @@ class Training:
             self.dial.restore(state["dial"])
         if self.batch is not None:
             self.batch.restore(state["batch"])
+        self.end_kept = state.get("end_kept", False)
         self._handout.warm_replica = state["warm_replica"]
         self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
         self.begin(now_s)
@@ -209,10 +224,10 @@ class Training:
 
     # -- lives end ---------------------------------------------------------------------------------------
 
-    def gone(self, incarnation: int, now_s: float) -> None:
-        """A life is over, as far as we can tell."""
+    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+        """A life is over, as far as we can tell, by death or with a goodbye."""
         if self.batch is not None:
-            self.batch.gone(incarnation, now_s)
+            self.batch.gone(incarnation, died, now_s)
         self._handout.gone(incarnation)
         self.evaluations.gone(incarnation)
 
@@ -258,7 +273,7 @@ class Training:
         wishes: list[Action] = []
         if self.progress.release_due():
             wishes.append(Note("warm_start", {"samples": self.progress.samples}))
-        if self.snapshots.due(now_s, self._iterations) and not self._keeps_while(self.evaluations.under_way):
+        if self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
             wishes.append(self.begin_set())
         if not self.evaluations.busy and self.progress.evaluation_due():
             self.evaluations.ask("validation", PARAMETERS)
@@ -274,13 +289,20 @@ class Training:
             return f"wall time {self._wall_s:g} s reached"
         if self.batch is not None:
             if self.batch.ended and not self.batch.method.failed:
-                return self.batch.ended
+                return self.batch.ended if self.end_kept else ""
             finished = self.total is not None and self.progress.samples >= self.total
         elif self.leases.epoch_samples:
             finished = self.leases.finished  # a dead one's leases stay outstanding until it is known what it did
         else:  # clients with loops of their own
             finished = self.total is not None and self.progress.samples >= self.total
         return f"{self.progress.samples} samples trained" if finished else ""
+
+    def _set_due(self, now_s: float) -> bool:
+        if self.batch is not None and self.batch.suspended:
+            return False
+        # What a batch method ends with is safe before replicas are told to go: else nobody could make it again.
+        ended = self.batch is not None and bool(self.batch.ended) and not self.end_kept
+        return self.snapshots.due(now_s, self._iterations) or (ended and not self.snapshots.running)
 
     @property
     def _iterations(self) -> int:
@@ -299,6 +321,7 @@ class Training:
     def begin_set(self) -> TakeSnapshot:
         """Begin a snapshot set."""
         self.leases.begin_set()
+        self._end_in_set = self.batch is not None and bool(self.batch.ended)
         return self.snapshots.begin(self.progress.samples)
 
     def give_up_set(self) -> None:
@@ -306,7 +329,14 @@ class Training:
         self.snapshots.running = False
         self.leases.end_set()
 
+    def set_failed(self, now_s: float) -> None:
+        """The set could not be written; the next one's time runs from now."""
+        self.give_up_set()
+        self.end_kept = self.end_kept or self._end_in_set  # as safe as it can be: the next try would fail as well
+        self.rest(now_s)
+
     def end_set(self, now_s: float) -> None:
         """The set is complete."""
+        self.end_kept = self.end_kept or self._end_in_set
         self.snapshots.complete(now_s, self._iterations)
         self.leases.end_set()

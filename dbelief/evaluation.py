@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,17 @@ BATCH = 1_000
 
 
 def evaluate(
-    model: Model, views: Mapping[str, Any], split: Split, layout: Layout, backend: Backend
+    model: Model,
+    views: Mapping[str, Any],
+    split: Split,
+    layout: Layout,
+    backend: Backend,
+    moved: Callable[[], None] = lambda: None,
 ) -> tuple[float, float | None]:
     """Mean loss, and the share of right answers where the model can tell it.
 
-    A model without `evaluate` is asked for its loss alone; its gradient goes into a scratch vector.
+    A model without `evaluate` is asked for its loss alone; its gradient goes into a scratch vector. `moved` is called
+    after each batch.
     """
     buffer = BatchBuffer(split, min(BATCH, len(split)))
     scratch: dict[str, Any] | None = None
@@ -41,4 +47,5 @@ def evaluate(
             if scratch is None:
                 scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))
             loss_sum += model.loss_and_gradient(views, batch, scratch) * len(batch)
+        moved()
     return loss_sum / len(split), right / len(split) if tells else None

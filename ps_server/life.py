@@ -196,8 +196,9 @@ class Life:
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
-        self._obey(request.command)
-        loaded = snapshot.restore(
-            self.loaded(), Path(request.folder), request.set, request.job, self.epoch, request.again
-        )
+        with self._lock:  # one that is made again waits for the first; no program runs meanwhile
+            self._obey(request.command)
+            loaded = snapshot.restore(
+                self.loaded(), Path(request.folder), request.set, request.job, self.epoch, request.again
+            )
         return wire.RestoreReply(segments=loaded)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dbelief.errors import Refused
+from dbelief.errors import Moved, Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored
@@ -89,6 +89,7 @@ class Shard:
         self.ordered = ordered
         self.staleness = staleness
         self.ready = False
+        self._loading = False  # a set is being loaded over what it held
         self.counters = Counters()
         self.saving = threading.Lock()  # one set is written at a time
         self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
@@ -123,7 +124,7 @@ class Shard:
             Where initial values are missing; names the first segment without.
         """
         self.check_complete()
-        self.ready = True
+        self.ready, self._loading = True, False
 
     def check_complete(self) -> None:
         """Raise Refused where initial values are missing; names the first segment without."""
@@ -175,6 +176,7 @@ class Shard:
         """
         segment = self._segment(index)
         with segment.lock:
+            self._check_here(index)
             if not segment.holds(vector):
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
             held = newer_than is not None and segment.version <= newer_than
@@ -234,11 +236,17 @@ class Shard:
     def _rate(self, push: Push, staleness: int) -> np.float32:
         return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
 
+    def _check_here(self, index: int) -> None:
+        """Raise Moved while a set is being loaded: whoever asks again finds it."""
+        if self._loading:
+            raise Moved(f"segment {index}: a snapshot set is being loaded")
+
     def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
         """Refuse what must not touch the segment; nothing is changed before this."""
         index = segment.span.index
         if push.pusher.incarnation in self._fenced:
             raise Refused(f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
+        self._check_here(index)
         if not push.assign and not self.ready:
             raise Refused(f"segment {index}: initial values are not complete yet")
         if push.bundle is not None:
@@ -295,7 +303,7 @@ class Shard:
 
     def empty(self) -> None:
         """Hold nothing that could be read or made ready, until it is loaded."""
-        self.ready = False
+        self.ready, self._loading = False, True
         for segment in self.segments.values():
             with segment.lock:
                 segment.empty()

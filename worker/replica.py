@@ -32,6 +32,7 @@ from .sandblaster import Bundles
 from .sender import Sender
 
 REPORT_EVERY_S = 0.2
+MOVED_EVERY_S = 1.0
 SLOTS = 2
 """Gradient buffers: one being computed, one on its way."""
 
@@ -81,7 +82,7 @@ class Replica:
         self._shown: dict[str, float] = {}
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
-        self._reported_s = 0.0
+        self._reported_s = time.monotonic()
         self._unreadable = 0
         if session.data is None or session.data.train is None:
             raise DataError(
@@ -246,7 +247,6 @@ class Replica:
             self._report_progress()
 
     def _report_progress(self) -> None:
-        self._reported_s = time.monotonic()
         with self._told_lock:
             progress = wire.Progress()
             progress.CopyFrom(self._told)
@@ -272,6 +272,11 @@ class Replica:
         """Ask for the next bundle while one is still computed; None: not now."""
         reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(turn=turn, holds=holds, ahead=True))
         return reply.bundle if reply.HasField("bundle") else None
+
+    def moved(self) -> None:
+        """Tell the coordinator now and then that work comes on: who tells nothing for long is given up."""
+        if time.monotonic() - self._reported_s > MOVED_EVERY_S:
+            self._report()
 
     def done(self, done: wire.BundleDone) -> None:
         """On the push thread: every segment holds a bundle."""
@@ -302,7 +307,7 @@ class Replica:
                 return
             raise
         copy.to_device()
-        loss, accuracy = evaluate(session.model, copy.views, split, session.layout, session.backend)
+        loss, accuracy = evaluate(session.model, copy.views, split, session.layout, session.backend, self.moved)
         reply: wire.ReportReply = self._report(
             evaluation=wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
         )
@@ -314,6 +319,7 @@ class Replica:
     # -- telling -----------------------------------------------------------------------------------------
 
     def _report(self, **fields: Any) -> wire.ReportReply:
+        self._reported_s = time.monotonic()
         reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
         return reply
 

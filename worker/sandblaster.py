@@ -19,6 +19,7 @@ import numpy as np
 
 from dbelief.backend import Backend, aligned
 from dbelief.console import told
+from dbelief.errors import Unreachable
 from dbelief.layout import Layout
 from dbelief.nn import Batch, Model
 from dbelief.pushes import ACCRUED, TRIAL, Push, Pushed, Pusher
@@ -44,6 +45,9 @@ class Tells(Protocol):
 
     def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
         """Ask for the next bundle while one is still computed; None: not now."""
+
+    def moved(self) -> None:
+        """The work comes on."""
 
     def done(self, done: wire.BundleDone) -> None:
         """Every segment holds a bundle."""
@@ -110,12 +114,14 @@ class Bundles:
         """
         slot = self._sender.slot()
         self._phases.end("wait")
-        if bundle.turn != self.turn:
-            self._fetch(bundle.turn)
         self._holds[bundle.turn, bundle.bundle] = 0.0
         began = time.monotonic()
         try:
+            if bundle.turn != self.turn:
+                self._fetch(bundle.turn)
             following = self._sum(bundle, slot)
+        except Unreachable:
+            raise
         except Exception as error:  # whatever a model's code raises: on another machine it may work
             self._sender.give_back(slot)
             del self._holds[bundle.turn, bundle.bundle]
@@ -152,6 +158,7 @@ class Bundles:
             if self._portion_wait_s:
                 time.sleep(self._portion_wait_s)
             self._phases.end("compute")
+            self._tells.moved()
         assert following is not None, "a bundle has a portion"
         return following
 

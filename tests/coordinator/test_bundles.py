@@ -124,7 +124,7 @@ def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
         one, what = lives[which], rng.random()
         if what < 0.05 and deaths:
             deaths -= 1
-            turn.gone(one, now_s)
+            turn.gone(one, rng.random() < 0.5, now_s)
             if rng.random() < 0.3 and holds[which]:  # what it had computed arrives all the same
                 deliver(turn, portions, one, holds[which][0], now_s)
             holds[which], lives[which] = [], max(lives.values()) + 1
@@ -202,7 +202,7 @@ def test_a_bundle_that_always_fails_is_given_up() -> None:
     assert turn.failed_at(10, bad.number, "ValueError: no", 1.0) is None, "the call is repeated"
     assert turn.told(11, Computed(0, good.number, 0.0, 1), 1.0)
     assert turn.take(1, 11, [0, 1], 1.0) == bad
-    turn.gone(11, 2.0)
+    turn.gone(11, True, 2.0)
     assert turn.failed is None
     heir = Pass(2, 1)
     heir.restore(json.loads(json.dumps(turn.state())))
@@ -211,12 +211,28 @@ def test_a_bundle_that_always_fails_is_given_up() -> None:
     assert heir.failed == (bad, "ValueError: no")
 
 
+def test_copies_that_go_together_are_one_failure_and_a_goodbye_is_none() -> None:
+    turn = Pass(1, 1)
+    for life in range(4):
+        assert turn.take(life, life, range(4), 0.0) is not None
+    for life in range(3):
+        turn.gone(life, died=True, now_s=1.0)
+    turn.gone(3, died=False, now_s=1.0)
+    for life in (5, 6):
+        assert turn.take(5, life, [5], 2.0) is not None
+        turn.gone(life, died=True, now_s=3.0)
+    assert turn.failed is None
+    assert turn.take(5, 7, [5], 2.0) is not None
+    turn.gone(7, died=True, now_s=3.0)
+    assert turn.failed is not None
+
+
 def test_who_failed_at_a_bundle_tries_another_first() -> None:
     turn = Pass(2, 1)
     one, other = turn.take(0, 10, [0, 1], 0.0), turn.take(1, 11, [0, 1], 0.0)
     assert one is not None
     turn.failed_at(10, one.number, "no", 1.0)
-    turn.gone(11, 1.0)
+    turn.gone(11, True, 1.0)
     assert turn.take(0, 10, [0], 1.0) == other
 
 

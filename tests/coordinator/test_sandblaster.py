@@ -413,3 +413,19 @@ def test_backups_are_counted_over_all_passes_whatever_happens() -> None:
         assert (heir.launched, heir.won) == (3, 0)
     assert math.isnan(heir.stride)
     assert math.isnan(heir.gradient_norm)
+
+
+def test_who_computes_is_watched_though_it_asks_ahead_in_vain(a_world: MakeWorld) -> None:
+    batch = Batch(a_world, portion=50, bundle=1)
+    world, machine = batch.world, batch.world.machine
+    one = world.replicas[0]
+    work = machine.lease(one.number, one.incarnation, 1, world.now_s)
+    assert isinstance(work, Compute)
+    asks = Asks(work.turn, (work.bundle,), ahead=True)
+    assert isinstance(machine.lease(one.number, one.incarnation, 1, world.now_s, asks), Wait)
+    for _ in range(5):  # it tells now and then that it comes on
+        world.tick(100.0)
+        machine.heard(one.number, one.incarnation, world.now_s)
+    assert one.incarnation in {m.incarnation for m in machine.members.alive("replica")}
+    world.tick(121.0)
+    assert one.incarnation not in {m.incarnation for m in machine.members.alive("replica")}

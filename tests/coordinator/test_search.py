@@ -111,3 +111,11 @@ def test_another_goes_on_from_the_state() -> None:
 def test_a_search_needs_a_descent_and_a_step(slope: float, t: float) -> None:
     with pytest.raises(ValueError, match=r"slope is|first step is"):
         Search(Point(0, 1.0, slope), t)
+
+
+def test_a_value_that_is_all_rounding_was_too_far() -> None:
+    search = Search(Point(0.0, 1.0, -1.0), 1.0)
+    search.tell(1e17, 1e10)
+    assert not search.ended
+    assert 0 < search.t < 1
+    Search(**search.state())

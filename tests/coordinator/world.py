@@ -37,7 +37,7 @@ from coordinator.job import JobMachine
 from coordinator.states import Evaluate, Shape, State
 from coordinator.takeover import sections, take_over, unfinished
 from dbelief.job import Job, build_job
-from dbelief.layout import Layout
+from dbelief.layout import Layout, Span
 from dbelief.parts import Stored
 from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
@@ -239,7 +239,7 @@ class World:
         machine, now_s = self.machine, self.now_s
         if isinstance(action, AssignShards):
             placement = action.placement
-            self.shards = [Shard(placement.run(p), Adding(), self.job.strategy.staleness) for p in placement.places]
+            self.shards = [self._shard(placement.run(place)) for place in placement.places]
             machine.assigned(now_s)
         elif isinstance(action, Restore):
             self._restore(self.disk[action.set_id])
@@ -319,10 +319,14 @@ class World:
             shard.load(stored.segments[index], shard_epoch, again)
         shard.make_ready()
 
+    def _shard(self, spans: Sequence[Span]) -> Shard:
+        strategy = self.job.strategy
+        return Shard(spans, Adding(), strategy.staleness, ordered=getattr(strategy, "ordered", False))
+
     def _revive(self, action: Revive) -> None:
         machine, number = self.machine, action.place.shard
         assert machine.placement is not None
-        shard = Shard(machine.placement.run(action.place), Adding(), self.job.strategy.staleness)
+        shard = self._shard(machine.placement.run(action.place))
         if action.membership is not None:
             shard.set_membership(action.membership.member_epoch, action.membership.rounds)
         set_id = action.set_id

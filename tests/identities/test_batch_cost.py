@@ -203,4 +203,5 @@ def test_what_goes_through_the_coordinator_does_not_depend_on_the_models_size(co
 
 def test_a_bundle_is_told_of_once(costs: dict[int, Cost]) -> None:
     for cost in costs.values():
-        assert cost.bundles <= cost.trace.messages["Report", "in"] <= cost.bundles + cost.looks + 2
+        # Beside: looks, initial values, and that work comes on, once a second.
+        assert cost.bundles <= cost.trace.messages["Report", "in"] <= 1.1 * cost.bundles + cost.looks + 2

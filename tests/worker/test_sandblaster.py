@@ -62,6 +62,9 @@ class Coordinator:
         self.asked.append((turn, sorted(holds)))
         return self.ahead.pop(0) if self.ahead else None
 
+    def moved(self) -> None:
+        pass
+
     def done(self, done: wire.BundleDone) -> None:
         assert self.held.wait(10)
         self.told.append(done)
