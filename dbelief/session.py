@@ -44,7 +44,7 @@ def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model
     network = build_network(
         job.model.described(),
         job.model.loss,
-        features=math.prod(data.features),
+        features=data.features,
         outputs=outputs,
         backend=backend,
     )

@@ -14,7 +14,7 @@ from typing import Any
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
-from .layers import Dense, Layer, ReLU, Sigmoid, Tanh
+from .layers import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
 from .losses import Loss, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
@@ -32,7 +32,7 @@ def build_network(
     layers: Sequence[tuple[str, Mapping[str, Any]]],
     loss: str,
     *,
-    features: int,
+    features: int | Shape,
     outputs: int,
     backend: Backend,
 ) -> Network:
@@ -44,8 +44,8 @@ def build_network(
         For example [("dense", {"units": 64}), ("relu", {}), ("dense", {"units": 10})].
     loss : str
         "softmax_cross_entropy" or "square".
-    features : int
-        Numbers per sample.
+    features : int or tuple of int
+        Shape of a sample's inputs, as `Network` reads it.
     outputs : int
         Numbers the last layer must give: the classes, or the width of a target.
     backend : Backend

@@ -1,18 +1,27 @@
 """Layers: a formula forward, a formula backward, both written into arrays that are given.
 
-With x of shape (m, inputs), y of shape (m, outputs) and dy = dL/dy, `backward` writes dL/dparameters and,
-unless dx is None, dL/dx. A layer keeps no state: its parameters are views into the flat vector, its buffers
-belong to the network. `dx` never overlaps `dy`, `x` or `y`.
+With x of shape (m, *inputs), y of shape (m, *outputs) and dy = dL/dy, `backward` writes dL/dparameters and,
+unless dx is None, dL/dx. Images are (m, height, width, channels). A layer keeps no state: its parameters are views
+into the flat vector, and what it needs besides, also from `forward` to the `backward` after it, lies in buffers of a
+workspace that is its own. All arrays are C-contiguous, and `dx` never overlaps `dy`, `x` or `y`.
+
+Each layer also tells which part of its input a part of its output sees (`window`), so that a network can be cut
+over machines.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from .model import Array
+from .workspace import Workspace
+
+Shape = tuple[int, ...]
+"""Of one sample: (n,) numbers, or (height, width, channels) of an image."""
 
 
 class Layer(Protocol):
@@ -28,21 +37,34 @@ class Layer(Protocol):
         """Names of its parameters, in the order in which it takes them; empty where it has none."""
         ...
 
-    def outputs(self, inputs: int) -> int:
-        """Number of outputs per sample, given the number of inputs."""
+    def outputs(self, inputs: Shape) -> Shape:
+        """Shape of a sample's outputs, given that of its inputs.
+
+        Raises
+        ------
+        ModelError
+            It cannot take such inputs; the message begins with a verb, for the network puts the layer's name before it.
+        """
         ...
 
-    def initial(self, inputs: int, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
+    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Which inputs [first, last) of a spatial axis the outputs [start, stop) of that axis see; None: all inputs.
+
+        Takes start < stop.
+        """
+        ...
+
+    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Draw its parameters as float32 arrays, one for each of `tensors`."""
         ...
 
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y; `parameters` in the order of `tensors`."""
         ...
 
     def backward(
         self,
-        xp: Any,
+        work: Workspace,
         x: Array,
         y: Array,
         dy: Array,
@@ -56,7 +78,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """y = x W + b, with W of shape (inputs, units) and b of shape (units,).
+    """y = x W + b, with W of shape (inputs, units) and b of shape (units,); x is read as (m, inputs).
 
     dL/dW = x^T dy, dL/db = sum over the batch of dy, dL/dx = dy W^T.
     Each output sees its whole input.
@@ -73,27 +95,29 @@ class Dense:
         if self.units < 1:
             raise ValueError(f"units is {self.units}, must be 1 or more")
 
-    def outputs(self, inputs: int) -> int:
-        """Number of units, whatever the inputs."""
-        return self.units
+    def outputs(self, inputs: Shape) -> Shape:
+        """(units,), whatever the inputs."""
+        return (self.units,)
 
-    def initial(self, inputs: int, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
+    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Everything."""
+        return None
+
+    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Draw weight and bias."""
-        limit = (6.0 / inputs) ** 0.5 if before_relu else (6.0 / (inputs + self.units)) ** 0.5
-        weight = rng.random((inputs, self.units), dtype=np.float32)
-        weight *= 2.0 * limit
-        weight -= limit
-        return weight, np.zeros(self.units, np.float32)
+        n = math.prod(inputs)
+        limit = (6.0 / n) ** 0.5 if before_relu else (6.0 / (n + self.units)) ** 0.5
+        return uniform(rng, (n, self.units), limit), np.zeros(self.units, np.float32)
 
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y = x W + b."""
-        weight, bias = parameters
-        xp.matmul(x, weight, out=y)
+        xp, (weight, bias) = work.xp, parameters
+        xp.matmul(x.reshape(len(x), -1), weight, out=y)
         xp.add(y, bias, out=y)
 
     def backward(
         self,
-        xp: Any,
+        work: Workspace,
         x: Array,
         y: Array,
         dy: Array,
@@ -102,11 +126,19 @@ class Dense:
         dx: Array | None,
     ) -> None:
         """Write dL/dW and dL/db straight into the gradient vector, and dL/dx where it is asked for."""
-        d_weight, d_bias = gradients
-        xp.matmul(x.T, dy, out=d_weight)
+        xp, (d_weight, d_bias) = work.xp, gradients
+        xp.matmul(x.reshape(len(x), -1).T, dy, out=d_weight)
         xp.sum(dy, axis=0, out=d_bias)
         if dx is not None:
-            xp.matmul(dy, parameters[0].T, out=dx)
+            xp.matmul(dy, parameters[0].T, out=dx.reshape(len(x), -1))
+
+
+def uniform(rng: np.random.Generator, shape: Shape, limit: float) -> np.ndarray:
+    """Draw float32 numbers, evenly spread between -limit and limit."""
+    drawn = rng.random(shape, dtype=np.float32)
+    drawn *= 2.0 * limit
+    drawn -= limit
+    return drawn
 
 
 class Pointwise(ABC):
@@ -118,25 +150,29 @@ class Pointwise(ABC):
     kind: ClassVar[str]
     tensors: ClassVar[tuple[str, ...]] = ()
 
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
+    def outputs(self, inputs: Shape) -> Shape:
+        """As the inputs."""
         return inputs
 
-    def initial(self, inputs: int, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        """Their own."""
+        return start, stop
+
+    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()
 
     @abstractmethod
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y = f(x)."""
 
     @abstractmethod
-    def slope(self, xp: Any, y: Array, out: Array) -> None:
+    def slope(self, work: Workspace, y: Array, out: Array) -> None:
         """Write f' at the x that gave y."""
 
     def backward(
         self,
-        xp: Any,
+        work: Workspace,
         x: Array,
         y: Array,
         dy: Array,
@@ -146,8 +182,8 @@ class Pointwise(ABC):
     ) -> None:
         """Write dL/dx = f' dy."""
         if dx is not None:
-            self.slope(xp, y, dx)
-            xp.multiply(dx, dy, out=dx)
+            self.slope(work, y, dx)
+            work.xp.multiply(dx, dy, out=dx)
 
 
 class ReLU(Pointwise):
@@ -155,14 +191,14 @@ class ReLU(Pointwise):
 
     kind: ClassVar[str] = "relu"
 
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y = max(x, 0)."""
-        xp.maximum(x, 0, out=y)
+        work.xp.maximum(x, 0, out=y)
 
-    def slope(self, xp: Any, y: Array, out: Array) -> None:
+    def slope(self, work: Workspace, y: Array, out: Array) -> None:
         """Write sign(y), which is 1 where y > 0, else 0: y is never negative."""
         # greater(y, 0) would be a bool, and its conversion allocates a buffer at every step.
-        xp.sign(y, out=out)
+        work.xp.sign(y, out=out)
 
 
 class Sigmoid(Pointwise):
@@ -173,17 +209,18 @@ class Sigmoid(Pointwise):
 
     kind: ClassVar[str] = "sigmoid"
 
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y = (1 + tanh(x / 2)) / 2."""
+        xp = work.xp
         xp.multiply(x, 0.5, out=y)
         xp.tanh(y, out=y)
         xp.add(y, 1.0, out=y)
         xp.multiply(y, 0.5, out=y)
 
-    def slope(self, xp: Any, y: Array, out: Array) -> None:
+    def slope(self, work: Workspace, y: Array, out: Array) -> None:
         """Write y (1 - y)."""
-        xp.subtract(1.0, y, out=out)
-        xp.multiply(out, y, out=out)
+        work.xp.subtract(1.0, y, out=out)
+        work.xp.multiply(out, y, out=out)
 
 
 class Tanh(Pointwise):
@@ -191,11 +228,11 @@ class Tanh(Pointwise):
 
     kind: ClassVar[str] = "tanh"
 
-    def forward(self, xp: Any, x: Array, parameters: Sequence[Array], y: Array) -> None:
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y = tanh(x)."""
-        xp.tanh(x, out=y)
+        work.xp.tanh(x, out=y)
 
-    def slope(self, xp: Any, y: Array, out: Array) -> None:
+    def slope(self, work: Workspace, y: Array, out: Array) -> None:
         """Write 1 - y^2."""
-        xp.multiply(y, y, out=out)
-        xp.subtract(1.0, out, out=out)
+        work.xp.multiply(y, y, out=out)
+        work.xp.subtract(1.0, out, out=out)

@@ -8,6 +8,7 @@ in between is a buffer kept from step to step (workspace.py): a step in the stea
 but for a few numbers per sample where softmax cross-entropy picks a column per row.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
-from .layers import Layer
+from .layers import Layer, Shape
 from .losses import Loss
 from .model import Array, Batch
 from .workspace import Workspace
@@ -33,25 +34,28 @@ class _Stage:
 
     layer: Layer
     name: str  # "dense1", "relu1", ...: counted per kind, from 1
-    inputs: int
-    outputs: int
+    inputs: Shape
+    outputs: Shape
     before_relu: bool
     parameters: tuple[str, ...]  # names in the order in which the layer takes them
+    work: Workspace  # the layer's own, which also holds its outputs and dL/dinputs
 
 
 class Network:
     """Layers and a loss as a model (`Model` and `Evaluates`).
 
     Its tensors are named dense1.weight (inputs, units), dense1.bias (units,), dense2.weight and so on,
-    counting dense layers from 1. It keeps buffers: one thread at a time.
+    counting dense layers from 1 (and so each other kind). What the last layer gives is read as (m, outputs). It
+    keeps buffers: one thread at a time.
 
     Parameters
     ----------
     layers : sequence of Layer
         At least one with parameters.
     loss : Loss
-    features : int
-        Numbers per sample; inputs of more than two axes are read as (m, features).
+    features : int or tuple of int
+        Shape of a sample's inputs; a number n is (n,), and (height, width) is an image of one channel. Batches may
+        have their numbers along other axes.
     classes : int or None
         Where given, the last layer must have as many outputs; None for the square loss, whose targets'
         width is checked batch by batch.
@@ -61,22 +65,21 @@ class Network:
     Raises
     ------
     ModelError
-        There is nothing to train, or the last layer does not match the classes.
+        There is nothing to train, a layer cannot take what comes, or the last one does not match the classes.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], loss: Loss, features: int, classes: int | None, backend: Backend
+        self, layers: Sequence[Layer], loss: Loss, features: int | Shape, classes: int | None, backend: Backend
     ) -> None:
-        self.features = features
+        self.features = _image_or_numbers(features)
         self.loss = loss
-        self._xp = backend.xp
         self._work = Workspace(backend)
-        self._stages = tuple(_stages(layers, features))
+        self._stages = tuple(_stages(layers, self.features, backend))
         trainable = [place for place, stage in enumerate(self._stages) if stage.parameters]
         if not trainable:
             raise ModelError("a network needs at least one dense layer: there is nothing to train")
         self._first = trainable[0]
-        self.outputs = self._stages[-1].outputs
+        self.outputs = math.prod(self._stages[-1].outputs)
         if classes is not None and self.outputs != classes:
             last = self._stages[-1].name
             raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {classes} classes")
@@ -107,15 +110,15 @@ class Network:
         with _settings():
             activations = self._forward(views, batch)
             slope = self._slope(activations[-1])
-            total = self.loss.forward(self._work, activations[-1], batch.targets, slope)
+            total = self.loss.forward(self._work, self._flat(activations[-1]), batch.targets, slope)
             self.loss.backward(self._work, batch.targets, slope)
-            self._backward(views, activations, slope, out)
+            self._backward(views, activations, slope.reshape(activations[-1].shape), out)
             return float(total) / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
         """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
         with _settings():
-            outputs = self._forward(views, batch)[-1]
+            outputs = self._flat(self._forward(views, batch)[-1])
             total = self.loss.forward(self._work, outputs, batch.targets, self._slope(outputs))
             return float(total), self.loss.right(self._work, outputs, batch.targets)
 
@@ -124,9 +127,9 @@ class Network:
         x = self._checked_inputs(views, batch)
         activations = [x]
         for stage in self._stages:
-            y = self._work.array(f"{stage.name}.y", (len(x), stage.outputs), x.dtype)
+            y = stage.work.array("y", (len(x), *stage.outputs), x.dtype)
             own = [views[name] for name in stage.parameters]
-            stage.layer.forward(self._xp, activations[-1], own, y)
+            stage.layer.forward(stage.work, activations[-1], own, y)
             activations.append(y)
         return activations
 
@@ -136,24 +139,28 @@ class Network:
         """Write every parameter's gradient; `activations` as from `_forward`, dy = dL/d(last of them)."""
         for place in reversed(range(self._first, len(self._stages))):
             stage, x, y = self._stages[place], activations[place], activations[place + 1]
-            dx = self._work.array(f"{stage.name}.dx", x.shape, x.dtype) if place > self._first else None
+            dx = stage.work.array("dx", x.shape, x.dtype) if place > self._first else None
             own = [views[name] for name in stage.parameters]
             gradients = [out[name] for name in stage.parameters]
-            stage.layer.backward(self._xp, x, y, dy, own, gradients, dx)
+            stage.layer.backward(stage.work, x, y, dy, own, gradients, dx)
             dy = dx
 
+    def _flat(self, outputs: Array) -> Array:
+        return outputs.reshape(len(outputs), self.outputs)
+
     def _slope(self, outputs: Array) -> Array:
-        return self._work.array("loss.slope", outputs.shape, outputs.dtype)
+        return self._work.array("loss.slope", (len(outputs), self.outputs), outputs.dtype)
 
     def _checked_inputs(self, views: Mapping[str, Array], batch: Batch) -> Array:
-        """Give the inputs as (m, features) once batch, layers and loss are known to fit."""
+        """Give the inputs as (m, *features) once batch, layers and loss are known to fit."""
         m = len(batch)
         if m == 0:
             raise ValueError("an empty batch has no mean loss")
         first = self._stages[0].name
-        x = batch.inputs.reshape(m, -1)
-        if x.shape[1] != self.features:
-            raise ModelError(f"layer {first}: got {x.shape[1]} features per sample, expected {self.features}")
+        got, expected = math.prod(batch.inputs.shape[1:]), math.prod(self.features)
+        if got != expected:
+            raise ModelError(f"layer {first}: got {got} features per sample, expected {expected}")
+        x = batch.inputs.reshape(m, *self.features)
         kind = views[self._stages[self._first].parameters[0]].dtype
         if x.dtype != kind:
             raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected {kind} as its parameters")
@@ -172,8 +179,14 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def _stages(layers: Sequence[Layer], features: int) -> Iterator[_Stage]:
-    """Name the layers, and chain their sizes."""
+def _image_or_numbers(features: int | Shape) -> Shape:
+    """Shape of a sample as layers see it: of two axes it is an image of one channel."""
+    shape = (features,) if isinstance(features, int) else features
+    return (*shape, 1) if len(shape) == 2 else shape
+
+
+def _stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Iterator[_Stage]:
+    """Name the layers, and chain their shapes."""
     seen: dict[str, int] = {}
     inputs = features
     for place, layer in enumerate(layers):
@@ -181,6 +194,9 @@ def _stages(layers: Sequence[Layer], features: int) -> Iterator[_Stage]:
         name = f"{layer.kind}{seen[layer.kind]}"
         before_relu = place + 1 < len(layers) and layers[place + 1].kind == "relu"
         own = tuple(f"{name}.{tensor}" for tensor in layer.tensors)
-        outputs = layer.outputs(inputs)
-        yield _Stage(layer, name, inputs, outputs, before_relu, own)
+        try:
+            outputs = layer.outputs(inputs)
+        except ModelError as error:
+            raise ModelError(f"layer {name}: {error}") from error
+        yield _Stage(layer, name, inputs, outputs, before_relu, own, Workspace(backend))
         inputs = outputs

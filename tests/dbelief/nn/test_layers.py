@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
+from dbelief.backend import choose
 from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
+from dbelief.nn.workspace import Workspace
 
 Check = Callable[[Any, Any, Any], None]
 sizes = st.integers(1, 9)
+WORK = Workspace(choose("cpu"))
 
 
 def away_from_zero(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -23,17 +26,17 @@ def check_layer(check_gradient: Check, layer: Layer, m: int, inputs: int) -> Non
     """Check dL/dx and dL/dparameters for L = <c, layer(x)> with a random c."""
     rng = np.random.default_rng(m * 100 + inputs)
     x = away_from_zero(rng, (m, inputs))
-    parameters = [rng.standard_normal(p.shape) for p in layer.initial(inputs, rng, False)]
-    c, y = (rng.standard_normal((m, layer.outputs(inputs))) for _ in range(2))
+    parameters = [rng.standard_normal(p.shape) for p in layer.initial((inputs,), rng, False)]
+    c, y = (rng.standard_normal((m, *layer.outputs((inputs,)))) for _ in range(2))
 
     def value() -> float:
-        layer.forward(np, x, parameters, y)
+        layer.forward(WORK, x, parameters, y)
         return float(np.vdot(c, y))
 
     value()
     dx = np.full_like(x, np.nan)
     gradients = [np.full_like(p, np.nan) for p in parameters]
-    layer.backward(np, x, y, c, parameters, gradients, dx)
+    layer.backward(WORK, x, y, c, parameters, gradients, dx)
     check_gradient(value, [x, *parameters], [dx, *gradients])
 
 
@@ -49,9 +52,30 @@ def test_pointwise_gradient(check_gradient: Check, layer: Layer, m: int, inputs:
     check_layer(check_gradient, layer, m, inputs)
 
 
+def test_dense_flattens_whatever_comes() -> None:
+    rng = np.random.default_rng(0)
+    images, layer = rng.standard_normal((3, 2, 4, 5)), Dense(6)
+    flat = images.reshape(3, 40)
+    parameters = [rng.standard_normal((40, 6)), rng.standard_normal(6)]
+    dy, found = rng.standard_normal((3, 6)), []
+    for x in (images, flat):
+        y, dx, gradients = np.empty((3, 6)), np.empty_like(x), [np.empty_like(p) for p in parameters]
+        layer.forward(WORK, x, parameters, y)
+        layer.backward(WORK, x, y, dy, parameters, gradients, dx)
+        found.append([y, dx.reshape(3, 40), *gradients])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [p.shape for p in layer.initial((2, 4, 5), rng, False)] == [(40, 6), (6,)]
+
+
+def test_what_a_range_of_outputs_sees() -> None:
+    assert Dense(3).window(1, 2) is None
+    assert [layer.window(3, 7) for layer in (ReLU(), Sigmoid(), Tanh())] == [(3, 7)] * 3
+
+
 def forward(layer: Layer, x: np.ndarray) -> np.ndarray:
     y = np.empty_like(x)
-    layer.forward(np, x, (), y)
+    layer.forward(WORK, x, (), y)
     return y
 
 
@@ -66,7 +90,7 @@ def test_pointwise_values() -> None:
 def test_pointwise_layers_overflow_nowhere(layer: Layer) -> None:
     x = np.array([[-3e38, -1e4, 0, 1e4, 3e38]], np.float32)
     y, dx = forward(layer, x), np.empty_like(x)
-    layer.backward(np, x, y, np.ones_like(x), (), (), dx)
+    layer.backward(WORK, x, y, np.ones_like(x), (), (), dx)
     assert np.isfinite(y).all()
     assert np.isfinite(dx).all()
 
@@ -74,7 +98,7 @@ def test_pointwise_layers_overflow_nowhere(layer: Layer) -> None:
 def test_relu_has_no_slope_at_zero() -> None:
     x, dx = np.array([[-0.0, 0.0]]), np.full((1, 2), np.nan)
     layer = ReLU()
-    layer.backward(np, x, forward(layer, x), np.ones((1, 2)), (), (), dx)
+    layer.backward(WORK, x, forward(layer, x), np.ones((1, 2)), (), (), dx)
     assert not dx.any()
 
 
@@ -82,14 +106,14 @@ def test_dense_without_dx_still_gives_its_gradients() -> None:
     x, y, dy = np.array([[1.0, 2.0]]), np.empty((1, 1)), np.array([[3.0]])
     parameters = [np.ones((2, 1)), np.zeros(1)]
     gradients = [np.empty((2, 1)), np.empty(1)]
-    Dense(1).backward(np, x, y, dy, parameters, gradients, None)
+    Dense(1).backward(WORK, x, y, dy, parameters, gradients, None)
     np.testing.assert_array_equal(gradients[0], [[3.0], [6.0]])
     np.testing.assert_array_equal(gradients[1], [3.0])
 
 
 @pytest.mark.parametrize(("before_relu", "limit"), [(True, (6 / 300) ** 0.5), (False, (6 / 500) ** 0.5)])
 def test_initial_values_of_dense(before_relu: bool, limit: float) -> None:
-    weight, bias = Dense(200).initial(300, np.random.default_rng(0), before_relu)
+    weight, bias = Dense(200).initial((300,), np.random.default_rng(0), before_relu)
     assert weight.shape == (300, 200)
     assert weight.dtype == bias.dtype == np.float32
     assert not bias.any()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dbelief.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, Model, Network
+from dbelief.nn.image import Image
 from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
 
@@ -157,6 +158,31 @@ def test_inputs_of_more_axes_are_read_flat() -> None:
     assert all(np.array_equal(flat[name], square[name]) for name in views)
 
 
+@pytest.mark.parametrize(("features", "seen"), [(6, (6,)), ((6,), (6,)), ((2, 3), (2, 3, 1)), ((1, 2, 3), (1, 2, 3))])
+def test_a_samples_shape_is_what_layers_see(features: Any, seen: tuple[int, ...]) -> None:
+    network, flat = (Network([ReLU(), Dense(4)], SoftmaxCrossEntropy(), shape, 4, CPU) for shape in (features, 6))
+    views, batch = random_views(network), batch_of(3)
+    assert network.features == seen
+    one, other = like(views), like(views)
+    assert network.loss_and_gradient(views, batch, one) == flat.loss_and_gradient(views, batch, other)
+    assert all(np.array_equal(one[name], other[name]) for name in views)
+
+
+def test_the_last_layers_outputs_are_read_flat() -> None:
+    views, batch = {"dense1.weight": np.eye(6, dtype=np.float32), "dense1.bias": np.zeros(6, np.float32)}, batch_of(3)
+    network = Network([Dense(6), Image(2, 3)], SoftmaxCrossEntropy(), 6, 6, CPU)
+    flat = Network([Dense(6)], SoftmaxCrossEntropy(), 6, 6, CPU)
+    one, other = like(views), like(views)
+    assert network.loss_and_gradient(views, batch, one) == flat.loss_and_gradient(views, batch, other)
+    assert all(np.array_equal(one[name], other[name]) for name in views)
+    assert network.evaluate(views, batch) == flat.evaluate(views, batch)
+
+
+def test_an_image_of_another_size_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"^layer image1: takes 2 x 3 x 2 = 12 numbers per sample, gets 6$"):
+        classifier(Image(2, 3, 2))
+
+
 def test_evaluate_gives_the_sum_and_the_right_answers() -> None:
     network = Network([Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
     views = {"dense1.weight": np.eye(2, dtype=np.float32), "dense1.bias": np.zeros(2, np.float32)}
@@ -173,8 +199,9 @@ class Spy:
 
     def __init__(self, units: int) -> None:
         self._dense, self.asked = Dense(units), [False]
-        self.outputs, self.initial, self.forward = (
+        self.outputs, self.window, self.initial, self.forward = (
             self._dense.outputs,
+            self._dense.window,
             self._dense.initial,
             self._dense.forward,
         )
