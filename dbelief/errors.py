@@ -65,6 +65,10 @@ class Unreachable(Failure):
     """A peer did not answer within its deadline."""
 
 
+class RankDied(Failure):
+    """Another rank of this replica failed, and with it all of them; the message names it and its cause."""
+
+
 class NotFinite(Failure):
     """A gradient holds NaN or infinity; the message names the tensor."""
 

@@ -1,0 +1,189 @@
+"""Threads as ranks: any engine's rules, one copy, deadlines, and what a death does to the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dbelief.clock import ManualClock
+from dbelief.errors import RankDied, Unreachable
+from tests.worker.comm.group import BODIES
+from worker.comm import Comm, Message, run_ranks
+from worker.comm.comm import HIGHEST_TAG
+from worker.comm.threads import Group, ThreadEngine
+from worker.comm.tracing import Tracing
+
+DEADLINE_S = 20.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_a_group(body: Callable[[Comm], None], size: int) -> None:
+    run_ranks(size, body, DEADLINE_S)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_a_group_of_threads_that_take_turns_often(body: Callable[[Comm], None], eager_threads: None) -> None:
+    run_ranks(4, body, DEADLINE_S)
+
+
+def test_results_come_in_rank_order() -> None:
+    assert run_ranks(4, lambda comm: comm.rank**2) == [0, 1, 4, 9]
+
+
+def test_a_sum_is_the_same_in_every_run_and_on_every_rank() -> None:
+    def body(comm: Comm) -> bytes:
+        array = np.random.default_rng(comm.rank).standard_normal(1001).astype(np.float32)
+        comm.allreduce(array)
+        return array.tobytes()
+
+    assert len({bits for _ in range(10) for bits in run_ranks(5, body)}) == 1
+
+
+@pytest.mark.parametrize(("size", "numbers"), [(4, 1000), (3, 7), (5, 2), (2, 0)])
+def test_what_a_sum_costs(size: int, numbers: int) -> None:
+    def body(comm: Comm) -> Tracing:
+        engine = Tracing(comm.engine)
+        Comm(engine).allreduce(np.ones(numbers))
+        return engine
+
+    engines = run_ranks(size, body)
+    total = sum((engine.sent_bytes for engine in engines), Counter[tuple[int, int]]()).total()
+    assert total == 2 * (size - 1) * numbers * 8
+    assert all(engine.messages.total() <= 2 * (size - 1) for engine in engines)
+
+
+def test_a_barrier_holds_until_the_last() -> None:
+    entered = threading.Semaphore(0)
+
+    def body(comm: Comm) -> int:
+        if comm.rank == 2:
+            for _ in range(3):
+                entered.acquire()
+            late.append(comm.rank)
+        else:
+            entered.release()
+        comm.barrier()
+        return len(late)
+
+    late: list[int] = []
+    assert run_ranks(4, body, DEADLINE_S) == [1, 1, 1, 1]
+
+
+def test_a_rank_that_raises_ends_all_others_at_once() -> None:
+    ends: dict[int, str] = {}
+
+    def body(comm: Comm) -> None:
+        if comm.rank == 2:
+            raise ZeroDivisionError("a rate of 0")
+        try:
+            comm.recv(np.empty(4), (comm.rank + 1) % 2, tag=9)
+        except RankDied as error:
+            ends[comm.rank] = str(error)
+            raise
+
+    began_s = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="a rate of 0"):
+        run_ranks(4, lambda comm: body(comm) if comm.rank != 3 else comm.barrier(), 60.0)
+    assert time.monotonic() - began_s < 10.0
+    assert ends == {
+        rank: "rank 2 died of ZeroDivisionError: a rate of 0; "
+        f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"
+        for rank in (0, 1)
+    }
+
+
+def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
+    clock = ManualClock()
+    group = Group(2, clock)
+    comm = Comm(ThreadEngine(group, 0), deadline_s=30.0)
+    taken = np.zeros(2)
+    pending = comm.irecv(taken, 1, tag=4)
+    told: list[BaseException] = []
+
+    def waits() -> None:
+        try:
+            pending.wait()
+        except Unreachable as error:
+            told.append(error)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    assert clock.until_waiting(1)
+    clock.advance(29.0)
+    assert thread.is_alive()
+    clock.advance(1.0)
+    thread.join(5.0)
+    assert str(told[0]) == "nothing came for 30 s; rank 0 waited for rank 1 to send 16 bytes (tag 4)"
+    # It was taken back: whoever sends now does not write into that array.
+    Comm(ThreadEngine(group, 1)).isend(np.ones(2), 0, tag=4)
+    assert taken.tolist() == [0, 0]
+
+
+def test_a_rank_that_never_answers_ends_the_others() -> None:
+    forever = threading.Event()
+
+    def body(comm: Comm) -> None:
+        if comm.rank == 1:
+            forever.wait(30.0)
+        else:
+            comm.barrier()
+
+    with pytest.raises(Unreachable, match=r"waited for rank \d to") as failed:
+        run_ranks(3, body, deadline_s=0.2)
+    assert failed.value.__notes__ == ["rank 1 had not ended 0.2 s later"]
+    forever.set()
+
+
+def test_who_computes_can_ask_whether_all_live() -> None:
+    group = Group(2)
+    engines = [ThreadEngine(group, rank) for rank in range(2)]
+    engines[0].check()
+    engines[1].abort(ValueError("no"))
+    engines[1].abort(ValueError("the first death counts"))
+    with pytest.raises(RankDied, match="rank 1 died of ValueError: no; told to rank 0"):
+        engines[0].check()
+    with pytest.raises(RankDied, match="rank 1 died"):
+        Comm(engines[0]).isend(np.ones(1), 1)
+
+
+def test_sides_that_do_not_fit_are_told_apart() -> None:
+    def body(comm: Comm) -> None:
+        if comm.rank == 0:
+            comm.send(np.ones(4, np.float32), 1)
+        else:
+            comm.recv(np.ones(2, np.float64), 0)
+
+    with pytest.raises(
+        ValueError, match=r"wants rank \d to .* bytes \(tag 0\) as . float.., and there it is . float.."
+    ):
+        run_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Message(True, np.ones(1), 0), "rank 0 has no peer 0 among 2 ranks"),
+        (Message(True, np.ones(1), 2), "no peer 2"),
+        (Message(False, np.ones(1), -1), "no peer -1"),
+        (Message(True, np.ones(1), 1, HIGHEST_TAG + 1), "tag is 32001"),
+        (Message(True, np.ones((3, 3))[:, 1], 1), "must be C-contiguous"),
+    ],
+)
+def test_a_wrong_message_is_refused_at_the_door(message: Message, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Comm(ThreadEngine(Group(2), 0)).start([message])
+
+
+def test_wrong_groups_are_refused() -> None:
+    with pytest.raises(ValueError, match="a group of 0 ranks"):
+        Group(0)
+    with pytest.raises(ValueError, match="deadline_s is 0"):
+        Comm(ThreadEngine(Group(1), 0), 0)
+    with pytest.raises(ValueError, match="C-contiguous"):
+        Comm(ThreadEngine(Group(1), 0)).allreduce(np.ones((3, 3)).T)

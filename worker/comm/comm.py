@@ -1,0 +1,153 @@
+"""What a rank's algorithms call: messages, a barrier and an ordered sum, each wait with a deadline.
+
+Written once over any engine. With P ranks and n bytes:
+
+    barrier      ceil(log2 P) messages of 1 byte from each rank (dissemination)
+    allreduce    each rank adds one piece of the array in rank order, and gives it to all:
+                 2 n (P - 1) / P bytes and at most 2 (P - 1) messages from each rank, as a ring, and the same bits as
+                 one loop over the ranks
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self
+
+from .engine import Engine, Handle, Message
+
+HIGHEST_TAG = 32_000
+"""MPI promises tags up to 32,767; those above this one are used here."""
+_BARRIER, _SUM = HIGHEST_TAG + 1, HIGHEST_TAG + 2
+
+
+class Pending:
+    """Messages under way, and how long they may take."""
+
+    def __init__(self, handle: Handle, deadline_s: float) -> None:
+        self._handle = handle
+        self._deadline_s = deadline_s
+
+    def wait(self, deadline_s: float | None = None) -> None:
+        """Block until all are through; see `Handle.wait`. The default is the deadline of the `Comm`."""
+        self._handle.wait(self._deadline_s if deadline_s is None else deadline_s)
+
+
+class Comm:
+    """One rank's way to the others of its group.
+
+    As a context manager it closes the engine, and where the body raises, all other ranks end with the reason.
+
+    Parameters
+    ----------
+    deadline_s
+        Longest wait for anything, unless the call says otherwise.
+    """
+
+    def __init__(self, engine: Engine, deadline_s: float = 60.0) -> None:
+        if not deadline_s > 0:
+            raise ValueError(f"deadline_s is {deadline_s}, must be positive")
+        self.engine = engine
+        self.deadline_s = deadline_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            self.abort(error)
+        self.close()
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        return self.engine.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.engine.size
+
+    @property
+    def xp(self) -> Any:
+        """Module of the arrays that can be sent, numpy or cupy."""
+        return self.engine.xp
+
+    def start(self, messages: list[Message]) -> Pending:
+        """Start messages together; with NCCL all that depend on each other must be.
+
+        Raises
+        ------
+        ValueError
+            A peer is this rank itself or none of the group, a tag is not within 0..HIGHEST_TAG, or an array is not
+            C-contiguous.
+        RankDied
+            The group has failed before.
+        """
+        for message in messages:
+            if not 0 <= message.peer < self.size or message.peer == self.rank:
+                raise ValueError(f"rank {self.rank} has no peer {message.peer} among {self.size} ranks")
+            if not 0 <= message.tag <= HIGHEST_TAG:
+                raise ValueError(f"tag is {message.tag}, must be within 0..{HIGHEST_TAG}")
+            if not message.array.flags.c_contiguous:
+                raise ValueError(f"an array of shape {message.array.shape} to be sent as it is must be C-contiguous")
+        return self._start(messages)
+
+    def _start(self, messages: list[Message]) -> Pending:
+        return Pending(self.engine.start(messages), self.deadline_s)
+
+    def isend(self, array: Any, to: int, tag: int = 0) -> Pending:
+        """Start sending `array`, which must stay as it is until the wait is over."""
+        return self.start([Message(True, array, to, tag)])
+
+    def irecv(self, array: Any, source: int, tag: int = 0) -> Pending:
+        """Start receiving into `array`, which is not to be read until the wait is over."""
+        return self.start([Message(False, array, source, tag)])
+
+    def send(self, array: Any, to: int, tag: int = 0) -> None:
+        """Send `array`; may wait until it is received, so two ranks that both send first wait for each other."""
+        self.isend(array, to, tag).wait()
+
+    def recv(self, array: Any, source: int, tag: int = 0) -> None:
+        """Receive into `array`."""
+        self.irecv(array, source, tag).wait()
+
+    def barrier(self) -> None:
+        """Return when every rank has called this."""
+        token, taken = self.xp.zeros(1, "uint8"), self.xp.zeros(1, "uint8")
+        step = 1
+        while step < self.size:
+            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
+            self._start([Message(True, token, to, _BARRIER), Message(False, taken, source, _BARRIER)]).wait()
+            step *= 2
+
+    def allreduce(self, array: Any) -> None:
+        """Replace `array`, C-contiguous and of one shape on all ranks, by its sum over the ranks, added in rank order.
+
+        The same bits on every rank and in every run: ((a_0 + a_1) + a_2) + …
+        """
+        if not array.flags.c_contiguous:
+            raise ValueError(f"an array of shape {array.shape} to be summed in place must be C-contiguous")
+        flat = array.reshape(-1)
+        pieces = [flat[a:b] for a, b in pairwise(rank * flat.size // self.size for rank in range(self.size + 1))]
+        mine, peers = pieces[self.rank], [rank for rank in range(self.size) if rank != self.rank]
+        parts = self.xp.empty((self.size, mine.size), flat.dtype)
+        parts[self.rank] = mine
+        self._exchange({peer: pieces[peer] for peer in peers}, {peer: parts[peer] for peer in peers})
+        mine[...] = parts[0]
+        for part in parts[1:]:
+            mine += part
+        self._exchange(dict.fromkeys(peers, mine), {peer: pieces[peer] for peer in peers})
+
+    def _exchange(self, out: dict[int, Any], into: dict[int, Any]) -> None:
+        """Send and receive what is not empty."""
+        sends = [Message(True, array, peer, _SUM) for peer, array in out.items() if array.size]
+        self._start(sends + [Message(False, array, peer, _SUM) for peer, array in into.items() if array.size]).wait()
+
+    def abort(self, error: BaseException) -> None:
+        """This rank failed: all others' waits end at once with its name and the error."""
+        self.engine.abort(error)
+
+    def close(self) -> None:
+        """Give back what the engine holds; the last call."""
+        self.engine.close()

@@ -1,0 +1,142 @@
+"""Ranks as processes of `mpiexec`, through mpi4py (`pip install 'dbelief[mpi]'`, and an MPI: `pip install mpich`).
+
+Two communicators of its own: one for messages, one on which a rank that fails tells every other why. A wait asks both,
+with growing pauses. The ranks' waits therefore end with the cause's name; ranks that are told nothing, because they
+compute or are stuck, are ended by `close` a little later (MPI_Abort), for an MPI program can only end as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dbelief.clock import Clock, SystemClock
+from dbelief.console import announce
+from dbelief.errors import Mistake
+
+from .engine import Death, Message, died, late
+from .polling import poll
+
+NEWS_BYTES = 1024
+"""Longest word of a death; so short that MPI sends it without waiting for anyone."""
+TELL_S = 1.0
+LEAVE_S = 5.0
+"""How long a failed rank waits for the others to leave too, before all are ended."""
+
+
+def _mpi() -> Any:
+    """The module MPI; its first import starts MPI."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: there is no MPI behind it
+        raise Mistake(
+            f"mpi4py does not import ({error}): pip install 'dbelief[mpi]', and an MPI (mpich, say)"
+        ) from error
+    return MPI
+
+
+class MpiEngine:
+    """This process as one rank; carries NumPy arrays.
+
+    Making one is collective: all ranks of `communicator` (default: all of mpiexec's) make it together.
+
+    Raises
+    ------
+    Mistake
+        There is no mpi4py, or no MPI behind it.
+    """
+
+    xp: ModuleType = np
+
+    def __init__(self, communicator: Any = None, clock: Clock | None = None) -> None:
+        self._mpi = _mpi()
+        world = communicator or self._mpi.COMM_WORLD
+        self._data, self._news = world.Dup(), world.Dup()
+        self._clock: Clock = clock or SystemClock()
+        self._death: Death | None = None
+        self._kept: list[Any] = []  # requests that were given up, and their arrays: MPI may still touch them
+        self.rank: int = self._data.Get_rank()
+        self.size: int = self._data.Get_size()
+
+    def start(self, messages: Sequence[Message]) -> _Handle:
+        """Start messages; small ones may be through before their receiver asks, large ones are not."""
+        self.check()
+        requests = []
+        for message in messages:
+            call = self._data.Isend if message.sends else self._data.Irecv
+            requests.append(call(self._bytes(message.array), message.peer, message.tag))
+        return _Handle(self, requests, messages)
+
+    def _bytes(self, array: np.ndarray) -> list[Any]:
+        return [array.reshape(-1).view(np.uint8), self._mpi.BYTE]
+
+    def check(self) -> None:
+        """Raise RankDied where a rank has failed; costs a look into the mailbox."""
+        if self.hears_of_death():
+            assert self._death is not None
+            raise died(self._death, self.rank)
+
+    def hears_of_death(self) -> bool:
+        """Whether a rank of the group has failed, as far as this one was told."""
+        status = self._mpi.Status()
+        if self._death is None and self._news.Iprobe(self._mpi.ANY_SOURCE, 0, status):
+            text = np.zeros(status.Get_count(self._mpi.BYTE), np.uint8)
+            self._news.Recv(self._bytes(text), status.Get_source(), 0)
+            self._death = Death(f"rank {status.Get_source()}", text.tobytes().decode(errors="replace"))
+        return self._death is not None
+
+    def wait(self, requests: list[Any], messages: Sequence[Message], deadline_s: float) -> None:
+        """Ask until all requests are through; see `Handle`."""
+        statuses = [self._mpi.Status() for _ in requests]
+        through = False
+
+        def over() -> bool:
+            nonlocal through
+            through = self._mpi.Request.Testall(requests, statuses)
+            return through or self.hears_of_death()
+
+        poll(self._clock, over, deadline_s)
+        if not through:
+            waiting = [message for message, request in zip(messages, requests, strict=True) if not request.Test()]
+            self._kept.append((requests, messages))
+            raise died(self._death, self.rank, waiting) if self._death else late(deadline_s, self.rank, waiting)
+        for message, status in zip(messages, statuses, strict=True):
+            count = status.Get_count(self._mpi.BYTE)
+            if not message.sends and count != message.array.nbytes:
+                raise ValueError(f"rank {self.rank} wants {message}, and it sent {count:,}")
+
+    def abort(self, error: BaseException) -> None:
+        """Tell every other rank that this one failed, and of what; one that was told of a death tells nobody."""
+        if self.hears_of_death():
+            return
+        self._death = Death.of(f"rank {self.rank}", error)
+        text = np.frombuffer(self._death.cause.encode()[:NEWS_BYTES], np.uint8)
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        told = [self._news.Isend(self._bytes(text), peer, 0) for peer in peers]
+        poll(self._clock, lambda: bool(self._mpi.Request.Testall(told)), TELL_S)
+
+    def close(self) -> None:
+        """Leave; collective. After a death the whole MPI program ends, unless all ranks come here within 5 s."""
+        if not self.hears_of_death():
+            self._data.Free()
+            self._news.Free()
+            return
+        left = self._news.Ibarrier()
+        if not poll(self._clock, lambda: bool(left.Test()), LEAVE_S):
+            assert self._death is not None
+            announce(f"rank {self.rank}: {self._death.who} died of {self._death.cause}; not all ranks left in time")
+            self._mpi.COMM_WORLD.Abort(1)
+
+
+class _Handle:
+    def __init__(self, engine: MpiEngine, requests: list[Any], messages: Sequence[Message]) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._messages = messages
+
+    def wait(self, deadline_s: float) -> None:
+        """Ask until all messages are through; see `Handle`."""
+        self._engine.wait(self._requests, self._messages, deadline_s)

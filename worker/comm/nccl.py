@@ -1,0 +1,129 @@
+"""Ranks with a GPU each, through NCCL as CuPy 14 or newer brings it (`cupy.cuda.nccl`).
+
+Written against the API and checked against its signatures; NOT YET VERIFIED ON SEVERAL GPUs. Work is put on CuPy's
+current stream, so that packing before and unpacking after need no other order. What NCCL lacks comes from `control`, an
+engine of the same ranks on the host (threads or MPI): the unique id at the start, and the news of a death. NCCL has no
+tags either: messages between two ranks meet in the order they were started in, and what depends on each other (a
+send and a receive of two ranks that do both) must be started together, which makes one NCCL group of it.
+
+A deadline is kept by asking an event with growing pauses. It does not cover what NCCL itself blocks in: making the
+communicator, and the connection that the first message between two ranks sets up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dbelief.clock import Clock, SystemClock
+
+from .engine import Engine, Message, late
+from .polling import poll
+
+ID_BYTES = 128
+START_S = 60.0
+
+
+class NcclEngine:
+    """One rank, on CuPy's current device; carries CuPy arrays. Making one is collective.
+
+    Parameters
+    ----------
+    control
+        The same ranks on the host.
+    """
+
+    def __init__(self, control: Engine, clock: Clock | None = None) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
+        self.xp: Any = cupy
+        self._nccl: Any = nccl
+        self._control = control
+        self._clock: Clock = clock or SystemClock()
+        self.rank, self.size = control.rank, control.size
+        self._group: Any = nccl.NcclCommunicator(self.size, self._unique_id(), self.rank)
+
+    def _unique_id(self) -> bytes:
+        """Rank 0 draws it, all others are told."""
+        made = np.zeros(ID_BYTES, np.uint8)
+        peers = range(1, self.size) if self.rank == 0 else (0,)
+        if self.rank == 0:
+            made[:] = np.frombuffer(self._nccl.get_unique_id(), np.uint8)
+        self._control.start([Message(self.rank == 0, made, peer) for peer in peers]).wait(START_S)
+        return made.tobytes()
+
+    def start(self, messages: Sequence[Message]) -> _Handle:
+        """Put all messages on the current stream, as one NCCL group."""
+        self.check()
+        stream = self.xp.cuda.get_current_stream()
+        self._nccl.groupStart()
+        try:
+            for message in messages:
+                call = self._group.send if message.sends else self._group.recv
+                array = message.array
+                call(array.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, message.peer, stream.ptr)
+        finally:
+            self._nccl.groupEnd()
+        return self._after(stream, messages)
+
+    def sum_in_any_order(self, array: Any) -> _Handle:
+        """NCCL's own sum over the ranks, in place: the fastest, in an order that is NCCL's to choose.
+
+        Raises
+        ------
+        ValueError
+            The dtype is none of float16, float32, float64, int32, int64.
+        """
+        name = f"NCCL_{array.dtype.name.upper()}"
+        if array.dtype.name not in ("float16", "float32", "float64", "int32", "int64"):
+            raise ValueError(f"NCCL sums no {array.dtype.name} here")
+        self.check()
+        stream = self.xp.cuda.get_current_stream()
+        pointer, kind = array.data.ptr, getattr(self._nccl, name)
+        self._group.allReduce(pointer, pointer, array.size, kind, self._nccl.NCCL_SUM, stream.ptr)
+        return self._after(stream, ())
+
+    def _after(self, stream: Any, messages: Sequence[Message]) -> _Handle:
+        event = self.xp.cuda.Event(disable_timing=True)
+        event.record(stream)
+        return _Handle(self, event, messages)
+
+    def wait(self, event: Any, messages: Sequence[Message], deadline_s: float) -> None:
+        """Ask until the stream has come past `event`; see `Handle`."""
+
+        def over() -> bool:
+            if event.done:
+                return True
+            self.check()
+            self._group.check_async_error()
+            return False
+
+        if not poll(self._clock, over, deadline_s):
+            raise late(deadline_s, self.rank, messages)
+
+    def check(self) -> None:
+        """Raise RankDied where a rank has failed."""
+        self._control.check()
+
+    def abort(self, error: BaseException) -> None:
+        """Tell the others through `control`, and free the stream of what never comes."""
+        self._control.abort(error)
+        self._group.abort()
+
+    def close(self) -> None:
+        """Give the communicator back; `control` is the caller's to close."""
+        self._group.destroy()
+
+
+class _Handle:
+    def __init__(self, engine: NcclEngine, event: Any, messages: Sequence[Message]) -> None:
+        self._engine = engine
+        self._event = event
+        self._messages = messages
+
+    def wait(self, deadline_s: float) -> None:
+        """Ask until all messages are through; see `Handle`."""
+        self._engine.wait(self._event, self._messages, deadline_s)

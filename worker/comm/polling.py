@@ -1,0 +1,25 @@
+"""Waiting for what can only be asked: growing pauses, for the ranks may share the cores that they wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dbelief.clock import Clock
+
+FIRST_S = 20e-6
+LONGEST_S = 2e-3
+_NEVER = threading.Event()
+
+
+def poll(clock: Clock, done: Callable[[], bool], deadline_s: float) -> bool:
+    """Ask until `done` or the time is over; tells which. A wait lasts at most 2 ms longer than it must."""
+    until_s = clock.now() + deadline_s
+    pause_s = FIRST_S
+    while not done():
+        left_s = until_s - clock.now()
+        if left_s <= 0:
+            return False
+        clock.wait(_NEVER, min(pause_s, left_s))
+        pause_s = min(2 * pause_s, LONGEST_S)
+    return True

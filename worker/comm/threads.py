@@ -1,0 +1,204 @@
+"""Ranks as threads of one process: several devices of one machine, and every test.
+
+A message is one copy. Whichever side comes first leaves its array in a queue of (from, to, tag); the other one copies
+straight between the two arrays, outside the lock, and wakes it. A send is therefore done when it was received.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TypeVar
+
+import numpy as np
+
+from dbelief.clock import Clock, SystemClock
+
+from .comm import Comm
+from .engine import Death, Message, died, late
+
+T = TypeVar("T")
+
+
+class _Side:
+    """One end of a message: what was asked for, and whether it is over."""
+
+    __slots__ = ("key", "message", "over", "through")
+
+    def __init__(self, rank: int, message: Message) -> None:
+        ends = (rank, message.peer) if message.sends else (message.peer, rank)
+        self.key = (*ends, message.tag)
+        self.message = message
+        self.over = threading.Event()
+        self.through = False
+
+    def finish(self) -> None:
+        self.through = True
+        self.over.set()
+
+
+class Group:
+    """What the ranks of one process share.
+
+    Parameters
+    ----------
+    size
+        How many ranks, 1 or more.
+    """
+
+    def __init__(self, size: int, clock: Clock | None = None) -> None:
+        if size < 1:
+            raise ValueError(f"a group of {size} ranks: there must be one or more")
+        self.size = size
+        self.clock: Clock = clock or SystemClock()
+        self.death: Death | None = None
+        self.error: BaseException | None = None
+        self._lock = threading.Lock()
+        self._posted: dict[tuple[int, int, int], deque[_Side]] = {}
+
+    def post(self, side: _Side, rank: int) -> None:
+        """Bring one side of a message; the second one to come copies."""
+        with self._lock:
+            if self.death is not None:
+                raise died(self.death, rank)
+            posted = self._posted.setdefault(side.key, deque())
+            if not posted or posted[0].message.sends == side.message.sends:
+                posted.append(side)
+                return
+            other = posted[0]
+            mine, theirs = side.message.array, other.message.array
+            if (mine.size, mine.dtype) != (theirs.size, theirs.dtype):
+                raise ValueError(
+                    f"rank {rank} wants {side.message} as {mine.size} {mine.dtype}, "
+                    f"and there it is {theirs.size} {theirs.dtype}"
+                )
+            posted.popleft()
+        source, target = (mine, theirs) if side.message.sends else (theirs, mine)
+        np.copyto(target, source.reshape(target.shape))
+        other.finish()
+        side.finish()
+
+    def withdraw(self, side: _Side) -> bool:
+        """Take back what nobody answered; False where it is over, or will be in a moment."""
+        with self._lock:
+            posted = self._posted.get(side.key, deque())
+            if side not in posted:
+                return False
+            posted.remove(side)
+            return True
+
+    def fail(self, who: str, error: BaseException) -> None:
+        """End every wait; only the first failure counts."""
+        with self._lock:
+            if self.death is not None:
+                return
+            self.death, self.error = Death.of(who, error), error
+            waiting = [side for posted in self._posted.values() for side in posted]
+            self._posted.clear()
+        for side in waiting:
+            side.over.set()
+
+
+class _Handle:
+    def __init__(self, group: Group, rank: int, sides: list[_Side]) -> None:
+        self._group = group
+        self._rank = rank
+        self._sides = sides
+
+    def wait(self, deadline_s: float) -> None:
+        """Block until all messages are through; see `Handle`."""
+        clock = self._group.clock
+        until_s = clock.now() + deadline_s
+        for side in self._sides:
+            if not clock.wait(side.over, max(0.0, until_s - clock.now())):
+                waiting = [side.message for side in self._sides if self._group.withdraw(side)]
+                if waiting:
+                    raise late(deadline_s, self._rank, waiting)
+                side.over.wait()  # the other rank is just copying
+        if self._group.death is not None:
+            waiting = [side.message for side in self._sides if not side.through]
+            if waiting:
+                raise died(self._group.death, self._rank, waiting)
+
+
+class ThreadEngine:
+    """One rank of a group of threads; carries NumPy arrays."""
+
+    xp: ModuleType = np
+
+    def __init__(self, group: Group, rank: int) -> None:
+        self._group = group
+        self.rank = rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self._group.size
+
+    def start(self, messages: Sequence[Message]) -> _Handle:
+        """Start messages; those that a peer waits for are copied before this returns."""
+        sides = [_Side(self.rank, message) for message in messages]
+        for side in sides:
+            self._group.post(side, self.rank)
+        return _Handle(self._group, self.rank, sides)
+
+    def check(self) -> None:
+        """Raise RankDied where a rank has failed."""
+        if self._group.death is not None:
+            raise died(self._group.death, self.rank)
+
+    def abort(self, error: BaseException) -> None:
+        """End every wait of the group with this rank's name and error."""
+        self._group.fail(f"rank {self.rank}", error)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def run_ranks(
+    size: int, function: Callable[[Comm], T], deadline_s: float = 60.0, clock: Clock | None = None
+) -> list[T]:
+    """Run `function` once per rank, each on a thread, and give what they returned in rank order.
+
+    Parameters
+    ----------
+    deadline_s
+        Longest wait of each rank for anything, and, once one has failed, of this call for the others.
+
+    Raises
+    ------
+    BaseException
+        The first one that a rank raised, after the others ended too; one that did not end within `deadline_s` is
+        named in a note, and goes on as a daemon.
+    """
+    group = Group(size, clock)
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    results: dict[int, T] = {}
+
+    def run(rank: int) -> None:
+        try:
+            with Comm(ThreadEngine(group, rank), deadline_s) as comm:
+                results[rank] = function(comm)
+        except BaseException as error:
+            group.fail(f"rank {rank}", error)
+        finally:
+            ended.put(rank)
+
+    for rank in range(size):
+        threading.Thread(target=run, args=(rank,), name=f"rank-{rank}", daemon=True).start()
+    running = set(range(size))
+    try:
+        while running:
+            running.discard(ended.get(timeout=None if group.error is None else deadline_s))
+    except queue.Empty:
+        assert group.error is not None
+        group.error.add_note(f"rank {', '.join(map(str, sorted(running)))} had not ended {deadline_s:g} s later")
+    except BaseException as error:
+        group.fail("the caller", error)
+        raise
+    if group.error is not None:
+        raise group.error
+    return [results[rank] for rank in range(size)]

@@ -1,0 +1,1 @@
+"""Arrays cut over the ranks of a replica, and what they exchange."""
