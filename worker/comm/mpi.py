@@ -98,7 +98,11 @@ class MpiEngine:
             through = self._mpi.Request.Testall(requests, statuses)
             return through or self.hears_of_death()
 
-        poll(self._clock, over, deadline_s)
+        try:
+            poll(self._clock, over, deadline_s)
+        except self._mpi.Exception as error:  # what came is longer than what was wanted, most likely
+            named = ", ".join(map(str, messages))
+            raise ValueError(f"rank {self.rank} waited for {named}: {str(error).splitlines()[0]}") from error
         if not through:
             waiting = [message for message, request in zip(messages, requests, strict=True) if not request.Test()]
             self._kept.append((requests, messages))

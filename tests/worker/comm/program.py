@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.worker.comm.group import BODIES
+from tests.worker.partition.exchanges import check, drawn
 from worker.comm import Comm
 from worker.comm.mpi import MpiEngine
 
@@ -20,11 +21,21 @@ def all_bodies(comm: Comm) -> None:
         body(comm)
 
 
+def arrays(comm: Comm) -> None:
+    """Distributed arrays of all kinds, one after the other, on the same tag."""
+    for seed in range(40):
+        check(comm, drawn(seed, comm.size))
+
+
 def raises(comm: Comm) -> None:
-    """Rank 2 fails, all others wait for each other."""
+    """Rank 2 fails once all others wait for each other."""
     if comm.rank == 2:
+        for rank in (0, 1, 3):
+            comm.recv(np.empty(1), rank)
         raise ZeroDivisionError("a rate of 0")
-    comm.recv(np.empty(4), (comm.rank + 1) % 2, tag=9)
+    pending = comm.irecv(np.empty(4), (comm.rank + 1) % 2, tag=9)
+    comm.send(np.empty(1), 2)
+    pending.wait()
 
 
 def sleeps(comm: Comm) -> None:
@@ -34,20 +45,27 @@ def sleeps(comm: Comm) -> None:
     comm.recv(np.empty(4), 1, tag=9)
 
 
-def misfits(comm: Comm) -> None:
+def misfits(comm: Comm, sent: int = 3) -> None:
     """Rank 1 is sent less than it takes."""
     if comm.rank == 0:
-        comm.send(np.ones(3), 1)
+        comm.send(np.ones(sent), 1)
     if comm.rank == 1:
         comm.recv(np.ones(4), 0)
     comm.barrier()
 
 
+def overflows(comm: Comm) -> None:
+    """Rank 1 is sent more than it takes."""
+    misfits(comm, sent=5)
+
+
 CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
     "all_bodies": (all_bodies, 60.0),
+    "arrays": (arrays, 60.0),
     "raises": (raises, 60.0),
     "sleeps": (sleeps, 1.0),
     "misfits": (misfits, 60.0),
+    "overflows": (overflows, 60.0),
 }
 
 

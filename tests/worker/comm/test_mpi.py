@@ -73,10 +73,18 @@ def test_a_rank_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
 
 @needs_mpi
 @pytest.mark.processes
-def test_a_message_shorter_than_what_is_wanted_is_refused(tmp_path: Path) -> None:
-    code, ends, said = run(tmp_path, "misfits")
-    assert ends.pop(1) == "ValueError: rank 1 wants rank 0 to send 32 bytes (tag 0), and it sent 24", said
-    assert all(end.startswith("RankDied: rank 1 died of ValueError") for end in ends)
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("misfits", "rank 1 wants rank 0 to send 32 bytes (tag 0), and it sent 24"),
+        ("overflows", "rank 1 waited for rank 0 to send 32 bytes (tag 0): "),
+    ],
+)
+def test_a_message_of_another_length_is_refused(case: str, reason: str, tmp_path: Path) -> None:
+    code, ends, said = run(tmp_path, case)
+    told = ends.pop(1)
+    assert told.startswith(f"ValueError: {reason}"), said
+    assert all(end.startswith(f"RankDied: rank 1 died of {told}") for end in ends)
     assert code != 0
 
 
