@@ -47,6 +47,7 @@ def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model
         features=data.features,
         outputs=outputs,
         backend=backend,
+        seed=job.seed,
     )
     return network, ""
 

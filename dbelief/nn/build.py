@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +15,20 @@ from typing import Any
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
+from .contrast import Lcn
+from .convolution import Conv
+from .dropout import Dropout
+from .image import Image
 from .layers import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
-from .losses import Loss, SoftmaxCrossEntropy, SquareLoss
+from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
+from .pooling import AveragePool, L2Pool, MaxPool
 
-LAYERS: Mapping[str, Callable[..., Layer]] = {"dense": Dense, "relu": ReLU, "sigmoid": Sigmoid, "tanh": Tanh}
-LOSSES: Mapping[str, Callable[[], Loss]] = {
-    SoftmaxCrossEntropy.name: SoftmaxCrossEntropy,
-    SquareLoss.name: SquareLoss,
+LAYERS: Mapping[str, Callable[..., Layer]] = {
+    kind.kind: kind for kind in (Dense, ReLU, Sigmoid, Tanh, Image, Conv, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
 }
+LOSSES: Mapping[str, Callable[[], Loss]] = {loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAll, SquareLoss)}
 # What a model in a user's file must have, as its author would write it.
 METHODS = {"parameters": "parameters(rng)", "loss_and_gradient": "loss_and_gradient(views, batch, out)"}
 
@@ -35,6 +40,7 @@ def build_network(
     features: int | Shape,
     outputs: int,
     backend: Backend,
+    seed: int = 0,
 ) -> Network:
     """Build a network from plain words.
 
@@ -43,12 +49,14 @@ def build_network(
     layers : sequence of (kind, options)
         For example [("dense", {"units": 64}), ("relu", {}), ("dense", {"units": 10})].
     loss : str
-        "softmax_cross_entropy" or "square".
+        "softmax_cross_entropy", "one_vs_all" or "square".
     features : int or tuple of int
         Shape of a sample's inputs, as `Network` reads it.
     outputs : int
         Numbers the last layer must give: the classes, or the width of a target.
     backend : Backend
+    seed : int
+        Of dropout's masks.
 
     Raises
     ------
@@ -58,8 +66,8 @@ def build_network(
     if loss not in LOSSES:
         raise ModelError(f"loss: {_unknown(loss, LOSSES)}")
     built = [_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
-    classes = outputs if loss == SoftmaxCrossEntropy.name else None
-    network = Network(built, LOSSES[loss](), features, classes, backend)
+    classes = outputs if loss != SquareLoss.name else None
+    network = Network(built, LOSSES[loss](), features, classes, backend, seed)
     if network.outputs != outputs:
         raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
     return network
@@ -69,15 +77,30 @@ def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
     where = f"layer {place}"
     if kind not in LAYERS:
         raise ModelError(f"{where}: {_unknown(kind, LAYERS)}")
-    takes = ("units",) if kind == "dense" else ()
+    made = LAYERS[kind]
+    takes: dict[str, Field[Any]] = {field.name: field for field in fields(made)} if is_dataclass(made) else {}
     for option in options:
         if option not in takes:
             raise ModelError(f"{where} ({kind}): {_unknown(option, takes)}")
-    for option in takes:
-        value = options.get(option)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ModelError(f"{where} ({kind}): {option} is {value!r}, must be an integer of 1 or more")
-    return LAYERS[kind](**options)
+    for option, field in takes.items():
+        value = options.get(option, None if field.default is MISSING else field.default)
+        wrong = _wrong_kind(value, field.type)
+        if wrong:
+            raise ModelError(f"{where} ({kind}): {option} is {value!r}, must be {wrong}")
+    try:
+        layer: Layer = made(**options)
+    except ValueError as error:
+        raise ModelError(f"{where} ({kind}): {error}") from error
+    return layer
+
+
+def _wrong_kind(value: Any, wanted: Any) -> str:
+    """What an option must be, if it is something else; "" if it is that."""
+    if wanted is float:
+        return "" if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    if value is None and wanted is not int:
+        return ""
+    return "" if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else "an integer of 1 or more"
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.errors import ModelError
 
-from .layers import Shape
+from .layers import Shape, positive
 from .model import Array
 from .workspace import Workspace
 
@@ -23,6 +23,9 @@ class Image:
     channels: int = 1
     kind: ClassVar[str] = "image"
     tensors: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        positive(height=self.height, width=self.width, channels=self.channels)
 
     def outputs(self, inputs: Shape) -> Shape:
         """(height, width, channels), if that is as many numbers as there are."""

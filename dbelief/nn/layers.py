@@ -92,8 +92,7 @@ class Dense:
     tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
     def __post_init__(self) -> None:
-        if self.units < 1:
-            raise ValueError(f"units is {self.units}, must be 1 or more")
+        positive(units=self.units)
 
     def outputs(self, inputs: Shape) -> Shape:
         """(units,), whatever the inputs."""
@@ -131,6 +130,20 @@ class Dense:
         xp.sum(dy, axis=0, out=d_bias)
         if dx is not None:
             xp.matmul(dy, parameters[0].T, out=dx.reshape(len(x), -1))
+
+
+def positive(**counts: int) -> None:
+    """Refuse a count below 1."""
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}, must be 1 or more")
+
+
+def above_zero(**numbers: float) -> None:
+    """Refuse a number that is not above 0."""
+    for name, value in numbers.items():
+        if not value > 0:
+            raise ValueError(f"{name} is {value}, must be above 0")
 
 
 def uniform(rng: np.random.Generator, shape: Shape, limit: float) -> np.ndarray:

@@ -55,17 +55,7 @@ class SoftmaxCrossEntropy:
 
     def check(self, outputs: int, targets: Array) -> None:
         """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
-        if targets.ndim != 1 or targets.dtype.kind not in "iu":
-            raise ModelError(
-                f"loss {self.name}: got targets {targets.dtype} of shape {targets.shape}, expected integers (m,)"
-            )
-        # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
-        highest = int(targets.view(f"u{targets.dtype.itemsize}").max())
-        if highest >= outputs:
-            raise DataError(
-                f"loss {self.name}: targets lie in {int(targets.min())}..{int(targets.max())}, "
-                f"expected 0..{outputs - 1}"
-            )
+        _check_classes(self.name, outputs, targets)
 
     def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
         """Leave p in `slope`."""
@@ -88,7 +78,49 @@ class SoftmaxCrossEntropy:
 
     def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
         """Count the samples whose largest output is their class; of equal ones the first counts."""
-        return int(work.xp.count_nonzero(work.xp.argmax(outputs, axis=1) == targets))
+        return _largest_is_the_class(work, outputs, targets)
+
+
+class OneVsAll:
+    """One logistic regression per class, with integer targets t (Dean et al. 2012, section 5).
+
+    loss = sum over k of log(1 + exp(u_k)), u = z but for u_t = -z_t; d mean / dz = sigmoid(u) / m, but for class t
+    -sigmoid(u_t) / m. log(1 + exp(u)) = max(u, 0) + log(1 + exp(-|u|)), whose exponent is never above 0.
+    """
+
+    name: ClassVar[str] = "one_vs_all"
+
+    def check(self, outputs: int, targets: Array) -> None:
+        """Targets are integers of shape (m,), each in 0 ... outputs - 1."""
+        _check_classes(self.name, outputs, targets)
+
+    def forward(self, work: Workspace, outputs: Array, targets: Array, slope: Array) -> Array:
+        """Leave sigmoid(u) = (1 + tanh(u / 2)) / 2 in `slope`."""
+        xp = work.xp
+        terms = work.array("loss.terms", outputs.shape, outputs.dtype)
+        xp.copyto(slope, outputs)
+        slope[work.rows(len(slope)), targets] *= -1
+        xp.abs(slope, out=terms)
+        xp.negative(terms, out=terms)
+        xp.exp(terms, out=terms)
+        xp.log1p(terms, out=terms)
+        total = xp.sum(terms, dtype=xp.float64)
+        xp.maximum(slope, 0, out=terms)
+        total = total + xp.sum(terms, dtype=xp.float64)
+        xp.multiply(slope, 0.5, out=slope)
+        xp.tanh(slope, out=slope)
+        xp.add(slope, 1.0, out=slope)
+        xp.multiply(slope, 0.5, out=slope)
+        return total
+
+    def backward(self, work: Workspace, targets: Array, slope: Array) -> None:
+        """Write sigmoid(u) / m, with the other sign for each sample's class."""
+        slope[work.rows(len(slope)), targets] *= -1
+        work.xp.divide(slope, len(slope), out=slope)
+
+    def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
+        """Count the samples whose largest output is their class; of equal ones the first counts."""
+        return _largest_is_the_class(work, outputs, targets)
 
 
 class SquareLoss:
@@ -116,3 +148,18 @@ class SquareLoss:
     def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
         """Without classes no answer is right or wrong."""
         return 0
+
+
+def _check_classes(name: str, outputs: int, targets: Array) -> None:
+    if targets.ndim != 1 or targets.dtype.kind not in "iu":
+        raise ModelError(f"loss {name}: got targets {targets.dtype} of shape {targets.shape}, expected integers (m,)")
+    # Read as unsigned, a negative number is a huge one: one reduction finds both ends.
+    highest = int(targets.view(f"u{targets.dtype.itemsize}").max())
+    if highest >= outputs:
+        raise DataError(
+            f"loss {name}: targets lie in {int(targets.min())}..{int(targets.max())}, expected 0..{outputs - 1}"
+        )
+
+
+def _largest_is_the_class(work: Workspace, outputs: Array, targets: Array) -> int:
+    return int(work.xp.count_nonzero(work.xp.argmax(outputs, axis=1) == targets))

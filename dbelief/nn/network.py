@@ -18,6 +18,7 @@ import numpy as np
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
+from .dropout import Dropout, batch_key
 from .layers import Layer, Shape
 from .losses import Loss
 from .model import Array, Batch
@@ -61,6 +62,8 @@ class Network:
         width is checked batch by batch.
     backend : Backend
         Where views, batches and gradients live.
+    seed : int
+        Of dropout's masks.
 
     Raises
     ------
@@ -69,15 +72,22 @@ class Network:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], loss: Loss, features: int | Shape, classes: int | None, backend: Backend
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        features: int | Shape,
+        classes: int | None,
+        backend: Backend,
+        seed: int = 0,
     ) -> None:
         self.features = _image_or_numbers(features)
         self.loss = loss
+        self._seed = seed
         self._work = Workspace(backend)
         self._stages = tuple(_stages(layers, self.features, backend))
         trainable = [place for place, stage in enumerate(self._stages) if stage.parameters]
         if not trainable:
-            raise ModelError("a network needs at least one dense layer: there is nothing to train")
+            raise ModelError("a network needs at least one dense layer or convolution: there is nothing to train")
         self._first = trainable[0]
         self.outputs = math.prod(self._stages[-1].outputs)
         if classes is not None and self.outputs != classes:
@@ -108,7 +118,7 @@ class Network:
             The batch is empty.
         """
         with _settings():
-            activations = self._forward(views, batch)
+            activations = self._forward(views, batch, training=True)
             slope = self._slope(activations[-1])
             total = self.loss.forward(self._work, self._flat(activations[-1]), batch.targets, slope)
             self.loss.backward(self._work, batch.targets, slope)
@@ -118,15 +128,17 @@ class Network:
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
         """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
         with _settings():
-            outputs = self._flat(self._forward(views, batch)[-1])
+            outputs = self._flat(self._forward(views, batch, training=False)[-1])
             total = self.loss.forward(self._work, outputs, batch.targets, self._slope(outputs))
             return float(total), self.loss.right(self._work, outputs, batch.targets)
 
-    def _forward(self, views: Mapping[str, Array], batch: Batch) -> list[Array]:
+    def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> list[Array]:
         """Give the inputs and every layer's outputs."""
         x = self._checked_inputs(views, batch)
         activations = [x]
-        for stage in self._stages:
+        for place, stage in enumerate(self._stages):
+            if isinstance(stage.layer, Dropout):
+                stage.work.key = batch_key(stage.work, x, self._seed, place) if training else None
             y = stage.work.array("y", (len(x), *stage.outputs), x.dtype)
             own = [views[name] for name in stage.parameters]
             stage.layer.forward(stage.work, activations[-1], own, y)

@@ -14,10 +14,18 @@ class Workspace:
 
     A buffer is as long as the largest batch so far, and a shorter batch gets its first rows: so memory is
     bounded by the largest batch, whatever lengths come.
+
+    Attributes
+    ----------
+    xp : module
+        `numpy` or `cupy`.
+    key : uint32 of shape (1,), or None
+        What a layer with random numbers draws them by in this step; None: it shall not (evaluation).
     """
 
     def __init__(self, backend: Backend) -> None:
         self.xp = backend.xp
+        self.key: Array | None = None
         self._backend = backend
         self._buffers: dict[str, Array] = {}
         self._rows: Array = self.xp.arange(0)

@@ -3,7 +3,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from dbelief.backend import choose
+from dbelief.nn.layers import Layer
+from dbelief.nn.workspace import Workspace
+
 Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray]], None]
+
+
+CheckLayer = Callable[[Layer, np.ndarray], None]
 
 
 @pytest.fixture(scope="session")
@@ -31,5 +38,31 @@ def check_gradient() -> Check:
             assert abs((ends[0] - ends[1]) / (2 * h) - slope) <= 1e-7 * size + 1e-8
         for point, start in zip(points, before, strict=True):
             point[...] = start
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def check_layer(check_gradient: Check) -> CheckLayer:
+    """Check a layer's dL/dx and dL/dparameters at an x for L = <c, layer(x)> with a random c."""
+
+    def check(layer: Layer, x: np.ndarray) -> None:
+        rng, work = np.random.default_rng(x.size), Workspace(choose("cpu"))
+        inputs = x.shape[1:]
+        parameters = [rng.standard_normal(p.shape) for p in layer.initial(inputs, rng, False)]
+        c, y = (rng.standard_normal((len(x), *layer.outputs(inputs))) for _ in range(2))
+
+        def value() -> float:
+            layer.forward(work, x, parameters, y)
+            return float(np.vdot(c, y))
+
+        value()
+        dx = np.full_like(x, np.nan)
+        gradients = [np.full_like(p, np.nan) for p in parameters]
+        layer.backward(work, x, y, c, parameters, gradients, dx)
+        alone = [np.full_like(p, np.nan) for p in parameters]
+        layer.backward(work, x, y, c, parameters, alone, None)
+        assert all(np.array_equal(one, other) for one, other in zip(gradients, alone, strict=True))
+        check_gradient(value, [x, *parameters], [dx, *gradients])
 
     return check

@@ -11,6 +11,7 @@ from dbelief.errors import ModelError
 from dbelief.nn import Batch, Network, build_network, load_python_model
 
 CPU = choose("cpu")
+KINDS = "dense, relu, sigmoid, tanh, image, conv, max_pool, average_pool, l2_pool, lcn, dropout"
 MODEL = """
 from dataclasses import dataclass
 import numpy as np
@@ -69,8 +70,8 @@ def test_square_loss() -> None:
     ("layers", "message"),
     [
         ([("dens", {"units": 10})], "layer 1: 'dens' is not known, did you mean 'dense'? "
-         "(there is: dense, relu, sigmoid, tanh)"),
-        ([("relu", {}), ("conv", {})], "layer 2: 'conv' is not known (there is: dense, relu, sigmoid, tanh)"),
+         f"(there is: {KINDS})"),
+        ([("relu", {}), ("wavy", {})], f"layer 2: 'wavy' is not known (there is: {KINDS})"),
         ([("dense", {"unit": 10})], "layer 1 (dense): 'unit' is not known, did you mean 'units'? "
          "(there is: units)"),
         ([("relu", {"units": 10})], "layer 1 (relu): 'units' is not known (there is: none)"),
@@ -78,8 +79,17 @@ def test_square_loss() -> None:
         ([("dense", {"units": 0})], "layer 1 (dense): units is 0, must be an integer of 1 or more"),
         ([("dense", {"units": 1.5})], "layer 1 (dense): units is 1.5, must be an integer of 1 or more"),
         ([("dense", {"units": True})], "layer 1 (dense): units is True, must be an integer of 1 or more"),
+        ([("max_pool", {"size": 2, "stride": 0})], "layer 1 (max_pool): stride is 0, must be an integer of 1 or more"),
+        ([("dropout", {})], "layer 1 (dropout): rate is None, must be a number"),
+        ([("dropout", {"rate": 1})], "layer 1 (dropout): rate is 1, must be from 0 to below 1"),
+        ([("lcn", {"size": 4})], "layer 1 (lcn): size is 4, must be odd"),
+        ([("lcn", {"c0": 0.0})], "layer 1 (lcn): c0 is 0.0, must be above 0"),
+        ([("conv", {"maps": 2, "kernel": 3})], "layer conv1: takes images, but gets 64 numbers per sample; a layer "
+         "{image: {height: ..., width: ..., channels: ...}} before it says how they lie"),
+        ([("image", {"height": 8, "width": 8}), ("max_pool", {"size": 9})],
+         "layer max_pool1: has windows of 9 x 9 pixels, but gets images of 8 x 8"),
         ([("dense", {"units": 9})], "layer dense1: has 9 outputs, expected 10 classes"),
-        ([("relu", {})], "a network needs at least one dense layer: there is nothing to train"),
+        ([("relu", {})], "a network needs at least one dense layer or convolution: there is nothing to train"),
     ],
 )  # fmt: skip
 def test_wrong_descriptions_are_named(layers: Any, message: str) -> None:

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import log_softmax
+from scipy.special import log_expit, log_softmax
 
 from dbelief.backend import choose
 from dbelief.errors import DataError, ModelError
-from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
+from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace
 
 Check = Callable[[Any, Any, Any], None]
@@ -17,7 +17,7 @@ sizes = st.integers(1, 9)
 
 
 def targets_for(loss: Loss, m: int, k: int, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, k, m) if isinstance(loss, SoftmaxCrossEntropy) else rng.standard_normal((m, k))
+    return rng.standard_normal((m, k)) if isinstance(loss, SquareLoss) else rng.integers(0, k, m)
 
 
 def total(loss: Loss, outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -26,7 +26,7 @@ def total(loss: Loss, outputs: np.ndarray, targets: np.ndarray) -> float:
 
 
 @settings(deadline=None, max_examples=30)
-@given(loss=st.sampled_from([SoftmaxCrossEntropy(), SquareLoss()]), m=sizes, k=sizes)
+@given(loss=st.sampled_from([SoftmaxCrossEntropy(), OneVsAll(), SquareLoss()]), m=sizes, k=sizes)
 def test_gradient_of_the_mean(check_gradient: Check, loss: Loss, m: int, k: int) -> None:
     rng, work = np.random.default_rng(m * 100 + k), Workspace(choose("cpu"))
     outputs, targets = rng.standard_normal((m, k)), targets_for(loss, m, k, rng)
@@ -49,6 +49,19 @@ def test_softmax_of_equal_outputs_is_the_logarithm_of_the_classes() -> None:
     assert total(SoftmaxCrossEntropy(), outputs, np.array([0, 4, 9])) == pytest.approx(3 * np.log(10), rel=1e-6)
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_one_vs_all_against_scipy(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    outputs, targets = rng.standard_normal((40, 7)) * scale, rng.integers(0, 7, 40)
+    signs = np.where(np.arange(7) == targets[:, None], 1, -1)
+    assert total(OneVsAll(), outputs, targets) == pytest.approx(-log_expit(signs * outputs).sum(), rel=1e-13)
+
+
+def test_one_vs_all_keeps_small_losses() -> None:
+    outputs = np.array([[40.0, -40.0]], np.float32)  # log(1 + exp(z)) - z would be 0 here
+    assert total(OneVsAll(), outputs, np.array([0])) == pytest.approx(2 * np.exp(-40), rel=1e-5)
+
+
 def test_square_loss_by_hand() -> None:
     outputs, targets = np.array([[1.0, 2.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [3.0, 4.0]])
     assert total(SquareLoss(), outputs, targets) == (1 + 4 + 9 + 16) / 2
@@ -57,7 +70,8 @@ def test_square_loss_by_hand() -> None:
 def test_right_answers() -> None:
     work = Workspace(choose("cpu"))
     outputs = np.array([[1.0, 2.0], [3.0, 2.0], [5.0, 5.0]])
-    assert SoftmaxCrossEntropy().right(work, outputs, np.array([1, 1, 0])) == 2
+    for loss in (SoftmaxCrossEntropy(), OneVsAll()):
+        assert loss.right(work, outputs, np.array([1, 1, 0])) == 2
     assert SquareLoss().right(work, outputs, outputs) == 0
 
 
@@ -67,15 +81,17 @@ def test_classes_of_every_integer_kind(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("targets", [[0, 3], [-1, 2]])
-def test_a_class_out_of_range_is_named(targets: list[int]) -> None:
-    with pytest.raises(DataError, match=rf"{min(targets)}\.\.{max(targets)}, expected 0\.\.2"):
-        SoftmaxCrossEntropy().check(3, np.array(targets))
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneVsAll()])
+def test_a_class_out_of_range_is_named(loss: Loss, targets: list[int]) -> None:
+    with pytest.raises(DataError, match=rf"{loss.name}: .*{min(targets)}\.\.{max(targets)}, expected 0\.\.2"):
+        loss.check(3, np.array(targets))
 
 
 @pytest.mark.parametrize("targets", [np.zeros((4, 3)), np.zeros(4), np.zeros((4, 1), int)])
-def test_softmax_refuses_what_are_no_classes(targets: np.ndarray) -> None:
-    with pytest.raises(ModelError, match=r"softmax_cross_entropy: got targets .* expected integers"):
-        SoftmaxCrossEntropy().check(3, targets)
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneVsAll()])
+def test_what_are_no_classes_is_refused(loss: Loss, targets: np.ndarray) -> None:
+    with pytest.raises(ModelError, match=rf"{loss.name}: got targets .* expected integers"):
+        loss.check(3, targets)
 
 
 @pytest.mark.parametrize("targets", [np.zeros((4, 2)), np.zeros(4), np.zeros((4, 3), int)])

@@ -1,0 +1,171 @@
+"""Pooling: one number for each window of each channel; nothing to train.
+
+L2 pooling is that of Le et al. 2012 and Coates et al. 2013, section 3.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .layers import Shape, above_zero, positive
+from .model import Array
+from .windows import seen, taps, window_spread, window_sum, windows
+from .workspace import Workspace
+
+
+class Pool(ABC):
+    """Windows of size x size pixels, `stride` apart, that lie inside the image; each channel for itself."""
+
+    size: int
+    tensors: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """Pixels from one window to the next."""
+
+    def outputs(self, inputs: Shape) -> Shape:
+        """(windows down, windows across, channels)."""
+        return (*windows(inputs, self.size, self.step), inputs[2])
+
+    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+        """What the windows cover."""
+        return seen(start, stop, self.size, self.step)
+
+    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
+        """Nothing to draw."""
+        return ()
+
+    @abstractmethod
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
+        """Write y."""
+
+    @abstractmethod
+    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx."""
+
+    def backward(
+        self,
+        work: Workspace,
+        x: Array,
+        y: Array,
+        dy: Array,
+        parameters: Sequence[Array],
+        gradients: Sequence[Array],
+        dx: Array | None,
+    ) -> None:
+        """Write dL/dx where it is asked for."""
+        if dx is not None:
+            self.slope(work, x, y, dy, dx)
+
+
+@dataclass(frozen=True)
+class L2Pool(Pool):
+    """y = sqrt(eps + sum over the window of x^2); dL/dx = x times the sum of dy / y over the windows that see it.
+
+    eps > 0 keeps the slope at 0 where a window is all zero.
+    """
+
+    size: int
+    stride: int = 1
+    eps: float = 1e-8
+    kind: ClassVar[str] = "l2_pool"
+
+    def __post_init__(self) -> None:
+        positive(size=self.size, stride=self.stride)
+        above_zero(eps=self.eps)
+
+    @property
+    def step(self) -> int:
+        """The stride."""
+        return self.stride
+
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
+        """Write y."""
+        xp = work.xp
+        squares = work.array("squares", x.shape, x.dtype)
+        xp.multiply(x, x, out=squares)
+        window_sum(work, "sum", squares, (1.0,) * self.size, self.stride, y)
+        xp.add(y, self.eps, out=y)
+        xp.sqrt(y, out=y)
+
+    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx."""
+        xp = work.xp
+        ratio = work.array("ratio", y.shape, y.dtype)
+        xp.divide(dy, y, out=ratio)
+        window_spread(work, "sum", ratio, (1.0,) * self.size, self.stride, dx)
+        xp.multiply(dx, x, out=dx)
+
+
+@dataclass(frozen=True)
+class MaxPool(Pool):
+    """y = the largest x of the window; dL/dx = the sum of dy over the windows whose largest it is.
+
+    Of equal ones the first has it: the uppermost, then the leftmost.
+    """
+
+    size: int
+    stride: int | None = None  # None: the size
+    kind: ClassVar[str] = "max_pool"
+
+    def __post_init__(self) -> None:
+        positive(size=self.size, stride=self.step)
+
+    @property
+    def step(self) -> int:
+        """The stride, or the size."""
+        return self.size if self.stride is None else self.stride
+
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
+        """Write y."""
+        for place, tap in enumerate(taps(x, self.size, self.step, y.shape)):
+            if place == 0:
+                work.xp.copyto(y, tap)
+            else:
+                work.xp.maximum(y, tap, out=y)
+
+    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx."""
+        xp = work.xp
+        here, free = (work.array(name, y.shape, np.dtype(bool)) for name in ("here", "free"))
+        part = work.array("part", y.shape, y.dtype)
+        dx.fill(0)
+        free.fill(True)  # windows whose largest is still to be found
+        pairs = zip(*(taps(image, self.size, self.step, y.shape) for image in (x, dx)), strict=True)
+        for tap, there in pairs:
+            xp.equal(tap, y, out=here)
+            xp.logical_and(here, free, out=here)
+            xp.logical_xor(free, here, out=free)
+            xp.multiply(dy, here, out=part)
+            xp.add(there, part, out=there)
+
+
+@dataclass(frozen=True)
+class AveragePool(Pool):
+    """y = the mean of the window; dL/dx = the sum of dy / size^2 over the windows that see it."""
+
+    size: int
+    stride: int | None = None  # None: the size
+    kind: ClassVar[str] = "average_pool"
+
+    def __post_init__(self) -> None:
+        positive(size=self.size, stride=self.step)
+
+    @property
+    def step(self) -> int:
+        """The stride, or the size."""
+        return self.size if self.stride is None else self.stride
+
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
+        """Write y."""
+        window_sum(work, "sum", x, (1.0,) * self.size, self.step, y)
+        work.xp.divide(y, self.size**2, out=y)
+
+    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx."""
+        window_spread(work, "sum", dy, (1.0,) * self.size, self.step, dx)
+        work.xp.divide(dx, self.size**2, out=dx)

@@ -1,0 +1,96 @@
+"""Windows that slide over images: how many there are, what a range of them sees, and sums over them.
+
+Only windows that lie inside the image count ("valid"): of `size` pixels, `stride` apart, there are
+(n - size) // stride + 1 along an axis of n pixels. An image is (m, height, width, channels).
+
+A sum over windows whose weights are an outer product g g^T is taken along the columns first, then along the rows:
+2 size passes over the image instead of size^2. Each output is the same sequence of operations wherever it lies and
+however large the image is: cut over machines, it keeps its bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dbelief.errors import ModelError
+
+from .image import image_shape
+from .layers import Shape
+from .model import Array
+from .workspace import Workspace
+
+
+def windows(inputs: Shape, size: int, stride: int) -> tuple[int, int]:
+    """How many windows there are down and across.
+
+    Raises
+    ------
+    ModelError
+        There are no images, or a window is larger than they are.
+    """
+    height, width, _ = image_shape(inputs)
+    if size > min(height, width):
+        raise ModelError(f"has windows of {size} x {size} pixels, but gets images of {height} x {width}")
+    return (height - size) // stride + 1, (width - size) // stride + 1
+
+
+def seen(start: int, stop: int, size: int, stride: int) -> tuple[int, int]:
+    """Which pixels [first, last) of an axis the windows [start, stop) see; takes start < stop."""
+    return start * stride, (stop - 1) * stride + size
+
+
+def taps(x: Array, size: int, stride: int, shape: Shape) -> Iterator[Array]:
+    """Give each pixel of all windows as a view into x, shaped as the outputs: the upper left ones first, row by row."""
+    _, down, across, _ = shape
+    for v in range(size):
+        rows = _tap(x, 1, v, stride, down)
+        for u in range(size):
+            yield _tap(rows, 2, u, stride, across)
+
+
+def window_sum(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, out: Array) -> None:
+    """Write out[., i, j, .] = sum over v, u of weights[v] weights[u] x[., stride i + v, stride j + u, .].
+
+    `name` tells its buffers in `work` from those of other sums.
+    """
+    m, _, width, channels = x.shape
+    columns = work.array(f"{name}.columns", (m, out.shape[1], width, channels), x.dtype)
+    _slide(work, name, x, weights, stride, 1, columns)
+    _slide(work, name, columns, weights, stride, 2, out)
+
+
+def window_spread(work: Workspace, name: str, dy: Array, weights: Sequence[float], stride: int, out: Array) -> None:
+    """Write the gradient of `window_sum`: out = its transpose times dy."""
+    m, _, width, channels = out.shape
+    columns = work.array(f"{name}.columns", (m, dy.shape[1], width, channels), dy.dtype)
+    _spread(work, name, dy, weights, stride, 2, columns)
+    _spread(work, name, columns, weights, stride, 1, out)
+
+
+def _slide(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, axis: int, out: Array) -> None:
+    """Write out[i] = sum over v of weights[v] x[stride i + v], along one axis."""
+    part = work.array(f"{name}.part{axis}", out.shape, out.dtype)
+    for v, weight in enumerate(weights):
+        term = _times(work.xp, _tap(x, axis, v, stride, out.shape[axis]), weight, part)
+        if v == 0:
+            work.xp.copyto(out, term)
+        else:
+            work.xp.add(out, term, out=out)
+
+
+def _spread(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, axis: int, out: Array) -> None:
+    """Write out[stride i + v] = sum of all weights[v] x[i] that fall there, along one axis."""
+    part = work.array(f"{name}.part{axis}", x.shape, x.dtype)
+    out.fill(0)
+    for v, weight in enumerate(weights):
+        there = _tap(out, axis, v, stride, x.shape[axis])
+        work.xp.add(there, _times(work.xp, x, weight, part), out=there)
+
+
+def _times(xp: Any, x: Array, weight: float, part: Array) -> Array:
+    """Give weight x, in `part` unless it is x itself."""
+    return x if weight == 1 else xp.multiply(x, weight, out=part)
+
+
+def _tap(x: Array, axis: int, v: int, stride: int, n: int) -> Array:
+    """View of x[v], x[v + stride], ..., n of them, along one axis."""
+    return x[(slice(None),) * axis + (slice(v, v + stride * (n - 1) + 1, stride),)]

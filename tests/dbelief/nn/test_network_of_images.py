@@ -1,0 +1,107 @@
+"""Networks of every layer of images: gradients, memory, and digits learnt."""
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.backend import choose
+from dbelief.data import BatchBuffer, load
+from dbelief.job import DigitsData
+from dbelief.nn import Batch, Network, build_network
+
+Check = Callable[[Any, Any, Any], None]
+CPU = choose("cpu")
+EVERY: list[tuple[str, dict[str, Any]]] = [
+    ("conv", {"maps": 6, "kernel": 3}), ("sigmoid", {}), ("l2_pool", {"size": 2}), ("lcn", {"size": 3}),
+    ("conv", {"maps": 4, "kernel": 2}), ("tanh", {}), ("average_pool", {"size": 2, "stride": 1}),
+    ("max_pool", {"size": 2}), ("dense", {"units": 5}),
+]  # fmt: skip
+
+
+def every(loss: str = "softmax_cross_entropy") -> Network:
+    return build_network(EVERY, loss, features=(14, 13), outputs=5, backend=CPU)
+
+
+def batch_of(m: int, kind: type) -> Batch:
+    rng = np.random.default_rng(m)
+    return Batch(rng.standard_normal((m, 14, 13)).astype(kind), rng.integers(0, 5, m))
+
+
+def test_names_and_shapes() -> None:
+    drawn = every().parameters(np.random.default_rng(0))
+    assert {name: value.shape for name, value in drawn.items()} == {
+        "conv1.weight": (3, 3, 1, 6),
+        "conv1.bias": (6,),
+        "conv2.weight": (2, 2, 6, 4),
+        "conv2.bias": (4,),
+        "dense1.weight": (16, 5),
+        "dense1.bias": (5,),
+    }
+    assert all(value.dtype == np.float32 for value in drawn.values())
+
+
+@pytest.mark.parametrize("loss", ["softmax_cross_entropy", "one_vs_all"])
+def test_gradient_through_every_layer(check_gradient: Check, loss: str) -> None:
+    network, batch = every(loss), batch_of(3, np.float64)
+    views = {name: p.astype(np.float64) for name, p in network.parameters(np.random.default_rng(0)).items()}
+    out = {name: np.full_like(p, np.nan) for name, p in views.items()}
+    network.loss_and_gradient(views, batch, out)
+    check_gradient(lambda: network.evaluate(views, batch)[0] / 3, list(views.values()), [out[name] for name in views])
+
+
+def test_a_network_may_end_in_maps() -> None:
+    layers = [*EVERY[:-1], ("conv", {"maps": 5, "kernel": 1}), ("average_pool", {"size": 2})]
+    network = build_network(layers, "softmax_cross_entropy", features=(14, 13, 2), outputs=5, backend=CPU)
+    views = network.parameters(np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    batch = Batch(rng.standard_normal((3, 14, 13, 2)).astype(np.float32), rng.integers(0, 5, 3))
+    assert network.loss_and_gradient(views, batch, {name: np.empty_like(p) for name, p in views.items()}) > 0
+
+
+def test_the_steady_state_allocates_next_to_nothing() -> None:
+    network = build_network([*EVERY[:-1], ("dropout", {"rate": 0.5}), EVERY[-1]], "one_vs_all", features=(40, 38),
+                            outputs=5, backend=CPU)  # fmt: skip
+    rng = np.random.default_rng(0)
+    views = network.parameters(rng)
+    out = {name: np.empty_like(p) for name, p in views.items()}
+    batches = [Batch(rng.standard_normal((m, 40, 38)).astype(np.float32), rng.integers(0, 5, m)) for m in (24, 9)]
+    for batch in batches:
+        network.loss_and_gradient(views, batch, out)
+    for batch in batches:
+        tracemalloc.start()
+        network.loss_and_gradient(views, batch, out)
+        start, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        network.loss_and_gradient(views, batch, out)
+        end, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak - start < 16_384 < batch.inputs.nbytes / 3
+        assert end - start < 1024
+
+
+def test_digits_are_learnt() -> None:
+    """Conv, ReLU, max pool and dense, by momentum SGD in one thread."""
+    data = load(DigitsData(source="digits"), Path())
+    layers: list[tuple[str, dict[str, Any]]] = [
+        ("image", {"height": 8, "width": 8}), ("conv", {"maps": 24, "kernel": 3}), ("relu", {}),
+        ("max_pool", {"size": 2}), ("dense", {"units": 10}),
+    ]  # fmt: skip
+    network = build_network(layers, "softmax_cross_entropy", features=data.features, outputs=10, backend=CPU)
+    rng = np.random.default_rng(0)
+    views = network.parameters(rng)
+    assert data.train is not None
+    assert data.test is not None
+    out, speed = ({name: np.zeros_like(p) for name, p in views.items()} for _ in range(2))
+    buffer = BatchBuffer(data.train, 32)
+    for _ in range(20):
+        for indices in np.split(rng.permutation(len(data.train))[:1248], 39):
+            network.loss_and_gradient(views, data.train.gather(indices, buffer), out)
+            for name, view in views.items():
+                speed[name] = 0.9 * speed[name] - 0.02 * out[name]
+                view += speed[name]
+    test = data.test.gather(np.arange(len(data.test)), BatchBuffer(data.test, len(data.test)))
+    assert network.evaluate(views, test)[1] / len(test) >= 0.97
