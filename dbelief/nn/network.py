@@ -30,7 +30,7 @@ NUMPY_BUFFER = 256
 
 
 @dataclass(frozen=True)
-class _Stage:
+class Stage:
     """A layer in its place."""
 
     layer: Layer
@@ -65,6 +65,11 @@ class Network:
     seed : int
         Of dropout's masks.
 
+    Attributes
+    ----------
+    stages
+        The layers in their places.
+
     Raises
     ------
     ModelError
@@ -84,20 +89,20 @@ class Network:
         self.loss = loss
         self._seed = seed
         self._work = Workspace(backend)
-        self._stages = tuple(_stages(layers, self.features, backend))
-        trainable = [place for place, stage in enumerate(self._stages) if stage.parameters]
+        self.stages = tuple(stages(layers, self.features, backend))
+        trainable = [place for place, stage in enumerate(self.stages) if stage.parameters]
         if not trainable:
             raise ModelError("a network needs at least one dense layer or convolution: there is nothing to train")
         self._first = trainable[0]
-        self.outputs = math.prod(self._stages[-1].outputs)
+        self.outputs = math.prod(self.stages[-1].outputs)
         if classes is not None and self.outputs != classes:
-            last = self._stages[-1].name
+            last = self.stages[-1].name
             raise ModelError(f"layer {last}: has {self.outputs} outputs, expected {classes} classes")
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw initial values on the host: float32, in the order of the layers; biases are zero."""
         drawn: dict[str, np.ndarray] = {}
-        for stage in self._stages:
+        for stage in self.stages:
             values = stage.layer.initial(stage.inputs, rng, stage.before_relu)
             drawn.update(zip(stage.parameters, values, strict=True))
         return drawn
@@ -117,26 +122,36 @@ class Network:
         ValueError
             The batch is empty.
         """
-        with _settings():
+        with step_settings():
             activations = self._forward(views, batch, training=True)
-            slope = self._slope(activations[-1])
-            total = self.loss.forward(self._work, self._flat(activations[-1]), batch.targets, slope)
-            self.loss.backward(self._work, batch.targets, slope)
-            self._backward(views, activations, slope.reshape(activations[-1].shape), out)
-            return float(total) / len(batch)
+            total, slope = self.loss_and_slope(activations[-1], batch.targets)
+            self._backward(views, activations, slope, out)
+            return total / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
         """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
-        with _settings():
-            outputs = self._flat(self._forward(views, batch, training=False)[-1])
-            total = self.loss.forward(self._work, outputs, batch.targets, self._slope(outputs))
-            return float(total), self.loss.right(self._work, outputs, batch.targets)
+        with step_settings():
+            return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
+
+    def loss_and_slope(self, outputs: Array, targets: Array) -> tuple[float, Array]:
+        """Give the SUM of the losses of what the last layer gave, and the gradient of their mean, of its shape."""
+        flat = self._flat(outputs)
+        slope = self._slope(outputs)
+        total = self.loss.forward(self._work, flat, targets, slope)
+        self.loss.backward(self._work, targets, slope)
+        return float(total), slope.reshape(outputs.shape)
+
+    def judge(self, outputs: Array, targets: Array) -> tuple[float, int]:
+        """Give the sum of the losses of what the last layer gave, and the number of right answers."""
+        flat = self._flat(outputs)
+        total = self.loss.forward(self._work, flat, targets, self._slope(outputs))
+        return float(total), self.loss.right(self._work, flat, targets)
 
     def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> list[Array]:
         """Give the inputs and every layer's outputs."""
-        x = self._checked_inputs(views, batch)
+        x = self.checked_inputs(views[self.stages[self._first].parameters[0]].dtype, batch)
         activations = [x]
-        for place, stage in enumerate(self._stages):
+        for place, stage in enumerate(self.stages):
             if isinstance(stage.layer, Dropout):
                 stage.work.key = batch_key(stage.work, x, self._seed, place) if training else None
             y = stage.work.array("y", (len(x), *stage.outputs), x.dtype)
@@ -149,8 +164,8 @@ class Network:
         self, views: Mapping[str, Array], activations: Sequence[Array], dy: Array, out: Mapping[str, Array]
     ) -> None:
         """Write every parameter's gradient; `activations` as from `_forward`, dy = dL/d(last of them)."""
-        for place in reversed(range(self._first, len(self._stages))):
-            stage, x, y = self._stages[place], activations[place], activations[place + 1]
+        for place in reversed(range(self._first, len(self.stages))):
+            stage, x, y = self.stages[place], activations[place], activations[place + 1]
             dx = stage.work.array("dx", x.shape, x.dtype) if place > self._first else None
             own = [views[name] for name in stage.parameters]
             gradients = [out[name] for name in stage.parameters]
@@ -163,17 +178,16 @@ class Network:
     def _slope(self, outputs: Array) -> Array:
         return self._work.array("loss.slope", (len(outputs), self.outputs), outputs.dtype)
 
-    def _checked_inputs(self, views: Mapping[str, Array], batch: Batch) -> Array:
-        """Give the inputs as (m, *features) once batch, layers and loss are known to fit."""
+    def checked_inputs(self, kind: np.dtype, batch: Batch) -> Array:
+        """Give the inputs as (m, *features) once batch, layers and loss, of this type, are known to fit."""
         m = len(batch)
         if m == 0:
             raise ValueError("an empty batch has no mean loss")
-        first = self._stages[0].name
+        first = self.stages[0].name
         got, expected = math.prod(batch.inputs.shape[1:]), math.prod(self.features)
         if got != expected:
             raise ModelError(f"layer {first}: got {got} features per sample, expected {expected}")
         x = batch.inputs.reshape(m, *self.features)
-        kind = views[self._stages[self._first].parameters[0]].dtype
         if x.dtype != kind:
             raise ModelError(f"layer {first}: got inputs of {x.dtype}, expected {kind} as its parameters")
         if len(batch.targets) != m:
@@ -183,7 +197,7 @@ class Network:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def step_settings() -> Iterator[None]:
     """NumPy's settings during a step; leaving restores the caller's."""
     # A loss that is not finite is for the caller to name; a warning per step would only bury it.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -197,7 +211,7 @@ def _image_or_numbers(features: int | Shape) -> Shape:
     return (*shape, 1) if len(shape) == 2 else shape
 
 
-def _stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Iterator[_Stage]:
+def stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Iterator[Stage]:
     """Name the layers, and chain their shapes."""
     seen: dict[str, int] = {}
     inputs = features
@@ -210,5 +224,5 @@ def _stages(layers: Sequence[Layer], features: Shape, backend: Backend) -> Itera
             outputs = layer.outputs(inputs)
         except ModelError as error:
             raise ModelError(f"layer {name}: {error}") from error
-        yield _Stage(layer, name, inputs, outputs, before_relu, own, Workspace(backend))
+        yield Stage(layer, name, inputs, outputs, before_relu, own, Workspace(backend))
         inputs = outputs

@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.worker.comm.group import BODIES
 from tests.worker.partition.exchanges import check, drawn
+from tests.worker.partition.networks import several
 from worker.comm import Comm
 from worker.comm.mpi import MpiEngine
 
@@ -62,6 +63,7 @@ def overflows(comm: Comm) -> None:
 CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
     "all_bodies": (all_bodies, 60.0),
     "arrays": (arrays, 60.0),
+    "networks": (several, 60.0),
     "raises": (raises, 60.0),
     "sleeps": (sleeps, 1.0),
     "misfits": (misfits, 60.0),

@@ -1,0 +1,121 @@
+"""How a network is cut over the ranks of a replica: what of each layer a rank computes, and what it reads for that.
+
+An image is cut in its height and width by the grid, row by row; numbers in a row, into as many parts as there are
+ranks. A rank that computes a window of a layer's outputs reads the window of the inputs that these see (DistBelief,
+section 3; COTS HPC, section 4.3). A dense layer's weights lie with the outputs that they make. Weights that all
+positions share, as a convolution's, belong to one rank, the first: it gives them to the others, and adds up what they
+find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dbelief.errors import ModelError
+from dbelief.layout import Box, Layout
+from dbelief.nn import Dense, Dropout, Image, Shape, Stage
+
+from .grid import Grid
+from .window import Window, split
+
+OWNER = 0
+"""The rank that holds what all share."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layer's windows, by rank: over height and width of an image, else over the numbers.
+
+    Attributes
+    ----------
+    whole
+        Whether every rank has all inputs: they are the batch itself, or an image made of it.
+    """
+
+    stage: Stage
+    outputs: tuple[Window, ...]
+    inputs: tuple[Window, ...]
+    whole: bool
+
+    def shape(self, rank: int) -> Shape:
+        """Of a sample's outputs on one rank."""
+        return (*self.outputs[rank].shape, *self.stage.outputs[2:])
+
+    @property
+    def shares(self) -> bool:
+        """Whether its parameters are used by all ranks, and held by the owner."""
+        return not isinstance(self.stage.layer, Dense)
+
+    def boxes(self, rank: int) -> list[Box]:
+        """Of its parameters, those on one rank."""
+        found = []
+        for name, shape in zip(self.stage.parameters, tensor_shapes(self.stage), strict=True):
+            start, stop = [0] * len(shape), list(shape)
+            if not self.shares:
+                start[-1], stop[-1] = self.outputs[rank].start[0], self.outputs[rank].stop[0]
+            elif rank != OWNER:
+                continue
+            if start[-1] < stop[-1]:
+                found.append(Box(name, shape, rank, tuple(start), tuple(stop)))
+        return found
+
+
+def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
+    """Cut every layer.
+
+    Raises
+    ------
+    ModelError
+        A layer cannot be cut; names it.
+    """
+    parts: list[Part] = []
+    whole = True
+    for stage in stages:
+        if isinstance(stage.layer, Dropout):
+            raise ModelError(f"layer {stage.name}: cannot be cut over ranks: its masks are drawn for whole samples")
+        if isinstance(stage.layer, Image):
+            if not whole:
+                raise ModelError(f"layer {stage.name}: cannot be cut over ranks: it may only come first")
+            continue
+        outputs = tuple(_windows(stage.outputs, grid))
+        inputs = tuple(_seen(stage, window) for window in outputs)
+        parts.append(Part(stage, outputs, inputs, whole))
+        whole = False
+    return parts
+
+
+def layout(parts: Sequence[Part], grid: Grid) -> Layout:
+    """Where each rank's boxes lie in the flat vector: rank after rank, each in the order of the layers."""
+    return Layout(tuple(box for rank in range(grid.size) for part in parts for box in part.boxes(rank)))
+
+
+def tensor_shapes(stage: Stage) -> list[Shape]:
+    """Shapes of a layer's parameters, in its order."""
+    return [values.shape for values in stage.layer.initial(stage.inputs, np.random.default_rng(0), before_relu=False)]
+
+
+def _axes(shape: Shape) -> Shape:
+    """The axes that are cut."""
+    return shape[:2] if len(shape) == 3 else shape
+
+
+def _windows(shape: Shape, grid: Grid) -> list[Window]:
+    if len(shape) == 3:
+        return grid.windows(shape[0], shape[1])
+    (length,) = shape
+    return [Window((start,), (stop,)) for start, stop in split(length, grid.size)]
+
+
+def _seen(stage: Stage, outputs: Window) -> Window:
+    """What a window of the outputs sees of the inputs."""
+    axes = _axes(stage.inputs)
+    if not outputs.size:
+        return Window((0,) * len(axes), (0,) * len(axes))
+    seen = [stage.layer.window(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
+    if len(seen) != len(axes) or None in seen:
+        return Window.whole(axes)
+    ranges = [one for one in seen if one is not None]
+    return Window(tuple(start for start, _ in ranges), tuple(stop for _, stop in ranges))

@@ -1,0 +1,165 @@
+"""A network cut over the ranks of one replica: the same numbers as on one, each rank with its own part of them.
+
+Every rank has the whole mini-batch, computes its windows of every layer (cut.py), and knows what all ranks' windows
+are. Between two layers a distributed array brings each rank what it reads; on the way back the same array sums what the
+ranks found for each activation. What the last layer gives goes to all ranks, each of which computes the loss.
+Parameters that all positions share go from their owner to all before a step, and their gradients back to it, by arrays
+of the same kind.
+
+Source: DistBelief, section 3 and Fig. 1 (a boundary activation goes once to each machine that needs it); COTS HPC,
+section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dbelief.layout import Layout
+from dbelief.nn import Array, Batch, Network, step_settings
+
+from ..comm import Comm
+from .array import DistributedArray
+from .cut import OWNER, Part, cut, layout, tensor_shapes
+from .grid import Grid
+from .window import Window
+
+
+class _Arrays:
+    """What the ranks exchange in a step, for mini-batches of one length.
+
+    Attributes
+    ----------
+    between
+        By layer, what brings its inputs; None where every rank has them already.
+    last
+        What brings the network's outputs to all.
+    shared
+        By name of a tensor that all ranks use.
+    """
+
+    def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype) -> None:
+        self.between: list[DistributedArray | None] = [None]
+        ranks = range(comm.size)
+        for before, part in pairwise(parts):
+            shape = (length, *part.stage.inputs)
+            here = before.outputs == part.inputs
+            array = None if here else DistributedArray(comm, shape, dtype, before.outputs, part.inputs, first_axis=1)
+            self.between.append(array)
+        stage, outputs = parts[-1].stage, parts[-1].outputs
+        everything = [Window.whole(stage.outputs[: len(outputs[0].start)]) for _ in ranks]
+        self.last = DistributedArray(comm, (length, *stage.outputs), dtype, outputs, everything, first_axis=1)
+        self.shared: dict[str, DistributedArray] = {}
+        for part in parts:
+            if part.shares:
+                for name, shape in zip(part.stage.parameters, tensor_shapes(part.stage), strict=True):
+                    whole, nothing = Window.whole(shape), Window((0,) * len(shape), (0,) * len(shape))
+                    owners = [whole if rank == OWNER else nothing for rank in ranks]
+                    self.shared[name] = DistributedArray(comm, shape, dtype, owners, [whole for _ in ranks])
+
+
+class PartitionedNetwork:
+    """One rank's part of a network, as a model; all ranks call it together, with the same batches.
+
+    Its views are those of the rank's boxes (`layout`).
+
+    Parameters
+    ----------
+    network
+        The network as it is on one rank.
+    """
+
+    def __init__(self, network: Network, comm: Comm, grid: Grid) -> None:
+        if grid.size != comm.size:
+            raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
+        self._network = network
+        self._comm = comm
+        self._parts = cut(network.stages, grid)
+        self.layout: Layout = layout(self._parts, grid)
+        self._first = next(place for place, part in enumerate(self._parts) if part.stage.parameters)
+        self._arrays: dict[tuple[int, np.dtype], _Arrays] = {}
+        self._used: dict[str, Array] = {}
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Draw the initial values of the whole network: the same bits on every rank, and for every grid."""
+        return self._network.parameters(rng)
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        """Give the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
+
+        Raises
+        ------
+        RankDied, Unreachable
+            Another rank failed, or did not answer.
+        Others
+            As `Network.loss_and_gradient`.
+        """
+        with step_settings():
+            arrays, activations = self._forward(views, batch)
+            loss, slope = self._network.loss_and_slope(activations[-1], batch.targets)
+            part = self._parts[-1]
+            mine = part.outputs[self._comm.rank].along(slope.shape, 1).within(Window.whole(slope.shape))
+            self._backward(arrays, activations, np.ascontiguousarray(slope[mine]), out)
+            return loss / len(batch)
+
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
+        """Give the sum of the losses and the number of right answers, the same on every rank."""
+        with step_settings():
+            _, activations = self._forward(views, batch)
+            return self._network.judge(activations[-1], batch.targets)
+
+    def _forward(self, views: Mapping[str, Array], batch: Batch) -> tuple[_Arrays, list[Any]]:
+        """Every layer's inputs and outputs on this rank, in pairs, and the whole of the last one's outputs."""
+        kind = next((values.dtype for values in views.values()), batch.inputs.dtype)  # a rank may have no parameters
+        x = self._network.checked_inputs(kind, batch)
+        key = len(x), x.dtype
+        if key not in self._arrays:
+            self._arrays[key] = _Arrays(self._comm, self._parts, *key)
+        arrays, rank = self._arrays[key], self._comm.rank
+        self._used = dict(views)
+        for name, tensor in arrays.shared.items():
+            mine = views[name] if rank == OWNER else self._comm.xp.empty(tensor.output.shape, x.dtype)
+            self._used[name] = tensor.gather(mine)
+        found: list[Any] = []
+        for part, array in zip(self._parts, arrays.between, strict=True):
+            if part.whole:
+                image = x.reshape(len(x), *part.stage.inputs)
+                window = part.inputs[rank].along(image.shape, 1)
+                seen = np.ascontiguousarray(image[window.within(Window.whole(image.shape))])
+            else:
+                seen = found[-1] if array is None else array.gather(found[-1])
+            y = part.stage.work.array("y", (len(x), *part.shape(rank)), x.dtype)
+            if y.size:
+                own = [self._used[name] for name in part.stage.parameters]
+                part.stage.layer.forward(part.stage.work, seen, own, y)
+            found += [seen, y]
+        return arrays, [*found, arrays.last.gather(found[-1])]
+
+    def _backward(self, arrays: _Arrays, activations: list[Any], dy: Array, out: Mapping[str, Array]) -> None:
+        for place in reversed(range(self._first, len(self._parts))):
+            part, (x, y) = self._parts[place], activations[2 * place : 2 * place + 2]
+            work, names = part.stage.work, part.stage.parameters
+            dx = work.array("dx", x.shape, x.dtype) if place > self._first else None
+            gradients = [self._partial(part, n) if n in arrays.shared else out[n] for n in names if n in self._used]
+            if y.size:
+                part.stage.layer.backward(work, x, y, dy, [self._used[name] for name in names], gradients, dx)
+            else:
+                for array in [*gradients, dx]:
+                    if array is not None:
+                        array.fill(0)
+            for name, gradient in zip(names, gradients, strict=False):
+                if name in arrays.shared:
+                    whole = arrays.shared[name].scatter_add(gradient)
+                    if self._comm.rank == OWNER:
+                        out[name][...] = whole
+            array = arrays.between[place]
+            if dx is not None:
+                dy = dx if array is None else array.scatter_add(dx)
+
+    def _partial(self, part: Part, name: str) -> Array:
+        """Room for this rank's part of a shared tensor's gradient."""
+        tensor = self._used[name]
+        return part.stage.work.array(f"d {name}", tensor.shape, tensor.dtype)
