@@ -1,8 +1,9 @@
 """The job file: what is trained, on what, how, and for how long."""
 
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
+from .layers import Layer
 from .load import build_job, load_job, parse_job
-from .model import Dense, Layer, LayersModel, Model, Pointwise, PythonModel
+from .model import LayersModel, Model, PythonModel
 from .paths import resolve
 from .problems import nearest
 from .schema import schema
@@ -29,7 +30,6 @@ __all__ = [
     "CsvData",
     "Data",
     "Deadlines",
-    "Dense",
     "DigitsData",
     "Divergence",
     "Downpour",
@@ -44,7 +44,6 @@ __all__ = [
     "MomentumRule",
     "NoData",
     "NpzData",
-    "Pointwise",
     "PolySchedule",
     "PythonModel",
     "Rule",

@@ -1,6 +1,6 @@
-"""Dropout (Hinton et al. 2012): in training each number is set to 0 with probability `rate`, evaluation keeps all.
+"""Dropout (Hinton et al. 2012): in training each number is set to 0 with probability `share`, evaluation keeps all.
 
-    y = x d / (1 - rate), d = 0 or 1;  dL/dx = dy d / (1 - rate)
+    y = x d / (1 - share), d = 0 or 1;  dL/dx = dy d / (1 - share)
 
 so that the mean of y is x, and evaluation is y = x.
 
@@ -32,13 +32,13 @@ ODD = np.uint32(0x9E3779B9)
 class Dropout:
     """Sets a share of its inputs to 0 in training, where the workspace has a key."""
 
-    rate: float
+    share: float
     kind: ClassVar[str] = "dropout"
     tensors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise ValueError(f"rate is {self.rate}, must be from 0 to below 1")
+        if not 0 <= self.share < 1:
+            raise ValueError(f"share is {self.share}, must be from 0 to below 1")
 
     def outputs(self, inputs: Shape) -> Shape:
         """As the inputs."""
@@ -63,7 +63,7 @@ class Dropout:
         xp.multiply(numbers, ODD, out=numbers)
         xp.bitwise_xor(numbers, work.key, out=numbers)
         _scramble(xp, numbers, work.array("part", x.shape, UINT32))
-        xp.greater_equal(numbers, np.uint32(self.rate * 2**32), out=keep)
+        xp.greater_equal(numbers, np.uint32(self.share * 2**32), out=keep)
         self._times(xp, x, keep, y)
 
     def backward(
@@ -85,7 +85,7 @@ class Dropout:
 
     def _times(self, xp: Any, x: Array, keep: Array, out: Array) -> None:
         xp.multiply(x, keep, out=out)
-        xp.multiply(out, 1 / (1 - self.rate), out=out)
+        xp.multiply(out, 1 / (1 - self.share), out=out)
 
 
 def batch_key(work: Workspace, inputs: Array, seed: int, place: int) -> Array:

@@ -57,6 +57,42 @@ def test_the_same_job_gives_the_same_bits() -> None:
     np.testing.assert_array_equal(first[6:], [0.5, 1, 1])
 
 
+IMAGES = {
+    "layers": [
+        {"image": {"height": 8, "width": 8}}, {"conv": {"maps": 6, "kernel": 3}}, "relu", {"max_pool": 2},
+        {"dropout": 0.2}, {"dense": 10},
+    ],
+    "loss": "one_vs_all",
+}  # fmt: skip
+
+
+def test_layers_of_images_come_from_the_job() -> None:
+    found = []
+    for seed in (1, 1, 2):
+        job = job_of(model=IMAGES, data={"source": "digits"}, seed=seed)
+        data = load(job.data, job.folder)
+        assert data.train is not None
+        model, _ = build_model(job, data, choose("cpu"))
+        layout, values = initial_values(job_of(), model)
+        assert [(box.name, box.shape) for box in layout.boxes] == [
+            ("conv1.weight", (3, 3, 1, 6)),
+            ("conv1.bias", (6,)),
+            ("dense1.weight", (54, 10)),
+            ("dense1.bias", (10,)),
+        ]
+        batch = Batch(np.ascontiguousarray(data.train.inputs[:5], np.float32) / 16, data.train.targets[:5])
+        found.append(model.loss_and_gradient(layout.views(values), batch, layout.views(np.empty_like(values))))
+    assert found[0] == found[1] != found[2]  # the seed of dropout's masks
+
+
+def test_layers_of_images_on_rows_of_numbers_say_what_is_missing() -> None:
+    job = job_of(model={**IMAGES, "layers": IMAGES["layers"][1:]}, data={"source": "digits"})
+    with pytest.raises(
+        ModelError, match=r"^layer conv1: takes images, but gets 64 numbers per sample; a layer {image: "
+    ):
+        build_model(job, load(job.data, job.folder), choose("cpu"))
+
+
 def test_another_seed_gives_other_values_of_the_same_layout() -> None:
     (one, first), (other, second) = (initial_values(job_of(seed=seed), Drawn(w=normal)) for seed in (1, 2))
     assert one == other

@@ -117,6 +117,23 @@ WRONG = [
         "model.layers.0.dense.unit: *did you mean units?",
     ),
     ("model: {layers: [{dense: 3, relu: }], loss: square}", "model.layers.0: must name exactly one layer"),
+    (
+        "model: {layers: [max_pool], loss: square}",
+        "model.layers.0.max_pool.size: missing; must be a whole number from 1*",
+    ),
+    (
+        "model: {layers: [{conv: 3}], loss: square}",
+        "model.layers.0.conv: must be a mapping with maps, kernel, stride*not 3",
+    ),
+    (
+        "model: {layers: [{conv: {maps: 3, kernal: 3}}], loss: square}",
+        "model.layers.0.conv.kernal: no such field, did you mean kernel?",
+    ),
+    (
+        "model: {layers: [{dropout: 1.0}], loss: square}",
+        "model.layers.0.dropout.share: must be a number from 0 to below 1, not 1.0",
+    ),
+    ("model: {layers: [{lcn: {size: 4}}], loss: square}", "model.layers.0.lcn.size: must be odd, not 4"),
     ("model: {layers: [7], loss: square}", "model.layers.0: must be one of dense with its units, relu*not 7"),
     ("model: {layers: [{dense: 3}], loss: softmax}", "model.loss: *did you mean softmax_cross_entropy?"),
     ("model: {pyton: 'a.py:b'}", "model.pyton: no such field, did you mean python?"),

@@ -23,13 +23,21 @@ def options(required: dict[str, Any], **optional: Any) -> st.SearchStrategy[dict
     return st.fixed_dictionaries(required, optional=optional)
 
 
-LAYER = st.sampled_from(["relu", "sigmoid", "tanh", {"relu": None}]) | st.builds(
-    lambda units, short: {"dense": units if short else {"units": units}}, COUNT, st.booleans()
+LAYER = st.one_of(
+    st.sampled_from(["relu", "sigmoid", "tanh", "lcn", {"relu": None}, {"lcn": None}]),
+    st.builds(lambda units, short: {"dense": units if short else {"units": units}}, COUNT, st.booleans()),
+    st.builds(lambda share, short: {"dropout": share if short else {"share": share}}, SHARE, st.booleans()),
+    st.builds(lambda kind, size: {kind: size}, st.sampled_from(["max_pool", "average_pool", "l2_pool"]), COUNT),
+    st.builds(lambda pool: {"max_pool": pool}, options({"size": COUNT}, stride=COUNT | st.none())),
+    st.builds(lambda pool: {"l2_pool": pool}, options({"size": COUNT}, stride=COUNT, eps=POSITIVE)),
+    st.builds(lambda lcn: {"lcn": lcn}, options({}, size=st.sampled_from([3, 9]), sigma=POSITIVE, c0=POSITIVE)),
+    st.builds(lambda conv: {"conv": conv}, options({"maps": COUNT, "kernel": COUNT}, stride=COUNT)),
+    st.builds(lambda image: {"image": image}, options({"height": COUNT, "width": COUNT}, channels=COUNT)),
 )
 MODEL = options(
     {
         "layers": st.lists(LAYER, min_size=1, max_size=4),
-        "loss": st.sampled_from(["square", "softmax_cross_entropy"]),
+        "loss": st.sampled_from(["square", "softmax_cross_entropy", "one_vs_all"]),
     }
 ) | st.just({"python": "models/mine.py:Model"})
 DATA = st.one_of(

@@ -20,7 +20,9 @@ CHECK = Draft202012Validator(SCHEMA)
 
 GOOD = """
 name: digits
-model: {layers: [{dense: 64}, relu, {dense: {units: 10}}, {tanh: null}], loss: softmax_cross_entropy}
+model:
+  layers: [lcn, {max_pool: 2}, {dense: 64}, relu, {dense: {units: 10}}, {tanh: null}, {dropout: 0.5}]
+  loss: softmax_cross_entropy
 data: {source: csv, file: rows.csv, kind: classes, target: species}
 strategy: {name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}, warm_start: {samples: 6e3}}
 limits: {samples: 6e4}
@@ -71,7 +73,16 @@ def test_it_takes_whatever_is_a_job(fields: dict[str, Any]) -> None:
         ("relu", "rely", ["model"]),
         ("{dense: 64}", "{dense: 0}", ["model"]),
         ("{dense: 64}", "{dense: 64, relu: null}", ["model"]),
-        ("[{dense: 64}, relu, {dense: {units: 10}}, {tanh: null}]", "[]", ["model"]),
+        ("{max_pool: 2}", "{max_pool: 0}", ["model"]),
+        ("{max_pool: 2}", "max_pool", ["model"]),
+        ("{max_pool: 2}", "{max_pool: null}", ["model"]),
+        ("{dropout: 0.5}", "{dropout: 1}", ["model"]),
+        ("lcn", "{lcn: 5}", ["model"]),
+        (
+            "[lcn, {max_pool: 2}, {dense: 64}, relu, {dense: {units: 10}}, {tanh: null}, {dropout: 0.5}]",
+            "[]",
+            ["model"],
+        ),
         ("source: csv", "source: cvs", ["data"]),
         ("target: species", "target: 0", ["data"]),
         ("target: species", "target: []", ["data"]),

@@ -80,8 +80,8 @@ def test_square_loss() -> None:
         ([("dense", {"units": 1.5})], "layer 1 (dense): units is 1.5, must be an integer of 1 or more"),
         ([("dense", {"units": True})], "layer 1 (dense): units is True, must be an integer of 1 or more"),
         ([("max_pool", {"size": 2, "stride": 0})], "layer 1 (max_pool): stride is 0, must be an integer of 1 or more"),
-        ([("dropout", {})], "layer 1 (dropout): rate is None, must be a number"),
-        ([("dropout", {"rate": 1})], "layer 1 (dropout): rate is 1, must be from 0 to below 1"),
+        ([("dropout", {})], "layer 1 (dropout): share is None, must be a number"),
+        ([("dropout", {"share": 1})], "layer 1 (dropout): share is 1, must be from 0 to below 1"),
         ([("lcn", {"size": 4})], "layer 1 (lcn): size is 4, must be odd"),
         ([("lcn", {"c0": 0.0})], "layer 1 (lcn): c0 is 0.0, must be above 0"),
         ([("conv", {"maps": 2, "kernel": 3})], "layer conv1: takes images, but gets 64 numbers per sample; a layer "

@@ -16,30 +16,30 @@ CPU = choose("cpu")
 X = np.random.default_rng(0).standard_normal((50, 40)).astype(np.float32)
 
 
-def dropped(rate: float = 0.3, inputs: np.ndarray = X, seed: int = 0, place: int = 1) -> np.ndarray:
+def dropped(share: float = 0.3, inputs: np.ndarray = X, seed: int = 0, place: int = 1) -> np.ndarray:
     """Which of 50 x 40 ones a layer sets to 0."""
     work, ones = Workspace(CPU), np.ones((50, 40), np.float32)
     work.key = batch_key(work, inputs, seed, place)
     y, dx = np.empty_like(ones), np.empty_like(ones)
-    Dropout(rate).forward(work, ones, (), y)
-    Dropout(rate).backward(work, ones, y, ones, (), (), dx)
+    Dropout(share).forward(work, ones, (), y)
+    Dropout(share).backward(work, ones, y, ones, (), (), dx)
     np.testing.assert_array_equal(y, dx)
-    assert np.all((y == 0) | (abs(y - 1 / (1 - rate)) < 1e-6))
+    assert np.all((y == 0) | (abs(y - 1 / (1 - share)) < 1e-6))
     mask: np.ndarray = y == 0
     return mask
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
-def test_the_share_that_is_dropped(rate: float) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+def test_the_share_that_is_dropped(share: float) -> None:
     batches = np.random.default_rng(1).standard_normal((50, 50, 40)).astype(np.float32)
-    masks = np.array([dropped(rate, batch) for batch in batches])
-    five = 5 * np.sqrt(rate * (1 - rate))  # standard deviations
-    assert abs(masks.mean() - rate) <= five / np.sqrt(masks.size)
-    assert abs(masks.mean(axis=0) - rate).max() <= five / np.sqrt(len(masks))
+    masks = np.array([dropped(share, batch) for batch in batches])
+    five = 5 * np.sqrt(share * (1 - share))  # standard deviations
+    assert abs(masks.mean() - share) <= five / np.sqrt(masks.size)
+    assert abs(masks.mean(axis=0) - share).max() <= five / np.sqrt(len(masks))
     # Neighbours and batches know nothing of each other.
-    if rate:
+    if share:
         for one, other in ((masks[:, :, 1:], masks[:, :, :-1]), (masks[1:], masks[:-1])):
-            assert abs((one & other).mean() - rate**2) < 5 * rate / np.sqrt(one.size)
+            assert abs((one & other).mean() - share**2) < 5 * share / np.sqrt(one.size)
 
 
 def test_the_mask_is_a_function_of_seed_place_and_batch() -> None:
@@ -106,7 +106,7 @@ def test_evaluation_drops_nothing() -> None:
     assert trained.evaluate(views, batch(np.float32)) == whole.evaluate(views, batch(np.float32))
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="must be from 0 to below 1"):
-        Dropout(rate)
+        Dropout(share)

@@ -63,7 +63,7 @@ def test_a_network_may_end_in_maps() -> None:
 
 
 def test_the_steady_state_allocates_next_to_nothing() -> None:
-    network = build_network([*EVERY[:-1], ("dropout", {"rate": 0.5}), EVERY[-1]], "one_vs_all", features=(40, 38),
+    network = build_network([*EVERY[:-1], ("dropout", {"share": 0.5}), EVERY[-1]], "one_vs_all", features=(40, 38),
                             outputs=5, backend=CPU)  # fmt: skip
     rng = np.random.default_rng(0)
     views = network.parameters(rng)
