@@ -34,7 +34,7 @@ class Lcn:
     size : int
         Odd, in pixels.
     sigma : float
-        Of the Gaussian, in pixels. The papers give none; a quarter of the size is common.
+        Of the Gaussian, in pixels. The papers give none for 5 x 5 pixels: a quarter of the size is a choice.
     c0 : float
         0.01 in Le et al.; contrast below it is not raised to 1.
     """

@@ -20,7 +20,7 @@ from .windows import seen, taps, windows
 from .workspace import Workspace
 
 HOST_BYTES = 2**20
-"""Rows at a time on a processor: as fast as any from 256 KiB to 4 MiB, on a 2026 server with 1 MiB of L2 per core."""
+"""Rows at a time on a processor: few enough to lie in a cache when they are multiplied."""
 
 DEVICE_BYTES = 2**28
 """Rows at a time on a device, where each piece costs several launches."""

@@ -5,7 +5,7 @@
 Backward runs from the loss to the first layer that has parameters, and no further: nobody needs the gradient
 with respect to the inputs. Parameter gradients are written straight into the caller's arrays. Every array
 in between is a buffer kept from step to step (workspace.py): a step in the steady state allocates no array,
-but for a few numbers per sample where softmax cross-entropy picks a column per row.
+but for a few numbers per sample where a loss picks a column per row.
 """
 
 import math
