@@ -60,7 +60,7 @@ def test_rows_of_numbers_that_are_an_image() -> None:
 @pytest.mark.parametrize(
     ("layers", "reason"),
     [
-        ([("dense", {"units": 4}), ("dropout", {"rate": 0.5})], "layer dropout1: cannot be cut over ranks: its masks"),
+        ([("dense", {"units": 4}), ("dropout", {"share": 0.5})], "layer dropout1: cannot be cut over ranks: its masks"),
         (
             [("dense", {"units": 4}), ("image", {"height": 2, "width": 2, "channels": 1})],
             "layer image1: cannot be cut over ranks: it may only come first",
