@@ -59,6 +59,10 @@ class Lcn:
         """What two windows, one after the other, cover."""
         return seen(start, stop, 2 * self.size - 1, 1)
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """It has no parameters."""
+        return ()
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()

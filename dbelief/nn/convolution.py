@@ -53,12 +53,16 @@ class Conv:
         """What the kernels cover."""
         return seen(start, stop, self.kernel, self.stride)
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """Of weight and bias."""
+        return (self.kernel, self.kernel, inputs[2], self.maps), (self.maps,)
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Draw weight and bias."""
         area, channels = self.kernel**2, inputs[2]
         limit = (6.0 / (area * channels)) ** 0.5 if before_relu else (6.0 / (area * (channels + self.maps))) ** 0.5
-        shape = (self.kernel, self.kernel, channels, self.maps)
-        return uniform(rng, shape, limit), np.zeros(self.maps, np.float32)
+        weight, bias = self.shapes(inputs)
+        return uniform(rng, weight, limit), np.zeros(bias, np.float32)
 
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""

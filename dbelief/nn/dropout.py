@@ -48,6 +48,10 @@ class Dropout:
         """Their own."""
         return start, stop
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """It has no parameters."""
+        return ()
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()

@@ -38,6 +38,10 @@ class Image:
         """Everything: a row of numbers has no height and width to cut."""
         return None
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """It has no parameters."""
+        return ()
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()

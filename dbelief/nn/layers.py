@@ -54,6 +54,10 @@ class Layer(Protocol):
         """
         ...
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """Shapes of its parameters, in the order of `tensors`."""
+        ...
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Draw its parameters as float32 arrays, one for each of `tensors`."""
         ...
@@ -101,6 +105,10 @@ class Dense:
     def window(self, start: int, stop: int) -> tuple[int, int] | None:
         """Everything."""
         return None
+
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """Of weight and bias."""
+        return (math.prod(inputs), self.units), (self.units,)
 
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Draw weight and bias."""
@@ -170,6 +178,10 @@ class Pointwise(ABC):
     def window(self, start: int, stop: int) -> tuple[int, int]:
         """Their own."""
         return start, stop
+
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """It has no parameters."""
+        return ()
 
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""

@@ -35,6 +35,10 @@ class Pool(ABC):
         """What the windows cover."""
         return seen(start, stop, self.size, self.step)
 
+    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
+        """It has no parameters."""
+        return ()
+
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()

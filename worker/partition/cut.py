@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dbelief.errors import ModelError
 from dbelief.layout import Box, Layout
 from dbelief.nn import Dense, Dropout, Image, Shape, Stage
@@ -49,10 +47,16 @@ class Part:
         """Whether its parameters are used by all ranks, and held by the owner."""
         return not isinstance(self.stage.layer, Dense)
 
+    @property
+    def tensors(self) -> list[tuple[str, Shape]]:
+        """Names and shapes of its parameters, whole."""
+        shapes = self.stage.layer.shapes(self.stage.inputs)
+        return list(zip(self.stage.parameters, shapes, strict=True))
+
     def boxes(self, rank: int) -> list[Box]:
         """Of its parameters, those on one rank."""
         found = []
-        for name, shape in zip(self.stage.parameters, tensor_shapes(self.stage), strict=True):
+        for name, shape in self.tensors:
             start, stop = [0] * len(shape), list(shape)
             if not self.shares:
                 start[-1], stop[-1] = self.outputs[rank].start[0], self.outputs[rank].stop[0]
@@ -90,11 +94,6 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
 def layout(parts: Sequence[Part], grid: Grid) -> Layout:
     """Where each rank's boxes lie in the flat vector: rank after rank, each in the order of the layers."""
     return Layout(tuple(box for rank in range(grid.size) for part in parts for box in part.boxes(rank)))
-
-
-def tensor_shapes(stage: Stage) -> list[Shape]:
-    """Shapes of a layer's parameters, in its order."""
-    return [values.shape for values in stage.layer.initial(stage.inputs, np.random.default_rng(0), before_relu=False)]
 
 
 def _axes(shape: Shape) -> Shape:

@@ -23,7 +23,7 @@ from dbelief.nn import Array, Batch, Network, step_settings
 
 from ..comm import Comm
 from .array import DistributedArray
-from .cut import OWNER, Part, cut, layout, tensor_shapes
+from .cut import OWNER, Part, cut, layout
 from .grid import Grid
 from .window import Window
 
@@ -55,7 +55,7 @@ class _Arrays:
         self.shared: dict[str, DistributedArray] = {}
         for part in parts:
             if part.shares:
-                for name, shape in zip(part.stage.parameters, tensor_shapes(part.stage), strict=True):
+                for name, shape in part.tensors:
                     whole, nothing = Window.whole(shape), Window((0,) * len(shape), (0,) * len(shape))
                     owners = [whole if rank == OWNER else nothing for rank in ranks]
                     self.shared[name] = DistributedArray(comm, shape, dtype, owners, [whole for _ in ranks])

@@ -199,9 +199,10 @@ class Spy:
 
     def __init__(self, units: int) -> None:
         self._dense, self.asked = Dense(units), [False]
-        self.outputs, self.window, self.initial, self.forward = (
+        self.outputs, self.window, self.shapes, self.initial, self.forward = (
             self._dense.outputs,
             self._dense.window,
+            self._dense.shapes,
             self._dense.initial,
             self._dense.forward,
         )
