@@ -1,0 +1,7 @@
+"""Block-local layers (Coates et al. 2013): their shape, and the four kernels that are nearly all of their time."""
+
+from .blocks import Blocks
+from .host import HostKernels
+from .tiles import depth_to_space, space_to_depth
+
+__all__ = ["Blocks", "HostKernels", "depth_to_space", "space_to_depth"]
