@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy lint protos verify-protos bench bench-replicas bench-rates bench-memory bench-kills wheel clean
+.PHONY: help run test test-long test-deploy lint protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +51,11 @@ verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/*_pb2* are what 
 
 bench: .venv/ready-to-develop ## every benchmark, one after the other
 	@$(BIN)/dbelief bench apply
+	@$(BIN)/dbelief bench kernels
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+bench-kernels: .venv/ready-to-develop ## block-local kernels against one dense product, on the GPU where one is
+	@$(BIN)/dbelief bench kernels $(ARGS)
 
 bench-replicas: .venv/ready-to-develop ## 1, 2, 4, 8 replicas on MNIST (DBELIEF_DATA names its folder), three seeds
 	@$(BIN)/python benchmarks/replicas.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import click
 
@@ -40,6 +41,45 @@ def bench_apply(as_json: bool, parameters: int, rounds: int, threads: int) -> No
 
 
 _AT_LEAST_1 = click.IntRange(1)
+
+
+@command.command("kernels")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a table.")
+@click.option("--tiles", type=(_AT_LEAST_1, _AT_LEAST_1), default=(20, 20), show_default=True, help="Rows, columns.")
+@click.option("--window", type=_AT_LEAST_1, default=5, show_default=True, help="Tiles that a block sees each way.")
+@click.option("--depth", type=_AT_LEAST_1, default=48, show_default=True, help="Numbers in a tile.")
+@click.option("--neurons", type=_AT_LEAST_1, default=128, show_default=True, help="Of a block.")
+@click.option("--batch", type=_AT_LEAST_1, default=96, show_default=True, help="Samples.")
+@click.option("--rounds", type=_AT_LEAST_1, default=15, show_default=True, help="Interleaved rounds.")
+@click.option("--threads", type=_AT_LEAST_1, default=1, show_default=True, help="Threads of BLAS, without a GPU.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def bench_kernels(
+    as_json: bool,
+    tiles: tuple[int, int],
+    window: int,
+    depth: int,
+    neurons: int,
+    batch: int,
+    rounds: int,
+    threads: int,
+    device: Literal["auto", "cpu", "cuda"],
+) -> None:
+    """Time the block-local kernels against one dense matrix product of as many operations."""
+    with exits_cleanly():
+        from dbelief.backend import choose
+        from dbelief.bench import kernels
+        from dbelief.nn.kernels import Blocks
+
+        try:
+            blocks = Blocks(*tiles, window, depth, neurons)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        backend = choose(device)
+        results, name = kernels.measure(blocks, batch, rounds, backend, threads), kernels.device_name(backend)
+        if as_json:
+            print(json.dumps(kernels.figures(blocks, batch, rounds, name, results)))
+        else:
+            kernels.show(name, results)
 
 
 @command.command("wire")

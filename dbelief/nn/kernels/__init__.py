@@ -2,6 +2,7 @@
 
 from .blocks import Blocks
 from .host import HostKernels
+from .make import Kernels, make_kernels
 from .tiles import depth_to_space, space_to_depth
 
-__all__ = ["Blocks", "HostKernels", "depth_to_space", "space_to_depth"]
+__all__ = ["Blocks", "HostKernels", "Kernels", "depth_to_space", "make_kernels", "space_to_depth"]

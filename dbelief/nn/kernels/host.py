@@ -3,10 +3,10 @@
 In x the g tiles that block (i, j) sees in one row are one matrix of g q rows, a *segment*; the g segments of a block
 lie a row of tiles apart, so that its whole input is not a matrix that BLAS can take.
 
-* Wx sums over all K numbers: it takes a copy in which the segments of a block follow each other, *strips*
-  [nc][rows][g q][M]: block (i, j) is rows i to i + g of strip j. The copy is nc g / columns times as large as x and
-  3 % of the time; then all blocks are one batched product. Segment by segment without the copy, y would be read and
-  written g times.
+* Wx sums over all K numbers: it takes a copy in which the segments of a block follow each other, a *strip*
+  [rows][g q][M] for one column of blocks: block i is rows i to i + g of it, and the column one batched product. All
+  strips together are nc g / columns times as large as x; one at a time stays in the cache. Segment by segment without
+  the copy, y would be read and written g times.
 * y x^T sums over the batch alone, so that a segment of x is enough for a segment of w: one batched product over all
   blocks and segments, from x into w as they lie. A segment of w stays in the cache while BLAS clears it and adds to it;
   a block's whole w would not.
@@ -40,10 +40,9 @@ class HostKernels:
 
     def __init__(self, blocks: Blocks, batch: int, dtype: np.dtype) -> None:
         self.blocks, self.batch, self.dtype = blocks, batch, dtype
-        shape = blocks.nc, blocks.rows, blocks.segment, batch
-        self._strips = aligned(int(np.prod(shape)), dtype).reshape(shape)
-        strip, row, number, one = self._strips.strides
-        self._seen = as_strided(self._strips, (blocks.nr, blocks.nc, blocks.fan_in, batch), (row, strip, number, one))
+        size = blocks.segment * batch
+        self._strip = aligned(blocks.rows * size, dtype).reshape(blocks.rows, blocks.segment, batch)
+        self._seen = as_strided(self._strip, (blocks.nr, blocks.fan_in, batch), self._strip.strides)
         self._given = aligned(blocks.fan_in * batch, dtype).reshape(blocks.fan_in, batch)
 
     def forward(self, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
@@ -54,8 +53,9 @@ class HostKernels:
         w, blocks = self._matrices("w", w), self.blocks
         segments = self._segments(x, self.batch)
         row_length("y", y, blocks.y_shape(self.batch), self.dtype)
-        np.copyto(self._strips, segments.swapaxes(0, 1))
-        np.matmul(w, self._seen, out=y)
+        for j in range(blocks.nc):
+            np.copyto(self._strip, segments[:, j])
+            np.matmul(w[:, j], self._seen, out=y[:, j])
 
     def backward_data(self, w: np.ndarray, y: np.ndarray, x: np.ndarray) -> None:
         """Write x = W^T y: x[a, b] = sum over di, dj of w[a - di, b - dj, :, di, dj]^T y[a - di, b - dj].
