@@ -10,7 +10,9 @@ from dbelief.backend import Backend
 from dbelief.nn.model import Array
 
 from .blocks import Blocks
+from .device import DeviceKernels
 from .host import HostKernels
+from .products import Math, Products
 
 
 class Kernels(Protocol):
@@ -33,6 +35,21 @@ class Kernels(Protocol):
         ...
 
 
-def make_kernels(blocks: Blocks, batch: int, backend: Backend, dtype: Any = np.float32) -> Kernels:
-    """Make the kernels, and all buffers that they need."""
-    return HostKernels(blocks, batch, np.dtype(dtype))
+def make_kernels(
+    blocks: Blocks, batch: int, backend: Backend, dtype: Any = np.float32, math: Math = "float32"
+) -> Kernels:
+    """Make the kernels, and all buffers that they need.
+
+    Parameters
+    ----------
+    dtype
+        float32; on the host float64 also.
+    math : "float32" or "tf32"
+        How a device multiplies (`Products`); the host's is always that of `dtype`.
+    """
+    kind = np.dtype(dtype)
+    if kind not in ((np.float32, np.float64) if backend.name == "numpy" else (np.float32,)):
+        raise ValueError(f"dtype is {kind}, which the kernels of {backend.name} do not have")
+    if backend.name == "numpy":
+        return HostKernels(blocks, batch, kind)
+    return DeviceKernels(blocks, batch, backend.xp, Products(math))

@@ -1,0 +1,139 @@
+"""The block-local kernels on a CUDA device, float32.
+
+* Wx: each block's input is made one matrix (`strips` of `blocks.cu`; nc g / columns times as large as x, which is
+  4.6 times in Coates et al.'s first layer), then all blocks are one call of cuBLAS. Strip by strip, as on the host,
+  the products would not fill the device.
+* y x^T: one call of cuBLAS over all blocks and segments, from x into w as they lie.
+* W^T y: `given` of `blocks.cu`, output by output: no atomic addition, always the same bits.
+* |W|: `norms` of `blocks.cu`, which reads w once.
+
+Nothing is allocated in the steady state: the lists of addresses that cuBLAS takes are made when an array is seen
+first, and remembered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief.nn.model import Array
+
+from .blocks import Blocks, row_length
+from .cuda import choose_part, options, source
+from .products import Matrices
+
+REMEMBERED = 64
+"""Lists of addresses: far more than a layer's arrays have, and few enough where arrays are new at every call."""
+
+F4 = np.dtype(np.float32)
+BYTES = 4
+
+
+class Multiplies(Protocol):
+    """What `Products` is called as."""
+
+    def __call__(self, rows: int, columns: int, inner: int, a: Matrices, b: Matrices, c: Matrices) -> None:
+        """Write C = A B."""
+        ...
+
+
+class DeviceKernels:
+    """Wx, W^T y, y x^T and |W| of one layer for batches of one size, and the buffers for them.
+
+    Parameters
+    ----------
+    batch
+        M.
+    xp
+        CuPy.
+    multiply
+        `Products`, in float32 or tf32; W^T y is always float32.
+    """
+
+    def __init__(self, blocks: Blocks, batch: int, xp: Any, multiply: Multiplies) -> None:
+        self.blocks, self.batch = blocks, batch
+        self._xp, self._multiply = xp, multiply
+        self._part = choose_part(blocks.depth, batch)
+        self._strips = xp.empty((blocks.nc, blocks.rows, blocks.segment, batch), F4)
+        self._lists: dict[tuple[int, int, str], Array] = {}
+        self._modules: dict[int, Any] = {}
+
+    def forward(self, w: Array, x: Array, y: Array) -> None:
+        """Write y = W x, as `HostKernels.forward`."""
+        b, m = self.blocks, self.batch
+        b.check_weights("w", w, F4)
+        x_row, y_row = row_length("x", x, b.x_shape(m), F4), row_length("y", y, b.y_shape(m), F4)
+        shape = b.rows, b.columns, b.window, b.depth, m, x_row
+        self._run("strips", b.nc * b.rows, 256, (x, self._strips), shape, vector=self._vector([x], m, x_row))
+        a, seen = self._list(w, b.fan_in, "w"), self._list(self._strips, m, "strips")
+        self._multiply(b.neurons, m, b.fan_in, a, seen, self._list(y, y_row, "y"))
+
+    def backward_data(self, w: Array, y: Array, x: Array) -> None:
+        """Write x = W^T y, as `HostKernels.backward_data`."""
+        b, m = self.blocks, self.batch
+        b.check_weights("w", w, F4)
+        x_row, y_row = row_length("x", x, b.x_shape(m), F4), row_length("y", y, b.y_shape(m), F4)
+        count = b.rows * b.columns * self._part.count(b.depth, m)
+        shape = b.rows, b.columns, b.window, b.depth, b.neurons, m, y_row, x_row
+        vector = self._vector([w, y, x], b.depth, m, y_row, x_row)
+        self._run("given", count, self._part.threads, (w, y, x), shape, vector)
+
+    def backward_weight(self, y: Array, x: Array, w: Array) -> None:
+        """Write w = y x^T where w has weights, as `HostKernels.backward_weight`: a batch of any size."""
+        b, m = self.blocks, x.shape[-1]
+        b.check_weights("w", w, F4)
+        x_row, y_row = row_length("x", x, b.x_shape(m), F4), row_length("y", y, b.y_shape(m), F4)
+        left, right = self._list(y, y_row, "y by segment"), self._list(x, x_row, "x by segment")
+        to = self._list(w, b.fan_in, "w by segment")
+        self._multiply(b.neurons, b.segment, m, left, right._replace(transposed=True), to)
+
+    def row_norms(self, w: Array, norms: Array) -> None:
+        """Write the norm of each neuron's weights, [nr][nc][F]."""
+        b = self.blocks
+        b.check_weights("w", w, F4)
+        if row_length("norms", norms, b.norms_shape, F4) != b.neurons:
+            raise ValueError("norms must be C-contiguous")
+        count, warps = math.prod(b.norms_shape), 8
+        shape = np.int64(count), b.fan_in
+        self._run("norms", math.ceil(count / warps), 32 * warps, (w, norms), shape, self._vector([w], b.fan_in))
+
+    def _vector(self, arrays: list[Array], *lengths: int) -> int:
+        """Numbers that can be moved at once: 4 where all arrays and their rows begin at multiples of 16 bytes."""
+        return 1 if any(n % 4 for n in lengths) or any(a.data.ptr % 16 for a in arrays) else 4
+
+    def _run(
+        self, name: str, blocks: int, threads: int, arrays: tuple[Array, ...], shape: tuple[Any, ...], vector: int
+    ) -> None:
+        if vector not in self._modules:
+            self._modules[vector] = self._xp.RawModule(code=source(), options=options(self._part, vector))
+        kernel: Callable[..., None] = self._modules[vector].get_function(name)
+        numbers = (n if isinstance(n, np.int64) else np.int32(n) for n in shape)
+        kernel((blocks,), (threads,), (*arrays, *numbers))
+
+    def _list(self, array: Array, row: int, which: str) -> Matrices:
+        """Give the matrices in an array whose rows are so far apart, block by block."""
+        key = array.data.ptr, row, which
+        if key not in self._lists:
+            if len(self._lists) >= REMEMBERED:
+                self._lists.clear()
+            starts = self._starts(which, row).ravel() * BYTES
+            self._lists[key] = self._xp.asarray((starts + array.data.ptr).astype(np.uint64))
+        return Matrices(self._lists[key], row)
+
+    def _starts(self, which: str, row: int) -> np.ndarray:
+        """Where the matrices begin, in numbers from the start: [nr][nc], "by segment" [nr][nc][g]."""
+        b = self.blocks
+        i, j, di = np.ix_(np.arange(b.nr), np.arange(b.nc), np.arange(b.window))
+        block = i * b.nc + j
+        starts: dict[str, np.ndarray] = {
+            "w": block * b.neurons * row,
+            "y": block * b.neurons * row,
+            "strips": (j * b.rows + i) * b.segment * row,
+            "w by segment": block * b.neurons * row + di * b.segment,
+            "y by segment": block * b.neurons * row + 0 * di,
+            "x by segment": ((i + di) * b.columns + j) * b.depth * row,
+        }
+        return starts[which]
