@@ -2,7 +2,8 @@
 
 The measure is the tall product of all weights as one matrix (nr nc F) x K with K x M numbers: as many operations as
 each kernel, as many weights to read, and nothing to gather or to add up. Product and kernels take turns within each
-round, so that whatever else the machine does meets them all; the figures are medians over the rounds.
+round, so that whatever else the machine does meets them all; the figures are medians over the rounds. With one thread
+on the host it is the processor's time that counts, not the time that others have it; on a GPU the device's own.
 
 No kernel can be faster than its roof, max(operations / peak, bytes / bandwidth), where peak is what a large square
 product reaches here, bandwidth what a copy of the weights does, and bytes are each array once.
@@ -63,10 +64,10 @@ def measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: 
         Of BLAS, on the host.
     """
     with _threads(backend, threads):
-        return _measure(blocks, batch, rounds, backend)
+        return _measure(blocks, batch, rounds, backend, threads)
 
 
-def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend) -> dict[str, Timed]:
+def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int) -> dict[str, Timed]:
     xp, k = backend.xp, blocks.fan_in
     kernels = make_kernels(blocks, batch, backend)
     w, x, y = (_drawn(backend, shape) for shape in (blocks.w_shape, blocks.x_shape(batch), blocks.y_shape(batch)))
@@ -85,7 +86,7 @@ def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend) -> dict[
         "dxt2": lambda: kernels.backward_weight(y2, x2, to_w),
         "norms": lambda: kernels.row_norms(w, norms),
     }
-    seconds = _in_turns(turns, rounds, backend)
+    seconds = _in_turns(turns, rounds, backend, time.thread_time if threads == 1 else time.perf_counter)
     tall, base = seconds["tall"], blocks.flops(batch)
     peak, bandwidth = 2 * side**3 / min(seconds["square"]), 2 * w.nbytes / min(seconds["copy"])
     moved = {"wx": w.nbytes + x.nbytes + y.nbytes, "dxt2": w.nbytes + x2.nbytes + y2.nbytes, "norms": w.nbytes}
@@ -114,16 +115,21 @@ def _drawn(backend: Backend, shape: tuple[int, ...]) -> Any:
     return backend.to_device(np.random.default_rng(0).random(shape, dtype=np.float32) - np.float32(0.5))
 
 
-def _in_turns(turns: dict[str, Callable[[], Any]], rounds: int, backend: Backend) -> dict[str, list[float]]:
-    seconds = [{name: _seconds(turn, backend) for name, turn in turns.items()} for _ in range(1 + rounds)][1:]
+Clock = Callable[[], float]
+
+
+def _in_turns(
+    turns: dict[str, Callable[[], Any]], rounds: int, backend: Backend, clock: Clock
+) -> dict[str, list[float]]:
+    seconds = [{name: _seconds(turn, backend, clock) for name, turn in turns.items()} for _ in range(1 + rounds)][1:]
     return {name: [one[name] for one in seconds] for name in turns}
 
 
-def _seconds(turn: Callable[[], Any], backend: Backend) -> float:
+def _seconds(turn: Callable[[], Any], backend: Backend, clock: Clock) -> float:
     if backend.name == "numpy":
-        began = time.perf_counter()
+        began = clock()
         turn()
-        return time.perf_counter() - began
+        return clock() - began
     begin, end = backend.xp.cuda.Event(), backend.xp.cuda.Event()
     begin.record()
     turn()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,21 +23,13 @@ from dbelief.nn.model import Array
 
 from .blocks import Blocks, row_length
 from .cuda import choose_part, options, source
-from .products import Matrices
+from .products import Matrices, Products
 
 REMEMBERED = 64
 """Lists of addresses: far more than a layer's arrays have, and few enough where arrays are new at every call."""
 
 F4 = np.dtype(np.float32)
 BYTES = 4
-
-
-class Multiplies(Protocol):
-    """What `Products` is called as."""
-
-    def __call__(self, rows: int, columns: int, inner: int, a: Matrices, b: Matrices, c: Matrices) -> None:
-        """Write C = A B."""
-        ...
 
 
 class DeviceKernels:
@@ -50,10 +42,10 @@ class DeviceKernels:
     xp
         CuPy.
     multiply
-        `Products`, in float32 or tf32; W^T y is always float32.
+        In float32 or tf32; W^T y is always float32.
     """
 
-    def __init__(self, blocks: Blocks, batch: int, xp: Any, multiply: Multiplies) -> None:
+    def __init__(self, blocks: Blocks, batch: int, xp: Any, multiply: Products) -> None:
         self.blocks, self.batch = blocks, batch
         self._xp, self._multiply = xp, multiply
         self._part = choose_part(blocks.depth, batch)

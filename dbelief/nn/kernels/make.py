@@ -12,7 +12,7 @@ from dbelief.nn.model import Array
 from .blocks import Blocks
 from .device import DeviceKernels
 from .host import HostKernels
-from .products import Math, Products
+from .products import Math, cublas_products
 
 
 class Kernels(Protocol):
@@ -52,4 +52,4 @@ def make_kernels(
         raise ValueError(f"dtype is {kind}, which the kernels of {backend.name} do not have")
     if backend.name == "numpy":
         return HostKernels(blocks, batch, kind)
-    return DeviceKernels(blocks, batch, backend.xp, Products(math))
+    return DeviceKernels(blocks, batch, backend.xp, cublas_products(backend.xp, math))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -39,17 +40,15 @@ class Products:
 
     Parameters
     ----------
+    blas, handle
+        CuPy's cuBLAS, and what gives the current device's handle to it.
     math
         "tf32" rounds what is multiplied to 10 bits of fraction for the tensor cores; sums are float32 in both.
         cuBLAS through CuPy takes lists of bfloat16 matrices in no call.
     """
 
-    def __init__(self, math: Math) -> None:
-        import cupy
-        from cupy_backends.cuda.libs import cublas
-
-        self._blas: Any = cublas
-        self._handle = cupy.cuda.device.get_cublas_handle
+    def __init__(self, blas: Any, handle: Callable[[], int], math: Math) -> None:
+        self._blas, self._handle = blas, handle
         self._mode = MODES[math]
         self._one, self._zero = np.array(1, np.float32), np.array(0, np.float32)
 
@@ -66,3 +65,10 @@ class Products:
             )  # fmt: skip
         finally:
             self._blas.setMathMode(handle, before)
+
+
+def cublas_products(xp: Any, math: Math) -> Products:
+    """Make products of the cuBLAS that CuPy (`xp`) brings."""
+    from cupy_backends.cuda.libs import cublas
+
+    return Products(cublas, xp.cuda.device.get_cublas_handle, math)

@@ -28,7 +28,7 @@ def test_the_ratios_are_of_operations_per_second_within_a_round(monkeypatch: pyt
     """Seconds of the eight turns by round, the first not counted: the machine is twice as slow in the last one."""
     quick = [1.0, 0.5, 1e-9, 2.0, 1.25, 1.0, 2.0, 0.1]
     seconds = itertools.chain([9.0] * 8, quick, quick, [2 * one for one in quick])
-    monkeypatch.setattr(kernels, "_seconds", lambda turn, backend: next(seconds))
+    monkeypatch.setattr(kernels, "_seconds", lambda *_: next(seconds))
     monkeypatch.setitem(kernels.SQUARE, "numpy", 8)
     found = json.loads(bench("--json", "--rounds", "3"))
     operations = 2 * 3 * 2 * 3 * 18 * 8  # two for each of the weights, [3][2][3][18], and each sample

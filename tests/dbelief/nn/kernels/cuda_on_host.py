@@ -1,6 +1,7 @@
 """A CUDA device that is not there: the kernels' own source compiled for the host, and what they need of CuPy.
 
-`OnHost` stands for the module `cupy`, `multiply` for cuBLAS. Arrays are NumPy's, with an address where CuPy's have it.
+`OnHost` stands for the module `cupy`, `ColumnsFirst` for cuBLAS. Arrays are NumPy's, with an address
+where CuPy's have it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from dbelief.nn.kernels.cuda import FOLDER
-from dbelief.nn.kernels.products import Matrices
+from dbelief.nn.kernels.products import Math, Products
 
 SHIM = Path(__file__).with_name("on_host.hpp")
 NAMES = "strips", "norms", "given"
@@ -91,15 +92,38 @@ class OnHost:
         self.launched.append((name, options))
 
 
-def multiply(rows: int, columns: int, inner: int, a: Matrices, b: Matrices, c: Matrices) -> None:
-    """C = A B, each list's matrices one by one, at the addresses it says."""
-    assert len(a.addresses) == len(b.addresses) == len(c.addresses)
-    for left, right, to in zip(a.addresses, b.addresses, c.addresses, strict=True):
-        second = _at(right, columns, inner, b.row).T if b.transposed else _at(right, inner, columns, b.row)
-        _at(to, rows, columns, c.row)[...] = _at(left, rows, inner, a.row) @ second
+class ColumnsFirst:
+    """The part of cuBLAS that `Products` uses: C = op(A) op(B), all of them column-major, at the addresses told."""
+
+    def __init__(self) -> None:
+        self.mode = 5
+        self.used: list[int] = []
+
+    def getMathMode(self, handle: int) -> int:
+        return self.mode
+
+    def setMathMode(self, handle: int, mode: int) -> None:
+        self.mode = mode
+
+    def sgemmBatched(
+        self, handle: int, a_op: int, b_op: int, m: int, n: int, k: int, alpha: int, a_list: int, a_lead: int,
+        b_list: int, b_lead: int, beta: int, c_list: int, c_lead: int, count: int,
+    ) -> None:  # fmt: skip
+        assert (handle, _at(alpha, 1, 1, 1).item(), _at(beta, 1, 1, 1).item()) == (17, 1.0, 0.0)
+        self.used.append(self.mode)
+        for n_th in range(count):
+            a, b, c = ((ctypes.c_uint64 * count).from_address(one)[n_th] for one in (a_list, b_list, c_list))
+            left = _at(a, k, m, a_lead).T if a_op == 0 else _at(a, m, k, a_lead)
+            right = _at(b, n, k, b_lead).T if b_op == 0 else _at(b, k, n, b_lead)
+            _at(c, n, m, c_lead).T[...] = left @ right
 
 
-def _at(address: Any, rows: int, columns: int, row: int) -> np.ndarray:
-    assert row >= columns
-    numbers = (ctypes.c_float * ((rows - 1) * row + columns)).from_address(int(address))
-    return np.lib.stride_tricks.as_strided(np.ctypeslib.as_array(numbers), (rows, columns), (4 * row, 4))
+def products(math: Math = "float32", blas: ColumnsFirst | None = None) -> Products:
+    return Products(blas or ColumnsFirst(), lambda: 17, math)
+
+
+def _at(address: int, columns: int, rows: int, lead: int) -> np.ndarray:
+    """[columns][rows]: a column-major matrix, columns `lead` numbers apart."""
+    assert lead >= rows
+    numbers = (ctypes.c_float * ((columns - 1) * lead + rows)).from_address(address)
+    return np.lib.stride_tricks.as_strided(np.ctypeslib.as_array(numbers), (columns, rows), (4 * lead, 4))

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from dbelief.nn.kernels import Blocks, HostKernels
 from dbelief.nn.kernels.cuda import PARTS, Part, choose_part
 from dbelief.nn.kernels.device import REMEMBERED, DeviceKernels
-from tests.dbelief.nn.kernels.cuda_on_host import OnHost, array, multiply
+from dbelief.nn.kernels.products import Math
+from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products
 from tests.dbelief.nn.kernels.operands import draw, shapes
 
 F4 = np.dtype(np.float32)
@@ -20,7 +21,7 @@ F4 = np.dtype(np.float32)
 def agree(blocks: Blocks, batch: int, device: OnHost) -> None:
     """All kernels write what the host's do, into the middle of longer rows, and nothing beside them."""
     o = draw(blocks, batch, "float32")
-    ours, theirs = DeviceKernels(blocks, batch, device, multiply), HostKernels(blocks, batch, F4)
+    ours, theirs = DeviceKernels(blocks, batch, device, products()), HostKernels(blocks, batch, F4)
     w, (x, y, x_to, y_to) = array(o.w), map(_wide, (o.x, o.y, np.full_like(o.x, np.nan), np.full_like(o.y, np.nan)))
     w_to, norms = array(np.full_like(o.w, np.nan)), array(np.full(blocks.norms_shape, np.nan, F4))
     middle = np.s_[..., batch : 2 * batch]
@@ -71,17 +72,26 @@ def test_numbers_one_by_one_where_rows_are_not_aligned(depth: int, batch: int) -
 def test_an_array_that_begins_between_vectors() -> None:
     blocks, device = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4), OnHost()
     o = draw(blocks, 8, "float32")
-    kernels, x, y = DeviceKernels(blocks, 8, device, multiply), array(np.zeros((*o.x.shape[:-1], 16), F4)), array(o.y)
+    kernels, x, y = DeviceKernels(blocks, 8, device, products()), array(np.zeros((*o.x.shape[:-1], 16), F4)), array(o.y)
     kernels.backward_data(array(o.w), y, x[..., 1:9])
     kernels.backward_data(array(o.w), y, x[..., 8:])
     assert [options[-1] for _, options in device.launched] == ["-DVECTOR=1", "-DVECTOR=4"]
     np.testing.assert_array_equal(x[..., 1:8], x[..., 8:15])
 
 
+@pytest.mark.parametrize(("math", "mode"), [("float32", 0), ("tf32", 3)])
+def test_the_way_of_multiplying_is_set_and_put_back(math: Math, mode: int) -> None:
+    blocks, blas = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4), ColumnsFirst()
+    o = draw(blocks, 8, "float32")
+    kernels = DeviceKernels(blocks, 8, OnHost(), products(math, blas))
+    kernels.forward(array(o.w), array(o.x), array(o.y))
+    assert (blas.used, blas.mode) == ([mode], 5)
+
+
 def test_addresses_are_made_once_and_not_kept_forever() -> None:
     blocks = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4)
     o = draw(blocks, 8, "float32")
-    kernels, w, x = DeviceKernels(blocks, 8, OnHost(), multiply), array(o.w), array(o.x)
+    kernels, w, x = DeviceKernels(blocks, 8, OnHost(), products()), array(o.w), array(o.x)
     outputs = [array(o.y) for _ in range(REMEMBERED)]
     kernels.forward(w, x, outputs[0])
     kept = dict(kernels._lists)
@@ -112,7 +122,7 @@ def test_parts_fit(part: Part) -> None:
 def test_wrong_arrays_are_refused_by_name() -> None:
     blocks = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4)
     o = draw(blocks, 8, "float32")
-    kernels = DeviceKernels(blocks, 8, OnHost(), multiply)
+    kernels = DeviceKernels(blocks, 8, OnHost(), products())
     with pytest.raises(ValueError, match=r"^x is float32 \(3, 3, 4, 7\)"):
         kernels.forward(o.w, o.x[..., :7], o.y)
     with pytest.raises(ValueError, match=r"^w is float64"):
