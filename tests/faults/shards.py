@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -258,6 +259,7 @@ class Steps:
     def __init__(self, each: int) -> None:
         self._each = each
         self._count = 0
+        self._most = math.inf
         self._pushed = threading.Condition()
         self.calm = threading.Event()
 
@@ -266,8 +268,15 @@ class Steps:
         with self._pushed:
             self._count += 1
             self._pushed.notify_all()
+            assert self._pushed.wait_for(lambda: self._count < self._most or self.calm.is_set(), PATIENCE_S)
         if number == self._each - 1:
             assert self.calm.wait(PATIENCE_S)
+
+    def allow(self, most: float) -> None:
+        """Let the pushers come to about so many: on a busy machine they would be done before anything happens."""
+        with self._pushed:
+            self._most = most
+            self._pushed.notify_all()
 
     def wait_for(self, step: int) -> None:
         """Wait until so many are pushed."""

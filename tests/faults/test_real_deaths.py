@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,12 +56,15 @@ def test_shards_that_are_killed_and_stopped_lose_what_they_say(shards: Shards, t
     crew.start()
     for number, accident in enumerate(plan.accidents):
         folder = tmp_path / f"set-{number}"
+        steps.allow(accident.step - 4)  # at least what is pushed from here to the step dies with the shard
         shards.snapshot(folder, folder.name)
+        steps.allow(accident.step + 10)
         steps.wait_for(accident.step)
         carry_out(accident, pids(shards), files)
         if accident.harm is Harm.KILL:
             shards.restart(int(accident.process), folder, folder.name, same_port=number % 2 == 0)
     steps.calm.set()
+    steps.allow(math.inf)
     crew.join()
     for trainer in trainers:
         trainer.client.close()
