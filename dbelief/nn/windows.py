@@ -9,7 +9,6 @@ however large the image is: cut over machines, it keeps its bits.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from dbelief.errors import ModelError
 
@@ -68,9 +67,8 @@ def window_spread(work: Workspace, name: str, dy: Array, weights: Sequence[float
 
 def _slide(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, axis: int, out: Array) -> None:
     """Write out[i] = sum over v of weights[v] x[stride i + v], along one axis."""
-    part = work.array(f"{name}.part{axis}", out.shape, out.dtype)
     for v, weight in enumerate(weights):
-        term = _times(work.xp, _tap(x, axis, v, stride, out.shape[axis]), weight, part)
+        term = _times(work, f"{name}.part{axis}", _tap(x, axis, v, stride, out.shape[axis]), weight)
         if v == 0:
             work.xp.copyto(out, term)
         else:
@@ -79,16 +77,15 @@ def _slide(work: Workspace, name: str, x: Array, weights: Sequence[float], strid
 
 def _spread(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, axis: int, out: Array) -> None:
     """Write out[stride i + v] = sum of all weights[v] x[i] that fall there, along one axis."""
-    part = work.array(f"{name}.part{axis}", x.shape, x.dtype)
     out.fill(0)
     for v, weight in enumerate(weights):
         there = _tap(out, axis, v, stride, x.shape[axis])
-        work.xp.add(there, _times(work.xp, x, weight, part), out=there)
+        work.xp.add(there, _times(work, f"{name}.part{axis}", x, weight), out=there)
 
 
-def _times(xp: Any, x: Array, weight: float, part: Array) -> Array:
-    """Give weight x, in `part` unless it is x itself."""
-    return x if weight == 1 else xp.multiply(x, weight, out=part)
+def _times(work: Workspace, name: str, x: Array, weight: float) -> Array:
+    """Give weight x, in a buffer of this name unless it is x itself."""
+    return x if weight == 1 else work.xp.multiply(x, weight, out=work.array(name, x.shape, x.dtype))
 
 
 def _tap(x: Array, axis: int, v: int, stride: int, n: int) -> Array:

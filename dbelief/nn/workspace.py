@@ -33,13 +33,13 @@ class Workspace:
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """Give the buffer `name`, C-contiguous, with what it held before still in it.
 
-        `shape[0]` is the batch length and may differ from call to call; a buffer is made anew when the batch
-        is longer than ever before, or when the rest of the shape or the dtype changes.
+        `shape[0]` is the batch length and may differ from call to call; a buffer is made anew when more numbers are
+        wanted than ever before, or others.
         """
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape[0] < shape[0] or buffer.shape[1:] != shape[1:] or buffer.dtype != dtype:
-            buffer = self._buffers[name] = self._allocate(shape, dtype)
-        return buffer[: shape[0]]
+        size, buffer = math.prod(shape), self._buffers.get(name)
+        if buffer is None or buffer.size < size or buffer.dtype != dtype:
+            buffer = self._buffers[name] = self._allocate(size, dtype)
+        return buffer[:size].reshape(shape)
 
     def rows(self, m: int) -> Array:
         """Give 0, 1, ..., m - 1 as int64."""
@@ -47,7 +47,5 @@ class Workspace:
             self._rows = self.xp.arange(m)
         return self._rows[:m]
 
-    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        if self._backend.name == "numpy":
-            return aligned(math.prod(shape), dtype).reshape(shape)
-        return self.xp.empty(shape, dtype)
+    def _allocate(self, size: int, dtype: np.dtype) -> Array:
+        return aligned(size, dtype) if self._backend.name == "numpy" else self.xp.empty(size, dtype)

@@ -1,0 +1,282 @@
+"""The sparse autoencoder of Coates et al. 2013, Eq. 1: one block-local layer that must rebuild what it sees.
+
+For one sample x, with unit rows W_k = W~_k / |W~_k| that have weights in their receptive fields only:
+
+    z = alpha W x                           activations
+    e = W^T z - x                           error of the reconstruction: the decoder has no alpha
+    p_j = sqrt(eps + sum_k V_jk z_k^2)      pooled: V_jk = 1 where map k's place is in the square window j
+    J = |e|^2 + lambda sum_j p_j
+
+Its gradient, with G = dJ/dW:
+
+    delta = dJ/dz = 2 W e + lambda z o V^T (1 / p)
+    G = alpha delta x^T + 2 z e^T
+    dJ/dalpha = delta . W x
+    dJ/dW~_k = (G_k - (G_k . W_k) W_k) / |W~_k|
+
+* W is never made: |W~_k| divides what goes in or comes out of a product with W~.
+* G . W needs no pass over G: G_k . W_k = alpha (delta_k + 2 (W e)_k) (W x)_k, since z = alpha W x.
+* Both terms of G are one product over twice the batch, [alpha delta, 2 z] [x, e]^T.
+
+So a step is ten floating point operations for each weight and sample. The gradient is at right angles to W~_k, and J
+the same for any length of it: plain SGD makes |W~_k| grow and its own steps shorter. The paper prints no eps, which is
+for the root's slope at 0. Its block of neurons is as wide as the step between two blocks, 4 pixels, so that the
+activations of a map are one even grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from dbelief.backend import Backend
+from dbelief.errors import ModelError
+
+from .kernels import Blocks, Kernels, make_kernels, space_to_depth
+from .model import Array, Batch
+from .windows import window_spread, window_sum
+from .workspace import Workspace
+
+EVALUATED = 100
+"""Samples of one forward pass where there is no gradient: memory goes with it."""
+
+
+@dataclass(frozen=True)
+class Eq1:
+    """What Eq. 1 leaves open.
+
+    Attributes
+    ----------
+    window
+        Side of a receptive field, pixels; a multiple of `block`.
+    block
+        Side of a block of neurons, and the step from one block to the next, pixels.
+    maps
+        Neurons at each place of a block.
+    pool
+        Side of a pooling window, neurons of a map.
+    sparsity
+        lambda.
+    eps
+        Under the root of a pooled activation.
+    """
+
+    window: int = 20
+    block: int = 4
+    maps: int = 8
+    pool: int = 5
+    sparsity: float = 0.1
+    eps: float = 1e-3
+
+
+@dataclass
+class _Arrays:
+    """What one step computes; `xe` holds x and e side by side, `dz` delta and z."""
+
+    xe: Array
+    dz: Array
+    wx: Array
+    products: Array
+    errors: Array
+    maps: Array
+    pooled: Array
+    inverse: Array
+
+
+class SparseAutoencoder:
+    """Eq. 1 as a model (`Model` and `Evaluates`); targets are not looked at.
+
+    Its tensors are `weight` (nr, nc, F, g, g, q), which is W~ in tiles (`kernels/blocks.py`), and `alpha` (1,). Loss
+    and gradient are means over the samples of a batch, of sums over pixels and pooling windows. It keeps buffers: one
+    thread at a time.
+
+    Parameters
+    ----------
+    image : (height, width, channels)
+        Of a sample; height and width multiples of `block`. Inputs of other axes are read as (m, *image).
+    eq1 : Eq1
+    backend : Backend
+        Where views, batches and gradients live.
+
+    Raises
+    ------
+    ModelError
+        The layer does not fit the images.
+    """
+
+    def __init__(self, image: tuple[int, int, int], eq1: Eq1, backend: Backend) -> None:
+        self.image, self.eq1 = image, eq1
+        self.blocks = fitting(image, eq1)
+        self._xp = backend.xp
+        self._work = Workspace(backend)
+
+        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        def kernels(batch: int, dtype: np.dtype) -> Kernels:
+            return make_kernels(self.blocks, batch, backend, dtype)
+
+        self._kernels = kernels
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Draw W~ from a Gaussian, with rows of about unit length.
+
+        alpha is what is best for such a W, about, where lambda is 0 and the numbers of x are alike and unrelated:
+        tr(W^T W) / tr((W^T W)^2). Two neurons that both see n numbers add n / K^2 to the latter.
+        """
+        blocks, k = self.blocks, self.blocks.fan_in
+        weight = rng.standard_normal(blocks.w_shape, dtype=np.float32)
+        weight *= np.float32(1 / math.sqrt(k))
+        seen_by = (np.convolve(np.ones(sides), np.ones(blocks.window)) for sides in (blocks.nr, blocks.nc))
+        rows, columns = ((blocks_there**2).sum() for blocks_there in seen_by)
+        shared = blocks.depth * rows * columns * blocks.neurons**2 / k**2
+        alpha = 1 / (1 + shared / math.prod(blocks.norms_shape))
+        return {"weight": weight, "alpha": np.full(1, alpha, np.float32)}
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        """Give the mean of J over the batch, and write its gradient into `out`.
+
+        Raises
+        ------
+        ModelError
+            The batch holds other images than this layer sees.
+        """
+        images, w, alpha, m = self._checked(views, batch.inputs), views["weight"], views["alpha"], len(batch)
+        with np.errstate(all="ignore"):  # what is not finite is for the caller to name
+            kernels, arrays = self._kernels(m, w.dtype), self._arrays(m, w.dtype)
+            loss = self._forward(kernels, arrays, w, alpha, images)
+            self._backward(kernels, arrays, w, alpha, out)
+        return loss / m
+
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
+        """Give the sum of J over the batch; no answer is right or wrong."""
+        images, w, alpha = self._checked(views, batch.inputs), views["weight"], views["alpha"]
+        loss = 0.0
+        with np.errstate(all="ignore"):
+            for first in range(0, len(images), EVALUATED):
+                some = images[first : first + EVALUATED]
+                kernels, arrays = self._kernels(len(some), w.dtype), self._arrays(len(some), w.dtype)
+                loss += self._forward(kernels, arrays, w, alpha, some)
+        return loss, None
+
+    def _forward(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array, images: Array) -> float:
+        """Give the sum of J; leave x, e, z / |W~|, W x, 1 / |W~| and p."""
+        xp, m = self._xp, len(images)
+        x, e, z, inverse = arrays.xe[..., :m], arrays.xe[..., m:], arrays.dz[..., m:], arrays.inverse
+        space_to_depth(images, self.eq1.block, x)
+        kernels.row_norms(w, inverse)
+        xp.reciprocal(inverse, out=inverse)
+        kernels.forward(w, x, arrays.wx)
+        arrays.wx *= inverse[..., None]
+        xp.multiply(arrays.wx, inverse[..., None], out=z)
+        z *= alpha
+        kernels.backward_data(w, z, e)
+        e -= x
+        xp.multiply(e, e, out=arrays.errors)
+        xp.multiply(arrays.wx, alpha, out=arrays.products)
+        xp.square(arrays.products, out=arrays.products)
+        as_maps = self._in_maps(arrays.maps, m)
+        as_maps[...] = arrays.products.reshape(as_maps.shape)
+        window_sum(self._work, "pool", arrays.maps[None], [1] * self.eq1.pool, 1, arrays.pooled[None])
+        arrays.pooled += self.eq1.eps
+        xp.sqrt(arrays.pooled, out=arrays.pooled)
+        squares, pooled = (values.sum(dtype=np.float64) for values in (arrays.errors, arrays.pooled))
+        return float(squares + self.eq1.sparsity * pooled)
+
+    def _backward(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array, out: Mapping[str, Array]) -> None:
+        """Write the mean gradient, from what the forward pass left."""
+        xp, inverse, wx, products = self._xp, arrays.inverse, arrays.wx, arrays.products
+        m = wx.shape[-1]
+        delta, z = arrays.dz[..., :m], arrays.dz[..., m:]
+        xp.reciprocal(arrays.pooled, out=arrays.pooled)
+        window_spread(self._work, "pool", arrays.pooled[None], [1] * self.eq1.pool, 1, arrays.maps[None])
+        kernels.forward(w, arrays.xe[..., m:], delta)
+        delta *= 2 * inverse[..., None]
+        xp.multiply(wx, delta, out=products)
+        along = products.sum(axis=-1)  # 2 (W e) . (W x), a number for each neuron
+        as_maps = self._in_maps(arrays.maps, m)
+        xp.multiply(wx.reshape(as_maps.shape), as_maps, out=products.reshape(as_maps.shape))
+        products *= self.eq1.sparsity * alpha
+        delta += products
+        xp.multiply(wx, delta, out=products)
+        slope = products.sum(axis=-1)
+        out["alpha"][...] = slope.sum() / m
+        along += slope
+        along *= alpha * inverse * inverse / m  # G . W / |W~|^2
+        delta *= alpha * inverse[..., None] / m
+        z *= 2 / m
+        kernels.backward_weight(arrays.dz, arrays.xe, out["weight"])
+        self._project(along, w, out["weight"])
+
+    def _project(self, along: Array, w: Array, gradient: Array) -> None:
+        """Take from each neuron's gradient its part along the weights; block by block, which stays in the cache."""
+        blocks = self.blocks
+        part = self._work.array("part", (blocks.neurons * blocks.fan_in,), w.dtype).reshape(w.shape[2:])
+        for i in range(blocks.nr):
+            for j in range(blocks.nc):
+                self._xp.multiply(w[i, j], along[i, j, :, None, None, None], out=part)
+                gradient[i, j] -= part
+
+    def _in_maps(self, maps: Array, m: int) -> Array:
+        """Maps [nr b][nc b][maps M] as neurons lie in y: [nr][nc][b][b][maps M]."""
+        blocks, b = self.blocks, self.eq1.block
+        return maps.reshape(blocks.nr, b, blocks.nc, b, self.eq1.maps * m).swapaxes(1, 2)
+
+    def _arrays(self, m: int, dtype: np.dtype) -> _Arrays:
+        """Buffers for m samples; their memory is that of the largest batch so far."""
+        blocks, n = self.blocks, self.eq1.maps * m
+        rows, columns = map_sides(blocks, self.eq1)
+        high, wide = rows - self.eq1.pool + 1, columns - self.eq1.pool + 1
+        shapes = {
+            "xe": blocks.x_shape(2 * m),
+            "dz": blocks.y_shape(2 * m),
+            "wx": blocks.y_shape(m),
+            "products": blocks.y_shape(m),
+            "errors": blocks.x_shape(m),
+            "maps": (rows, columns, n),
+            "pooled": (high, wide, n),
+            "inverse": blocks.norms_shape,
+        }
+        # A shorter batch gets the beginning of each buffer: its arrays, too, are in one piece.
+        flat = {name: self._work.array(name, (math.prod(shape),), dtype) for name, shape in shapes.items()}
+        return _Arrays(**{name: flat[name].reshape(shape) for name, shape in shapes.items()})
+
+    def _checked(self, views: Mapping[str, Array], inputs: Array) -> Array:
+        """The inputs as images, once they are known to be of this layer's size and its weights' type."""
+        size, own = math.prod(inputs.shape[1:]), math.prod(self.image)
+        if size != own:
+            raise ModelError(f"autoencoder: got {size} numbers per sample, expected {own} of images {self.image}")
+        if inputs.dtype != views["weight"].dtype:
+            kind = views["weight"].dtype
+            raise ModelError(f"autoencoder: got inputs of {inputs.dtype}, expected {kind} as its parameters")
+        return inputs.reshape(len(inputs), *self.image)
+
+
+def fitting(image: tuple[int, int, int], eq1: Eq1) -> Blocks:
+    """The blocks that see images of this height, width and channels.
+
+    Raises
+    ------
+    ModelError
+        Sides do not divide, or a window is larger than what it is laid on.
+    """
+    height, width, channels = image
+    b = eq1.block
+    if eq1.window % b:
+        raise ModelError(f"autoencoder: window is {eq1.window} pixels, must be a multiple of block, {b}")
+    if height % b or width % b:
+        raise ModelError(f"autoencoder: images of {height} x {width} pixels do not divide into blocks of {b} x {b}")
+    if eq1.window > min(height, width):
+        raise ModelError(f"autoencoder: window is {eq1.window} pixels, images are {height} x {width}")
+    blocks = Blocks(height // b, width // b, eq1.window // b, b * b * channels, b * b * eq1.maps)
+    rows, columns = map_sides(blocks, eq1)
+    if eq1.pool > min(rows, columns):
+        raise ModelError(f"autoencoder: pool is {eq1.pool} neurons, maps are {rows} x {columns}")
+    return blocks
+
+
+def map_sides(blocks: Blocks, eq1: Eq1) -> tuple[int, int]:
+    """Rows and columns of neurons in a map."""
+    return blocks.nr * eq1.block, blocks.nc * eq1.block
