@@ -17,9 +17,9 @@ from dbelief.backend import Backend, aligned, choose
 from dbelief.console import announce, told
 from dbelief.data import Dataset, load
 from dbelief.errors import Mistake, ModelError, NotFinite
-from dbelief.job import Job, LayersModel, parse_job
+from dbelief.job import AutoencoderModel, Job, PythonModel, parse_job
 from dbelief.layout import Layout
-from dbelief.nn import Model, build_network, load_python_model
+from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.outgoing import Source
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.result import read_result
@@ -29,17 +29,20 @@ from dbelief.rpc.parameters import ShardedParameters
 
 
 def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
-    """The job's model, and the sha256 of its source ("" for layers).
+    """The job's model, and the sha256 of its source ("" for one of ours).
 
     Raises
     ------
     ModelError
-        Where it cannot be built, or layers are asked for without data to size them.
+        Where it cannot be built, or takes its sizes from data where there is none.
     """
-    if not isinstance(job.model, LayersModel):
+    if isinstance(job.model, PythonModel):
         return load_python_model(job.path(job.model.file), job.model.object)
     if data is None or data.train is None:
-        raise ModelError("a model of layers takes its sizes from data, and data.source is none; use a Python model")
+        raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
+    if isinstance(job.model, AutoencoderModel):
+        eq1, image = job.model.autoencoder.model_dump(exclude={"image"}), job.model.autoencoder.image
+        return build_autoencoder(eq1, features=data.features, image=image, backend=backend), ""
     outputs = data.classes if data.classes is not None else int(np.prod(data.train.targets.shape[1:], dtype=int))
     network = build_network(
         job.model.described(),

@@ -1,5 +1,6 @@
 """The job file: what is trained, on what, how, and for how long."""
 
+from .autoencoder import Autoencoder, AutoencoderModel
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .layers import Layer
 from .load import build_job, load_job, parse_job
@@ -26,6 +27,8 @@ from .strategy import (
 __all__ = [
     "AdagradRule",
     "AdamRule",
+    "Autoencoder",
+    "AutoencoderModel",
     "ConstantSchedule",
     "CsvData",
     "Data",

@@ -1,9 +1,10 @@
-"""The `model` section: layers in a list, or an object in a user's Python file."""
+"""The `model` section: layers in a list, a sparse autoencoder, or an object in a user's Python file."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
+from .autoencoder import AutoencoderModel
 from .kinds import Section, Words, not_empty
 from .layers import LAYER_WORDS, Layer
 
@@ -45,13 +46,15 @@ class PythonModel(Section):
 
 
 def _form(value: object) -> str:
-    """Tell which of the two forms is meant."""
-    has_python = "python" in value if isinstance(value, dict) else isinstance(value, PythonModel)
-    return "python" if has_python else "layers"
+    """Tell which of the forms is meant."""
+    fields = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
+    return next((form for form in ("python", "autoencoder") if form in fields), "layers")
 
 
 Model = Annotated[
-    Annotated[LayersModel, Tag("layers")] | Annotated[PythonModel, Tag("python")],
+    Annotated[LayersModel, Tag("layers")]
+    | Annotated[AutoencoderModel, Tag("autoencoder")]
+    | Annotated[PythonModel, Tag("python")],
     Discriminator(_form),
-    Words("a mapping with layers and loss, or with python"),
+    Words("a mapping with layers and loss, with autoencoder, or with python"),
 ]

@@ -23,6 +23,7 @@ _SAME = {
     "workers": "replicas",
     "servers": "shards",
     "optimizer": "rule",
+    "lambda": "sparsity",
 }
 
 
@@ -77,8 +78,8 @@ def _without_echoes(problems: Collection[Problem]) -> list[Problem]:
 
     def echo(problem: Problem) -> bool:
         names = meant.get(problem.path[:-1], set())
-        # A misspelt `python` makes layers and loss look missing.
-        return problem.missing and (problem.path[-1] in names or "python" in names)
+        # A misspelt `python` or `autoencoder` makes layers and loss look missing.
+        return problem.missing and not names.isdisjoint({problem.path[-1], "python", "autoencoder"})
 
     return [problem for problem in problems if not echo(problem)]
 

@@ -1,6 +1,7 @@
-"""Models: what dbelief asks of one, and layered networks that answer it."""
+"""Models: what dbelief asks of one, and layered networks and an autoencoder that answer it."""
 
-from .build import build_network, load_python_model
+from .autoencoder import SparseAutoencoder
+from .build import build_autoencoder, build_network, load_python_model
 from .dropout import Dropout
 from .image import Image
 from .layers import Dense, Shape
@@ -17,7 +18,9 @@ __all__ = [
     "Model",
     "Network",
     "Shape",
+    "SparseAutoencoder",
     "Stage",
+    "build_autoencoder",
     "build_network",
     "load_python_model",
     "step_settings",

@@ -1,9 +1,10 @@
-"""From a description to a model: a list of layers, or a name in a user's Python file."""
+"""From a description to a model: a list of layers, an autoencoder, or a name in a user's Python file."""
 
 import difflib
 import hashlib
 import importlib.machinery
 import importlib.util
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
+from .autoencoder import Eq1, SparseAutoencoder
 from .contrast import Lcn
 from .convolution import Conv
 from .dropout import Dropout
@@ -71,6 +73,35 @@ def build_network(
     if network.outputs != outputs:
         raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
     return network
+
+
+def build_autoencoder(
+    eq1: Mapping[str, Any], *, features: tuple[int, ...], image: tuple[int, ...] | None, backend: Backend
+) -> SparseAutoencoder:
+    """Build a sparse autoencoder from plain words.
+
+    Parameters
+    ----------
+    eq1 : mapping
+        The fields of `Eq1` by name.
+    features : tuple of int
+        Shape of a sample: (height, width), or (height, width, channels), where `image` does not say it.
+    image : (height, width, channels), or None
+
+    Raises
+    ------
+    ModelError
+        Samples are no images, or the layer does not fit them.
+    """
+    shape = (*features, 1) if len(features) == 2 else features
+    if image is not None:
+        if math.prod(image) != math.prod(features):
+            raise ModelError(f"autoencoder: image is {list(image)}, samples hold {math.prod(features)} numbers")
+        shape = image
+    if len(shape) != 3:
+        raise ModelError(f"autoencoder: samples have shape {features}, not (height, width, channels): give image")
+    height, width, channels = shape
+    return SparseAutoencoder((height, width, channels), Eq1(**eq1), backend)
 
 
 def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:

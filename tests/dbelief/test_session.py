@@ -118,6 +118,29 @@ def test_layers_take_their_sizes_from_the_data() -> None:
     assert sum(math.prod(box.shape) for box in layout.boxes) == layout.size == flat.size == 3 * 4 + 4 + 4 * 2 + 2
 
 
+@pytest.mark.parametrize(
+    ("image", "says"),
+    [
+        ([2, 2, 2], r"image is \[2, 2, 2\], samples hold 64 numbers"),
+        (None, r"samples have shape \(64,\), not \(height, width, channels\): give image"),
+        ([8, 4, 2], r"window is 8 pixels, images are 8 x 4"),
+    ],
+)
+def test_an_autoencoder_needs_images(image: list[int] | None, says: str) -> None:
+    job = job_of(model={"autoencoder": {"window": 8, "image": image}}, data={"source": "digits"})
+    with pytest.raises(ModelError, match=f"^autoencoder: {says}$"):
+        build_model(job, load(job.data, job.folder), choose("cpu"))
+
+
+def test_an_autoencoder_takes_its_sizes_from_the_data() -> None:
+    layer = {"window": 4, "block": 2, "maps": 3, "pool": 2, "image": [8, 8, 1]}
+    job = job_of(model={"autoencoder": layer}, data={"source": "digits"})
+    model, source = build_model(job, load(job.data, job.folder), choose("cpu"))
+    layout, _ = initial_values(job, model)
+    assert source == ""
+    assert [box.shape for box in layout.boxes] == [(3, 3, 12, 2, 2, 4), (1,)]
+
+
 def test_layers_without_data_say_what_to_do() -> None:
     with pytest.raises(ModelError, match="use a Python model"):
         build_model(job_of(), None, choose("cpu"))

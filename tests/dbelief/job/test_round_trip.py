@@ -40,6 +40,16 @@ MODEL = options(
         "loss": st.sampled_from(["square", "softmax_cross_entropy", "one_vs_all"]),
     }
 ) | st.just({"python": "models/mine.py:Model"})
+AUTOENCODER = options(
+    {},
+    block=st.just(4),
+    window=st.integers(1, 9).map(lambda blocks: 4 * blocks),
+    maps=COUNT,
+    pool=COUNT,
+    sparsity=st.floats(0, 10),
+    eps=POSITIVE,
+    image=st.none() | st.lists(COUNT, min_size=3, max_size=3),
+).map(lambda layer: {"autoencoder": layer})
 DATA = st.one_of(
     st.just({"source": "digits"}),
     options({"source": st.just("idx"), "folder": PATHS}, validation=st.integers(1, 10**6)),
@@ -110,7 +120,7 @@ LIMITS = st.one_of(
 JOBS = options(
     {
         "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
-        "model": MODEL,
+        "model": MODEL | AUTOENCODER,
         "data": DATA,
         "strategy": STRATEGY,
         "limits": LIMITS,

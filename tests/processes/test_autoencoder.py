@@ -1,0 +1,62 @@
+"""The sparse autoencoder trained by real processes, by both strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dbelief.backend import choose
+from dbelief.data import load
+from dbelief.evaluation import evaluate
+from dbelief.job import load_job
+from dbelief.session import build_model, initial_values
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: digits
+model: {{autoencoder: {{window: 4, block: 2, maps: 2, pool: 3, image: [8, 8, 1]}}}}
+data: {{source: digits}}
+strategy: {strategy}
+evaluate: {{every: null, keep: last}}
+{more}
+shards: 2
+replicas: 2
+device: cpu
+"""
+STRATEGIES = {
+    "downpour": ("{name: downpour, batch: 32, rule: {name: momentum, rate: 0.002, mu: 0.9}}", "limits: {epochs: 6}"),
+    "sandblaster": ("{name: sandblaster, portion: 100, iterations: 8}", ""),
+}
+
+
+def untrained(job_file: Path) -> float:
+    """Mean loss of the initial values on the test set."""
+    job, backend = load_job(job_file), choose("cpu")
+    data = load(job.data, job.folder)
+    model, _ = build_model(job, data, backend)
+    layout, initial = initial_values(job, model)
+    assert data.test is not None
+    loss, right = evaluate(model, layout.views(initial), data.test, layout, backend)
+    assert right is None
+    return loss
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_learns_to_rebuild(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    of, more = STRATEGIES[strategy]
+    job = write_job(JOB.format(strategy=of, more=more))
+    train = operator.start("train", "train", str(job), "--quiet")
+    assert train.process.wait(110) == 0, train.log.read_text()
+    summary = operator.summary("digits")
+    assert summary["test_loss"] < 0.5 * untrained(job)
+    assert summary["test_accuracy"] is None
+    tensors = load_file(operator.folder / "runs" / "digits" / "model.safetensors")
+    assert {name: values.shape for name, values in tensors.items()} == {"weight": (3, 3, 8, 2, 2, 4), "alpha": (1,)}
+    assert np.isfinite(tensors["weight"]).all()
