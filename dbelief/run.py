@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from safetensors.numpy import load_file
 
 from dbelief.backend import Backend, aligned, choose
 from dbelief.cluster import Cluster
 from dbelief.console import announce, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
-from dbelief.errors import DataError, Failure, ModelError, NotFinite
+from dbelief.errors import DataError, Failure, Mistake, ModelError, NotFinite, NotWritten
 from dbelief.evaluation import evaluate
-from dbelief.job import Job, load_job
+from dbelief.job import AutoencoderModel, Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
 from dbelief.report.account import account
@@ -27,7 +28,7 @@ from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
-from dbelief.result import read_model
+from dbelief.result import read_model, result_file
 from dbelief.session import begin_from, build_model, check_finite, initial_values
 from dbelief.status import Place, look, watch
 
@@ -80,8 +81,27 @@ def report_run(run: Path, output: Path) -> None:
 
     job, facts = account(run)
     Console().print(facts)
-    for picture in draw_pictures(run, output, job):
+    for picture in [*draw_pictures(run, output, job), *_draw_filters(run, output, job)]:
         print(picture)
+
+
+def _draw_filters(run: Path, output: Path, title: str) -> list[Path]:
+    """Draw the filters of a sparse autoencoder, of the newest parameters there are; of another model nothing."""
+    from dbelief.report.filters import draw_filters
+
+    model = load_job(run / "job.yaml").model
+    if not isinstance(model, AutoencoderModel):
+        return []
+    path = output / "filters.png"
+    try:
+        with result_file(run) as (file, _):
+            draw_filters(load_file(file)["weight"], model.autoencoder.block, path, title)
+    except Mistake as error:  # nothing is written yet
+        announce(f"no filters: {error}")
+        return []
+    except OSError as error:
+        raise NotWritten(f"{path}: the filters cannot be drawn: {error.strerror}") from error
+    return [path]
 
 
 def verdict(summary: Summary, folder: Path) -> str:

@@ -60,3 +60,6 @@ def test_it_learns_to_rebuild(strategy: str, operator: Operator, write_job: Call
     tensors = load_file(operator.folder / "runs" / "digits" / "model.safetensors")
     assert {name: values.shape for name, values in tensors.items()} == {"weight": (3, 3, 8, 2, 2, 4), "alpha": (1,)}
     assert np.isfinite(tensors["weight"]).all()
+    report = operator.start("report", "report", "runs/digits", "--output", "drawn")
+    assert report.ends() == 0, report.log.read_text()
+    assert (operator.folder / "drawn" / "filters.png").stat().st_size > 0
