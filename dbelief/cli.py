@@ -155,6 +155,29 @@ def health_command(address: str, timeout_s: float) -> None:
         check_serving(address, timeout_s)
 
 
+@main.group("data")
+def data_group() -> None:
+    """Make data files."""
+
+
+@data_group.command("whiten")
+@click.argument("source", metavar="FOLDER|photographs")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+@click.option("--images", type=click.IntRange(1), default=20_000, show_default=True, help="How many are cut.")
+@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Their sides, pixels.")
+@click.option("--height", type=click.IntRange(8), default=256, show_default=True, help="Photographs' shorter side.")
+@click.option("--colour", is_flag=True, help="Three channels; else grey.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the places that are cut.")
+def whiten_command(source: str, output: Path, images: int, size: int, height: int, colour: bool, seed: int) -> None:
+    """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut images for training."""
+    from dbelief.data.photographs import photographs
+    from dbelief.data.whiten import write_images
+
+    with exits_cleanly():
+        count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
+        print(f"{output}: {shape[0]:,} images of {' x '.join(map(str, shape[1:]))} out of {count} photographs")
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""

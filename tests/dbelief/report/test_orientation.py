@@ -21,7 +21,8 @@ def gabors(size: int, n: int = 200, channels: int = 1) -> np.ndarray:
     along = (x - centre[1]) * np.cos(angle) + (y - centre[0]) * np.sin(angle)
     across = (y - centre[0]) * np.cos(angle) - (x - centre[1]) * np.sin(angle)
     waves = np.exp(-(along**2 + (longer * across) ** 2) / (2 * sigma**2)) * np.cos(2 * np.pi * along / length + phase)
-    return waves.transpose(2, 0, 1)[..., None] * rng.uniform(0.5, 1, channels)
+    made: np.ndarray = waves.transpose(2, 0, 1)[..., None] * rng.uniform(0.5, 1, channels)
+    return made
 
 
 def correlated(size: int, n: int = 2000) -> np.ndarray:
