@@ -147,9 +147,10 @@ class Locked(socketserver.StreamRequestHandler):
     """A registry that lets nobody in."""
 
     def handle(self) -> None:
-        """Refuse whatever is asked."""
-        while self.rfile.readline():
-            self.wfile.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
+        """Refuse whatever is asked, once: to a client that has gone, an answer is a broken connection."""
+        while line := self.rfile.readline():
+            if line.startswith(b"*"):  # a command begins; its words follow in lines of their own
+                self.wfile.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 
 
 @pytest.fixture
