@@ -10,9 +10,9 @@ import pytest
 
 from coordinator.actions import Fence, Revive, SetMembership
 from coordinator.job import JobMachine
-from coordinator.states import Evaluate, State
+from coordinator.states import Evaluate, Shape, State
 from coordinator.takeover import begun, ended, sections, take_over, unfinished
-from dbelief.errors import Failure
+from dbelief.errors import Failure, Mistake, Refused
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -171,3 +171,18 @@ def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorl
         unfinished({**stored(world), "state": newer})
     with pytest.raises(Failure, match="cannot be read"):
         unfinished({**stored(world), "training": b"{"})
+
+
+def test_data_that_have_shrunk_meanwhile_are_refused(a_world: MakeWorld) -> None:
+    """Ranges of samples mean places in an order of them all; with fewer they would be other samples, or none."""
+    world = a_world(Shape(train=200, validation=0, test=0)).started()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    with pytest.raises(Mistake, match="began with 200 training samples, and the job's data holds 180 now"):
+        take_over(JobMachine(world.job, Shape(train=180, validation=0, test=0)), parts, world.now_s)
+
+
+def test_a_replica_with_other_data_is_refused(a_world: MakeWorld) -> None:
+    world = a_world(Shape(train=200, validation=0, test=0)).started()
+    with pytest.raises(Refused, match="holds 180 training samples, the job's 200"):
+        world.machine.join("replica", 99, "late", "", 0.0, world.machine.layout, train_samples=180)
