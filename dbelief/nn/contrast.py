@@ -15,14 +15,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from .layers import Shape, above_zero, positive
+from .layers import Fixed, Shape, above_zero, positive
 from .model import Array
 from .windows import seen, window_spread, window_sum, windows
 from .workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Lcn:
+class Lcn(Fixed):
     """Local contrast normalisation.
 
     With q = max(c0, s) and a(p) = sum over c of dy_c y_c / q^2 where s > c0, else 0:
@@ -43,7 +43,6 @@ class Lcn:
     sigma: float = 1.25
     c0: float = 0.01
     kind: ClassVar[str] = "lcn"
-    tensors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         positive(size=self.size)
@@ -59,14 +58,6 @@ class Lcn:
         """What two windows, one after the other, cover."""
         return seen(start, stop, 2 * self.size - 1, 1)
 
-    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
-        """It has no parameters."""
-        return ()
-
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Nothing to draw."""
-        return ()
-
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
         xp = work.xp
@@ -81,19 +72,8 @@ class Lcn:
         xp.maximum(q, self.c0, out=q)
         xp.divide(self._inner(g), q, out=y)
 
-    def backward(
-        self,
-        work: Workspace,
-        x: Array,
-        y: Array,
-        dy: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        dx: Array | None,
-    ) -> None:
-        """Write dL/dx = dL/dh where it is asked for, from the g and q that `forward` left."""
-        if dx is None:
-            return
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx = dL/dh, from the g and q that `forward` left."""
         xp = work.xp
         g, q = self._g_and_q(work, y)
         part = work.array("part", y.shape, y.dtype)

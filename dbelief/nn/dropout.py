@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .layers import Shape
+from .layers import Fixed, Shape
 from .model import Array
 from .workspace import Workspace
 
@@ -29,12 +29,11 @@ ODD = np.uint32(0x9E3779B9)
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Fixed):
     """Sets a share of its inputs to 0 in training, where the workspace has a key."""
 
     share: float
     kind: ClassVar[str] = "dropout"
-    tensors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
@@ -47,14 +46,6 @@ class Dropout:
     def window(self, start: int, stop: int) -> tuple[int, int] | None:
         """Their own."""
         return start, stop
-
-    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
-        """It has no parameters."""
-        return ()
-
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Nothing to draw."""
-        return ()
 
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y; leave d."""
@@ -70,19 +61,9 @@ class Dropout:
         xp.greater_equal(numbers, np.uint32(self.share * 2**32), out=keep)
         self._times(xp, x, keep, y)
 
-    def backward(
-        self,
-        work: Workspace,
-        x: Array,
-        y: Array,
-        dy: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        dx: Array | None,
-    ) -> None:
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Write dL/dx by the d that `forward` left."""
-        if dx is not None:
-            self._times(work.xp, dy, self._keep(work, x), dx)
+        self._times(work.xp, dy, self._keep(work, x), dx)
 
     def _keep(self, work: Workspace, x: Array) -> Array:
         return work.array("keep", x.shape, np.dtype(bool))

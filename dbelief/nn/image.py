@@ -5,24 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from dbelief.errors import ModelError
 
-from .layers import Shape, positive
+from .layers import Fixed, Shape, positive
 from .model import Array
 from .workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Image:
+class Image(Fixed):
     """Any shape as (height, width, channels), in C order: channels next to each other, then rows from left to right."""
 
     height: int
     width: int
     channels: int = 1
     kind: ClassVar[str] = "image"
-    tensors: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         positive(height=self.height, width=self.width, channels=self.channels)
@@ -38,31 +35,13 @@ class Image:
         """Everything: a row of numbers has no height and width to cut."""
         return None
 
-    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
-        """It has no parameters."""
-        return ()
-
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Nothing to draw."""
-        return ()
-
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Copy x."""
         work.xp.copyto(y, x.reshape(y.shape))
 
-    def backward(
-        self,
-        work: Workspace,
-        x: Array,
-        y: Array,
-        dy: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        dx: Array | None,
-    ) -> None:
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Copy dy."""
-        if dx is not None:
-            work.xp.copyto(dx, dy.reshape(dx.shape))
+        work.xp.copyto(dx, dy.reshape(dx.shape))
 
 
 def image_shape(inputs: Shape) -> tuple[int, int, int]:

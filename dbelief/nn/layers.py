@@ -162,22 +162,10 @@ def uniform(rng: np.random.Generator, shape: Shape, limit: float) -> np.ndarray:
     return drawn
 
 
-class Pointwise(ABC):
-    """y = f(x) element by element: no parameters, and each output sees its own input only.
+class Fixed(ABC):
+    """A layer without parameters: what it gives back depends on its inputs alone."""
 
-    dL/dx = f'(x) dy, with f' written as a function of y = f(x), which is at hand.
-    """
-
-    kind: ClassVar[str]
     tensors: ClassVar[tuple[str, ...]] = ()
-
-    def outputs(self, inputs: Shape) -> Shape:
-        """As the inputs."""
-        return inputs
-
-    def window(self, start: int, stop: int) -> tuple[int, int]:
-        """Their own."""
-        return start, stop
 
     def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
         """It has no parameters."""
@@ -186,14 +174,6 @@ class Pointwise(ABC):
     def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
         """Nothing to draw."""
         return ()
-
-    @abstractmethod
-    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
-        """Write y = f(x)."""
-
-    @abstractmethod
-    def slope(self, work: Workspace, y: Array, out: Array) -> None:
-        """Write f' at the x that gave y."""
 
     def backward(
         self,
@@ -205,10 +185,43 @@ class Pointwise(ABC):
         gradients: Sequence[Array],
         dx: Array | None,
     ) -> None:
-        """Write dL/dx = f' dy."""
+        """Write dL/dx where it is asked for."""
         if dx is not None:
-            self.slope(work, y, dx)
-            work.xp.multiply(dx, dy, out=dx)
+            self.give_back(work, x, y, dy, dx)
+
+    @abstractmethod
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx."""
+
+
+class Pointwise(Fixed):
+    """y = f(x) element by element: no parameters, and each output sees its own input only.
+
+    dL/dx = f'(x) dy, with f' written as a function of y = f(x), which is at hand.
+    """
+
+    kind: ClassVar[str]
+
+    def outputs(self, inputs: Shape) -> Shape:
+        """As the inputs."""
+        return inputs
+
+    def window(self, start: int, stop: int) -> tuple[int, int]:
+        """Their own."""
+        return start, stop
+
+    @abstractmethod
+    def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
+        """Write y = f(x)."""
+
+    @abstractmethod
+    def slope(self, work: Workspace, y: Array, out: Array) -> None:
+        """Write f' at the x that gave y."""
+
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+        """Write dL/dx = f' dy."""
+        self.slope(work, y, dx)
+        work.xp.multiply(dx, dy, out=dx)
 
 
 class ReLU(Pointwise):

@@ -3,24 +3,23 @@
 L2 pooling is that of Le et al. 2012 and Coates et al. 2013, section 3.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from .layers import Shape, above_zero, positive
+from .layers import Fixed, Shape, above_zero, positive
 from .model import Array
 from .windows import seen, taps, window_spread, window_sum, windows
 from .workspace import Workspace
 
 
-class Pool(ABC):
+class Pool(Fixed):
     """Windows of size x size pixels, `stride` apart, that lie inside the image; each channel for itself."""
 
     size: int
-    tensors: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -35,35 +34,9 @@ class Pool(ABC):
         """What the windows cover."""
         return seen(start, stop, self.size, self.step)
 
-    def shapes(self, inputs: Shape) -> tuple[Shape, ...]:
-        """It has no parameters."""
-        return ()
-
-    def initial(self, inputs: Shape, rng: np.random.Generator, before_relu: bool) -> tuple[np.ndarray, ...]:
-        """Nothing to draw."""
-        return ()
-
     @abstractmethod
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
-
-    @abstractmethod
-    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
-        """Write dL/dx."""
-
-    def backward(
-        self,
-        work: Workspace,
-        x: Array,
-        y: Array,
-        dy: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-        dx: Array | None,
-    ) -> None:
-        """Write dL/dx where it is asked for."""
-        if dx is not None:
-            self.slope(work, x, y, dy, dx)
 
 
 @dataclass(frozen=True)
@@ -96,7 +69,7 @@ class L2Pool(Pool):
         xp.add(y, self.eps, out=y)
         xp.sqrt(y, out=y)
 
-    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Write dL/dx."""
         xp = work.xp
         ratio = work.array("ratio", y.shape, y.dtype)
@@ -106,15 +79,11 @@ class L2Pool(Pool):
 
 
 @dataclass(frozen=True)
-class MaxPool(Pool):
-    """y = the largest x of the window; dL/dx = the sum of dy over the windows whose largest it is.
-
-    Of equal ones the first has it: the uppermost, then the leftmost.
-    """
+class SideBySide(Pool):
+    """Pooling whose windows lie next to each other, unless a stride is given."""
 
     size: int
     stride: int | None = None  # None: the size
-    kind: ClassVar[str] = "max_pool"
 
     def __post_init__(self) -> None:
         positive(size=self.size, stride=self.step)
@@ -124,6 +93,16 @@ class MaxPool(Pool):
         """The stride, or the size."""
         return self.size if self.stride is None else self.stride
 
+
+@dataclass(frozen=True)
+class MaxPool(SideBySide):
+    """y = the largest x of the window; dL/dx = the sum of dy over the windows whose largest it is.
+
+    Of equal ones the first has it: the uppermost, then the leftmost.
+    """
+
+    kind: ClassVar[str] = "max_pool"
+
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
         for place, tap in enumerate(taps(x, self.size, self.step, y.shape)):
@@ -132,7 +111,7 @@ class MaxPool(Pool):
             else:
                 work.xp.maximum(y, tap, out=y)
 
-    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Write dL/dx."""
         xp = work.xp
         here, free = (work.array(name, y.shape, np.dtype(bool)) for name in ("here", "free"))
@@ -149,27 +128,17 @@ class MaxPool(Pool):
 
 
 @dataclass(frozen=True)
-class AveragePool(Pool):
+class AveragePool(SideBySide):
     """y = the mean of the window; dL/dx = the sum of dy / size^2 over the windows that see it."""
 
-    size: int
-    stride: int | None = None  # None: the size
     kind: ClassVar[str] = "average_pool"
-
-    def __post_init__(self) -> None:
-        positive(size=self.size, stride=self.step)
-
-    @property
-    def step(self) -> int:
-        """The stride, or the size."""
-        return self.size if self.stride is None else self.stride
 
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
         window_sum(work, "sum", x, (1.0,) * self.size, self.step, y)
         work.xp.divide(y, self.size**2, out=y)
 
-    def slope(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
+    def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Write dL/dx."""
         window_spread(work, "sum", dy, (1.0,) * self.size, self.step, dx)
         work.xp.divide(dx, self.size**2, out=dx)
