@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kills import code_of, strike
-from launched import Run, wait_for
+from kills import chosen, code_of, strike
+from launched import Rows, Run, wait_for
 from rich.console import Console
 from rich.table import Table
 
@@ -155,12 +155,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--rows", type=Path, help="JSON lines: earlier parts' rows, and where new ones are added")
     arguments = parser.parse_args()
-    roles = [role for role in arguments.roles.split(",") if role]
-    if unknown := set(roles) - set(ROLES):
-        parser.error(f"--roles: {', '.join(sorted(unknown))}: not one of {', '.join(ROLES)}")
-    rows = []
-    if arguments.rows is not None and arguments.rows.exists():
-        rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]
+    roles, rows = chosen(parser, arguments.roles, ROLES), Rows(arguments.rows)
     os.environ["DBELIEF_PORTION_WAIT"] = PORTION_WAIT_S
     fields = {"snapshots.every_s": "null", "snapshots.every_iterations": "5"}
     fields |= dict(item.split("=", 1) for item in arguments.set)
@@ -172,9 +167,6 @@ def main() -> None:
                 whole = statistics.median(row["iterations"] for row in rows if row["role"] == "none")
                 at = int(rng.uniform(2, 0.9 * whole))
             rows.append(one(fields, role, at, rng))
-            if arguments.rows is not None:
-                with open(arguments.rows, "a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
     raise SystemExit(0 if report(rows) else 1)
 
 

@@ -18,11 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from launched import Run, wait_for
+from launched import Run
 from rich.console import Console
 from rich.table import Table
-
-from dbelief.report.events import read_events
 
 DEADLINE_S = 500.0
 LIMIT_MB = 10.0
@@ -64,15 +62,10 @@ def one(size: int, iterations: int) -> dict[str, Any]:
     """Run the job once; the coordinator's memory, in MB."""
     with tempfile.TemporaryDirectory(prefix="wide-") as name:
         folder = Path(name)
-        (folder / "job.yaml").write_text(json.dumps(job(iterations)))
         (folder / "wide.py").write_text(MODEL.format(size=size))
         run = Run(folder, "wide")
         try:
-            ready = folder / "address"
-            listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready)]
-            coordinator = run.start("coordinator", ["coordinator", "job.yaml", "--set", f"output={folder}", *listen])
-            wait_for(lambda: True if ready.exists() else coordinator.poll(), "the coordinator", DEADLINE_S)
-            members = ["--coordinator", ready.read_text()]
+            coordinator, members = run.coordinator(job(iterations), DEADLINE_S)
             for role in ("ps", "ps", "worker"):
                 run.start(f"{role}-{len(run.started)}", [role, *members])
             most_mb = 0.0
@@ -82,10 +75,7 @@ def one(size: int, iterations: int) -> dict[str, Any]:
                 most_mb = max(most_mb, peak_mb(coordinator.pid))
                 return coordinator.poll()
 
-            code = wait_for(ended, "the end of the job", DEADLINE_S)
-            if code:
-                raise SystemExit("\n".join(run.output("coordinator")))
-            events = list(read_events(run.run / "events.jsonl"))
+            events = run.finish(ended, DEADLINE_S)
         finally:
             for process in run.started:
                 process.terminate()

@@ -23,10 +23,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launched import Run, total_samples, wait_for
+from launched import Rows, Run, total_samples, wait_for
 from rich.console import Console
 from rich.table import Table
 
@@ -170,6 +171,14 @@ def report(rows: list[dict[str, Any]]) -> bool:
     return all(result["good"] == result["runs"] for result in results)
 
 
+def chosen(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> list[str]:
+    """The roles that are named, with commas between; ends with an error where one is not known."""
+    roles = [role for role in text.split(",") if role]
+    if unknown := set(roles) - set(known):
+        parser.error(f"--roles: {', '.join(sorted(unknown))}: not one of {', '.join(known)}")
+    return roles
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--job", type=Path, default=Path(__file__).parents[1] / "examples" / "mnist.yaml")
@@ -181,12 +190,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--rows", type=Path, help="JSON lines: earlier parts' rows, and where new ones are added")
     arguments = parser.parse_args()
-    roles = [role for role in arguments.roles.split(",") if role]
-    if unknown := set(roles) - set(ROLES):
-        parser.error(f"--roles: {', '.join(sorted(unknown))}: not one of {', '.join(ROLES)}")
-    rows = []
-    if arguments.rows is not None and arguments.rows.exists():
-        rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]
+    roles = chosen(parser, arguments.roles, ROLES)
+    rows = Rows(arguments.rows)
     given = {"shards": "2", "replicas": "2", "snapshots.every_s": "5", "limits.epochs": str(arguments.epochs)}
     given |= dict(item.split("=", 1) for item in arguments.set)
     for role in roles:
@@ -195,9 +200,6 @@ def main() -> None:
             rng = random.Random(f"{arguments.seed} {role} {arguments.how} {number}")
             fields = {**given, "seed": str(number % UNDISTURBED)}
             rows.append(one(arguments.job, fields, role, how, rng.uniform(FROM, TO), rng))
-            if arguments.rows is not None:
-                with open(arguments.rows, "a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
     raise SystemExit(0 if report(rows) else 1)
 
 

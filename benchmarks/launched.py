@@ -56,6 +56,22 @@ def total_samples(job: Path, fields: dict[str, str]) -> int:
     return int(len(train) * loaded.limits.epochs)
 
 
+class Rows(list[dict[str, Any]]):
+    """What came of each run, as JSON lines: those of earlier parts first; what is added is in the file at once."""
+
+    def __init__(self, path: Path | None) -> None:
+        earlier = path.read_text().splitlines() if path is not None and path.exists() else []
+        super().__init__(json.loads(line) for line in earlier)
+        self._path = path
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add one."""
+        super().append(row)
+        if self._path is not None:
+            with open(self._path, "a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
 class Run:
     """One run in a folder of its own, whose processes are started by `start`.
 
@@ -90,6 +106,23 @@ class Run:
             )
         self.started.append(process)
         return process
+
+    def coordinator(self, job: dict[str, Any], deadline_s: float) -> tuple[subprocess.Popen[bytes], list[str]]:
+        """Write a job file and start its coordinator alone; what its members are to be told, once it listens."""
+        ready = self.folder / "address"
+        (self.folder / "job.yaml").write_text(json.dumps(job))
+        listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready)]
+        process = self.start("coordinator", ["coordinator", "job.yaml", "--set", f"output={self.folder}", *listen])
+        wait_for(lambda: True if ready.exists() else process.poll(), "the coordinator", deadline_s)
+        if not ready.exists():
+            raise SystemExit("\n".join(self.output("coordinator")))
+        return process, ["--coordinator", ready.read_text()]
+
+    def finish(self, look: Callable[[], int | None], deadline_s: float) -> list[dict[str, Any]]:
+        """Wait until the coordinator's exit code is there, which is to be 0; the run's events."""
+        if wait_for(look, "the end of the job", deadline_s):
+            raise SystemExit("\n".join(self.output("coordinator")))
+        return list(read_events(self.run / "events.jsonl"))
 
     def samples(self) -> int:
         """Samples trained so far."""

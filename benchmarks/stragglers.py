@@ -19,11 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from launched import Run, wait_for
+from launched import Run
 from rich.console import Console
 from rich.table import Table
-
-from dbelief.report.events import read_events
 
 REPLICAS = 4
 QUICK_S, SLOW_S = 0.02, 0.2
@@ -60,17 +58,9 @@ def job(portions: int, strategy: dict[str, Any], passes: int) -> dict[str, Any]:
 def passes_of(portions: int, strategy: dict[str, Any], passes: int) -> list[dict[str, Any]]:
     """The passes of one run."""
     with tempfile.TemporaryDirectory(prefix="slow-") as name:
-        folder = Path(name)
-        (folder / "job.yaml").write_text(json.dumps(job(portions, strategy, passes)))
-        run = Run(folder, "stragglers")
+        run = Run(Path(name), "stragglers")
         try:
-            ready = folder / "address"
-            listen = ["--listen", "127.0.0.1:0", "--ready-file", str(ready)]
-            coordinator = run.start("coordinator", ["coordinator", "job.yaml", "--set", f"output={folder}", *listen])
-            wait_for(lambda: True if ready.exists() else coordinator.poll(), "the coordinator", DEADLINE_S)
-            if not ready.exists():
-                raise SystemExit("\n".join(run.output("coordinator")))
-            address = ["--coordinator", ready.read_text()]
+            coordinator, address = run.coordinator(job(portions, strategy, passes), DEADLINE_S)
             run.start("ps", ["ps", *address])
             for number in range(REPLICAS):
                 wait_s = (SLOW_S if number == 0 else QUICK_S) * PORTIONS / portions
@@ -78,10 +68,7 @@ def passes_of(portions: int, strategy: dict[str, Any], passes: int) -> list[dict
                     f"worker-{number}",
                     ["worker", *address, "--number", str(number), "--portion-wait", str(wait_s)],
                 )
-            code = wait_for(coordinator.poll, "the end of the job", DEADLINE_S)
-            if code:
-                raise SystemExit("\n".join(run.output("coordinator")))
-            return [event for event in read_events(run.run / "events.jsonl") if event["event"] == "pass"]
+            return [event for event in run.finish(coordinator.poll, DEADLINE_S) if event["event"] == "pass"]
         finally:
             for process in run.started:
                 process.terminate()

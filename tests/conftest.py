@@ -9,8 +9,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from dbelief.backend import Backend
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
@@ -99,3 +103,15 @@ def eager_threads() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def cuda() -> Backend:
+    """A CUDA device."""
+    from dbelief.backend import choose
+    from dbelief.errors import JobError
+
+    try:
+        return choose("cuda")
+    except JobError as error:
+        pytest.skip(str(error))

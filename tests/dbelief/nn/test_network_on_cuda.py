@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dbelief.backend import Backend, choose
-from dbelief.errors import JobError
 from dbelief.nn import Batch, build_network
 
 LAYERS: Any = [
@@ -16,14 +15,6 @@ LAYERS: Any = [
     ("dense", {"units": 20}), ("tanh", {}),
     ("dense", {"units": 10}),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def cuda() -> Backend:
-    try:
-        return choose("cuda")
-    except JobError as error:
-        pytest.skip(str(error))
 
 
 def step(backend: Backend, loss: str, inputs: np.ndarray, targets: np.ndarray) -> tuple[Any, ...]:

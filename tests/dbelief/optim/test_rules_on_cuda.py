@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from dbelief.backend import Backend, choose
-from dbelief.errors import JobError
 from dbelief.optim import RULES, make_rule
-
-
-@pytest.fixture
-def cuda() -> Backend:
-    try:
-        return choose("cuda")
-    except JobError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.gpu

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from dbelief.backend import Backend, choose
-from dbelief.errors import JobError
 from dbelief.nn.kernels import Blocks, HostKernels, make_kernels
 from dbelief.nn.kernels.cuda import PARTS, Part, options, source
 from tests.dbelief.nn.kernels.operands import draw
@@ -53,14 +52,6 @@ def test_all_sums_stay_in_registers(part: Part, tmp_path: Path) -> None:
     assert re.findall(r"(\d+) bytes spill", done.stderr) == ["0"] * 6, done.stderr
     registers = max(map(int, re.findall(r"Used (\d+) registers", done.stderr)))
     assert registers * part.threads * -(-384 // part.threads) <= 65536
-
-
-@pytest.fixture
-def cuda() -> Backend:
-    try:
-        return choose("cuda")
-    except JobError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.gpu
