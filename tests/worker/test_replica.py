@@ -13,10 +13,11 @@ class Told:
     """A membership whose next beat brings this."""
 
     def __init__(self, lost: str = "", error: Exception | None = None) -> None:
-        self.lost = ""
+        self.lost, self.beats = "", 0
         self._news, self._error = lost, error
 
     def beat(self, patience_s: float) -> None:
+        self.beats += 1
         if self._error is not None:
             raise self._error
         self.lost = self._news
@@ -34,5 +35,6 @@ def test_one_that_was_given_up_does_not_end_well() -> None:
 
 
 def test_the_end_of_a_job_is_a_good_end() -> None:
-    stopped(Told())
-    stopped(Told(error=Unreachable("the coordinator has left")))
+    for member in (Told(), Told(error=Unreachable("the coordinator has left"))):
+        stopped(member)
+        assert (member.beats, member.lost) == (1, ""), "it asked, and was not given up"
