@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from dbelief.errors import Failure, Mistake
@@ -42,10 +43,24 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "incarnations": members.incarnations,
     }
     parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
+    texts = {name: json.dumps(part) for name, part in parts.items()}
     if opening.layout is not None and opening.placement is not None:
-        parts["layout"] = {"boxes": [asdict(box) for box in opening.layout.boxes], "source": opening.source_digest}
-        parts["placement"] = asdict(opening.placement)
-    return {name: json.dumps(part) for name, part in parts.items()}
+        texts["layout"] = _layout_text(opening.layout, opening.source_digest)
+        texts["placement"] = _placement_text(opening.placement)
+    return texts
+
+
+# Written with every lease, and the same nearly always: of thousands of segments they are the greater part of the work.
+
+
+@lru_cache(maxsize=4)
+def _layout_text(layout: Layout, source: str) -> str:
+    return json.dumps({"boxes": [asdict(box) for box in layout.boxes], "source": source})
+
+
+@lru_cache(maxsize=4)
+def _placement_text(placement: Placement) -> str:
+    return json.dumps(asdict(placement))
 
 
 def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
