@@ -247,8 +247,12 @@ class Pass:
         return Bundle(start // self._most + 1 if self._ordered else self._cuts, start, stop - start)
 
     def _copy(self, incarnation: int) -> Bundle | None:
-        """Of what others hold: what the fewest compute, and of those what has been under way the longest."""
-        others = [o for o in self._outstanding.values() if incarnation not in o.holders]
+        """Of what others hold: what the fewest compute, and of those what has been under way the longest.
+
+        What somebody has failed at or died of is computed by one at a time: it may be what kills them.
+        """
+        held = self._outstanding.values()
+        others = [o for o in held if incarnation not in o.holders and not self._tried.get(o.bundle.number)]
         return min(others, key=lambda o: (len(o.holders), min(o.holders.values()))).bundle if others else None
 
     # -- what becomes of it ------------------------------------------------------------------------------

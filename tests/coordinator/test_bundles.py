@@ -219,8 +219,10 @@ def test_copies_that_go_together_are_one_failure_and_a_goodbye_is_none() -> None
         turn.gone(life, died=True, now_s=1.0)
     turn.gone(3, died=False, now_s=1.0)
     for life in (5, 6):
-        assert turn.take(5, life, [5], 2.0) is not None
-        turn.gone(life, died=True, now_s=3.0)
+        assert turn.take(5, life, [5, 8], 2.0) is not None
+        assert turn.take(8, 80 + life, [5, 8], 2.0) is None or life == 5, "what killed somebody is for one at a time"
+        for holder in (life, 80 + life):
+            turn.gone(holder, died=True, now_s=3.0)
     assert turn.failed is None
     assert turn.take(5, 7, [5], 2.0) is not None
     turn.gone(7, died=True, now_s=3.0)
