@@ -2,7 +2,5 @@
 
 from .array import DistributedArray
 from .exchange import Exchange
-from .grid import Grid
-from .window import Window, split
 
-__all__ = ["DistributedArray", "Exchange", "Grid", "Window", "split"]
+__all__ = ["DistributedArray", "Exchange"]

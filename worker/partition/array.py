@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dbelief.partition import Window
+from dbelief.partition.window import uncovered
+
 from ..comm import Comm
 from .exchange import Exchange
-from .window import Window, uncovered
 
 
 class DistributedArray:

@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.partition import Window
+from dbelief.partition.window import uncovered
+
 from ..comm import Comm, Message
 from ..comm.comm import Pending
-from .window import Window, uncovered
 
 
 class Exchange:

@@ -1,6 +1,6 @@
 """A network cut over the ranks of one replica: the same numbers as on one, each rank with its own part of them.
 
-Every rank has the whole mini-batch, computes its windows of every layer (cut.py), and knows what all ranks' windows
+Every rank has the whole mini-batch, computes its windows of every layer (`cut`), and knows what all ranks' windows
 are. Between two layers a distributed array brings each rank what it reads; on the way back the same array sums what the
 ranks found for each activation. What the last layer gives goes to all ranks, each of which computes the loss.
 Parameters that all positions share go from their owner to all before a step, and their gradients back to it, by arrays
@@ -20,12 +20,11 @@ import numpy as np
 
 from dbelief.layout import Layout
 from dbelief.nn import Array, Batch, Network, step_settings
+from dbelief.partition import Grid, Window
+from dbelief.partition.cut import OWNER, Part, cut, layout
 
 from ..comm import Comm
 from .array import DistributedArray
-from .cut import OWNER, Part, cut, layout
-from .grid import Grid
-from .window import Window
 
 
 class _Arrays:

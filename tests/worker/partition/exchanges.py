@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.partition import Grid, Window
 from worker.comm import Comm
 from worker.comm.tracing import Tracing
-from worker.partition import DistributedArray, Grid, Window
+from worker.partition import DistributedArray
 
 EDGE = 6
 """How far beyond the array an input may reach; references are that much larger on all sides."""

@@ -9,8 +9,8 @@ import pytest
 
 from dbelief.backend import choose
 from dbelief.nn import Batch, Network, build_network
+from dbelief.partition import Grid
 from worker.comm import Comm
-from worker.partition import Grid
 from worker.partition.network import PartitionedNetwork
 
 Layers = list[tuple[str, dict[str, Any]]]

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import RankDied, Unreachable
+from dbelief.partition import Grid, Window
 from tests.worker.partition.exchanges import EDGE, Case, check
 from worker.comm import Comm, run_ranks
-from worker.partition import DistributedArray, Grid, Window
+from worker.partition import DistributedArray
 
 DEADLINE_S = 20.0
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
+from dbelief.partition import Grid
+from dbelief.partition.cut import cut
 from worker.comm import Comm, run_ranks
 from worker.comm.tracing import Tracing
-from worker.partition import Grid
-from worker.partition.cut import cut
 from worker.partition.network import PartitionedNetwork
 
 from .networks import CLASSES, Layers, check, made

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.partition import Grid, Window, split
-from worker.partition.window import uncovered
+from dbelief.partition import Grid, Window, split
+from dbelief.partition.window import uncovered
 
 SIDE = 8
 

@@ -1,0 +1,23 @@
+"""Which models can be cut over ranks, and where their parameters then lie."""
+
+from __future__ import annotations
+
+from dbelief.errors import ModelError
+from dbelief.layout import Layout
+from dbelief.nn import Model, Network
+
+from .cut import cut, layout
+from .grid import Grid
+
+
+def layout_of(model: Model, grid: Grid) -> Layout:
+    """Where the parameters of a model that is cut over a grid of ranks lie, known before there is any rank.
+
+    Raises
+    ------
+    ModelError
+        A model of this kind, or a layer of it, cannot be cut.
+    """
+    if isinstance(model, Network):
+        return layout(cut(model.stages, grid), grid)
+    raise ModelError(f"model {type(model).__name__}: cannot be cut over ranks")
