@@ -12,11 +12,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from dbelief.errors import ModelError
+
+Range = tuple[int, int]
+"""First number of a flat vector, and one past the last."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,55 @@ class Box:
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
 
+@dataclass(frozen=True)
+class RankPart:
+    """What one rank holds, as a vector of its own: its boxes one after another.
+
+    Attributes
+    ----------
+    start
+        Where its first number lies in the flat vector of all ranks.
+    """
+
+    boxes: tuple[Box, ...]
+    start: int
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """First number of each box in this vector."""
+        return tuple(accumulate((box.size for box in self.boxes[:-1]), initial=0)) if self.boxes else ()
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers the rank holds; 0 where there are more ranks than parts of the model."""
+        return sum(box.size for box in self.boxes)
+
+    @property
+    def stop(self) -> int:
+        """One past the last number, in the flat vector of all ranks."""
+        return self.start + self.size
+
+    def views(self, flat: Any) -> dict[str, Any]:
+        """The boxes by tensor name, as views of (size,) `flat` of any array module."""
+        return {
+            box.name: flat[start : start + box.size].reshape(box.box_shape)
+            for box, start in zip(self.boxes, self.starts, strict=True)
+        }
+
+    def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
+        """Write the rank's boxes of whole tensors into (size,) `out`."""
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            out[start : start + box.size] = np.asarray(tensors[box.name])[box.index].reshape(-1)
+        return out
+
+    def tensor_at(self, position: int) -> str:
+        """Name of the tensor that number `position` of this vector belongs to."""
+        for box, start in zip(self.boxes, self.starts, strict=True):
+            if start <= position < start + box.size:
+                return box.name
+        raise ValueError(f"position {position} is outside a vector of {self.size}")
+
+
 def _check_tensor(boxes: Sequence[Box]) -> None:
     """Raise ModelError unless the boxes of one tensor are a partition of it, one box for each rank."""
     name, shape = boxes[0].name, boxes[0].shape
@@ -114,18 +167,19 @@ class Layout:
         return cls(tuple(Box(name, a.shape, 0, (0,) * a.ndim, tuple(a.shape)) for name, a in parameters.items()))
 
     @cached_property
+    def _all(self) -> RankPart:
+        """All ranks' boxes as one part."""
+        return RankPart(self.boxes, 0)
+
+    @property
     def starts(self) -> tuple[int, ...]:
         """First number of each box in the flat vector."""
-        starts, total = [], 0
-        for box in self.boxes:
-            starts.append(total)
-            total += box.size
-        return tuple(starts)
+        return self._all.starts
 
-    @cached_property
+    @property
     def size(self) -> int:
         """How many numbers the flat vector holds."""
-        return sum(box.size for box in self.boxes)
+        return self._all.size
 
     def rank_ranges(self) -> list[tuple[int, int]]:
         """Half-open range of the flat vector that each rank holds, by rank."""
@@ -136,13 +190,16 @@ class Layout:
             ranges[box.rank] = (ranges[box.rank][0], start + box.size)
         return ranges
 
+    def part(self, rank: int) -> RankPart:
+        """What one rank holds."""
+        ranges = self.rank_ranges()
+        start = ranges[rank][0] if rank < len(ranges) else self.size
+        return RankPart(tuple(box for box in self.boxes if box.rank == rank), start)
+
     def views(self, flat: Any, rank: int = 0) -> dict[str, Any]:
         """The boxes of one rank by tensor name, as views of `flat` (the whole vector, any array module)."""
-        return {
-            box.name: flat[start : start + box.size].reshape(box.box_shape)
-            for box, start in zip(self.boxes, self.starts, strict=True)
-            if box.rank == rank
-        }
+        part = self.part(rank)
+        return part.views(flat[part.start : part.stop])
 
     def assemble(self, flat: np.ndarray) -> dict[str, np.ndarray]:
         """Whole tensors by name, copied out of the flat vector."""
@@ -154,16 +211,11 @@ class Layout:
 
     def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
         """Write whole tensors into the flat vector `out`; the inverse of `assemble`."""
-        for box, start in zip(self.boxes, self.starts, strict=True):
-            out[start : start + box.size] = np.asarray(tensors[box.name])[box.index].reshape(-1)
-        return out
+        return self._all.flatten(tensors, out)
 
     def tensor_at(self, position: int) -> str:
         """Name of the tensor that number `position` of the flat vector belongs to."""
-        for box, start in zip(self.boxes, self.starts, strict=True):
-            if start <= position < start + box.size:
-                return box.name
-        raise ValueError(f"position {position} is outside a vector of {self.size}")
+        return self._all.tensor_at(position)
 
     def digest(self) -> str:
         """Hash by which replicas agree that they mean the same vector, 64 hexadecimal digits."""

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-Range = tuple[int, int]
-"""First number, and one past the last."""
+from dbelief.layout import Range
 
 
 class Source(Protocol):

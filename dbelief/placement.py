@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.layout import Span
+from dbelief.layout import Range, Span
 from dbelief.pushes import PARAMETERS, Push, Pushed
 
 
@@ -36,9 +36,10 @@ class Placement:
         """How many parameters the job has."""
         return sum(span.length for span in self.spans)
 
-    def run(self, place: Place) -> Sequence[Span]:
-        """The segments that one shard holds."""
-        return self.spans[place.first : place.first + place.count]
+    def run(self, place: Place, part: Range | None = None) -> Sequence[Span]:
+        """The segments that one shard holds; of them those of one rank's part, where that is what is asked for."""
+        held = self.spans[place.first : place.first + place.count]
+        return held if part is None else [span for span in held if part[0] <= span.start < part[1]]
 
 
 class Parameters(Protocol):
@@ -52,7 +53,8 @@ class Parameters(Protocol):
         Parameters
         ----------
         out
-            (N,) float32, overwritten. Each segment is consistent; different segments may be of different versions.
+            (N,) float32, or as long as a rank's part; overwritten. Each segment is consistent; different segments may
+            be of different versions.
         versions
             (segments,) int64: versions that `out` holds already, -1 for none; overwritten. Only newer segments
             are sent.

@@ -282,12 +282,15 @@ class Shard:
     # -- telling -----------------------------------------------------------------------------------------
 
     def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
-        """Per vector and pusher the lowest and the highest number applied over the segments."""
+        """Per vector and replica, in one life, the lowest and the highest number applied over the segments.
+
+        Of a replica's ranks each pushes into segments of its own.
+        """
         rows: dict[tuple[str, Pusher], list[int]] = {}
         for segment in self.segments.values():
             with segment.lock:
-                for key, last in segment.ledger.items():
-                    rows.setdefault(key, []).append(last)
+                for (vector, pusher), last in segment.ledger.items():
+                    rows.setdefault((vector, pusher._replace(rank=0)), []).append(last)
         count = len(self.segments)
         return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
 

@@ -135,7 +135,10 @@ class PullLeg(Leg):
 
 
 class PushLeg(Leg):
-    """A push into one shard. `staleness`, `duplicates` and `lost` are sums over what is acknowledged."""
+    """A push into one shard, from a source that begins at number `origin` of the vector.
+
+    `staleness`, `duplicates` and `lost` are sums over what is acknowledged.
+    """
 
     method = "Push"
 
@@ -148,10 +151,11 @@ class PushLeg(Leg):
         versions: np.ndarray,
         push: Push,
         rule: segments.Rule,
+        origin: int = 0,
     ) -> None:
         super().__init__(job, place, run)
         self.push = push
-        self._source, self._versions, self._rule = source, versions, rule
+        self._source, self._versions, self._rule, self._origin = source, versions, rule, origin
         self._first = 0  # how many were done when the stream at hand began
         self.staleness = self.duplicates = self.lost = 0
 
@@ -161,7 +165,8 @@ class PushLeg(Leg):
         opening = push_to_wire(self.push, self.target, self._rule, len(left))
         message: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
         groups = list(_together(left))
-        blocks = self._source.blocks([(group[0].start, group[-1].stop) for group in groups])
+        origin = self._origin
+        blocks = self._source.blocks([(group[0].start - origin, group[-1].stop - origin) for group in groups])
         for group, block in zip(groups, blocks, strict=True):
             for span in group:
                 values = block[span.start - group[0].start : span.stop - group[0].start]

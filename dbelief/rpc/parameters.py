@@ -1,4 +1,4 @@
-"""The client of the shards: pull and push of the whole vector, every shard at once.
+"""The client of the shards: pull and push of the whole vector or a rank's part of it, every shard at once.
 
 Cost of a pull or push of N numbers in S segments on K shards: 4N bytes in at most S messages, K where segments are
 small; one copy of the array into messages on push, one out of them on pull. Streams are kept from call to call. Those
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dbelief.errors import Moved, Refused, Unreachable
-from dbelief.layout import Span
+from dbelief.layout import Range, Span
 from dbelief.outgoing import OnHost, Source
-from dbelief.placement import Placement
+from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import segments_pb2 as segments
 
@@ -53,6 +53,9 @@ class ShardedParameters:
     refresh
         Called when a shard cannot be reached, or has another life than the one known; returns the placement as it is
         now, or raises where the job is over. None: shards stay where they are.
+    part
+        What pulls and pushes are about, where that is one rank's part of the vector: arrays are as long as it is, and
+        shards that hold nothing of it are not spoken to.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class ShardedParameters:
         pusher: Pusher | None = None,
         deadline_s: float = 60.0,
         refresh: Callable[[], Placement] | None = None,
+        part: Range | None = None,
     ) -> None:
         self.job = job
         self.placement = placement
@@ -70,6 +74,8 @@ class ShardedParameters:
         self._pusher = pusher
         self._deadline_s = deadline_s
         self._refresh = refresh
+        self._part = part
+        self._origin = part[0] if part is not None else 0
         self._streams = Streams()
         self._watchdog = Watchdog(deadline_s)
         self._pushed_to: dict[tuple[int, str], int] = {}  # by shard and vector: the life that has the last push
@@ -87,12 +93,10 @@ class ShardedParameters:
         Unreachable, Refused
             Naming the shard.
         """
-        placement = self.placement
         self._run(
             [
-                PullLeg(self.job, place, placement.run(place), out, versions, vector, clock, self._pusher)
-                for place in placement.places
-                if place.count
+                PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin)
+                for place, run in self._runs()
             ]
         )
 
@@ -119,18 +123,22 @@ class ShardedParameters:
         Unreachable, Refused
             Naming the shard.
         """
-        placement = self.placement
         source = OnHost(values) if isinstance(values, np.ndarray) else values
         legs = [
-            PushLeg(self.job, place, placement.run(place), source, versions, push, self._rule)
-            for place in placement.places
-            if place.count
+            PushLeg(self.job, place, run, source, versions, push, self._rule, self._origin)
+            for place, run in self._runs()
         ]
         self._run(legs)
         duplicates = sum(leg.duplicates for leg in legs)
-        applied = len(placement.spans) - duplicates
+        applied = sum(len(leg.run) for leg in legs) - duplicates
         lost = max((leg.lost for leg in legs), default=0)
         return Pushed(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
+
+    def _runs(self) -> list[tuple[Place, Sequence[Span]]]:
+        """The shards that hold something of what this is about, and what they hold."""
+        placement = self.placement
+        runs = ((place, placement.run(place, self._part)) for place in placement.places)
+        return [(place, run) for place, run in runs if run]
 
     # -- legs --------------------------------------------------------------------------------------------
 

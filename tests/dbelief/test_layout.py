@@ -65,6 +65,26 @@ def test_assemble_and_flatten_undo_each_other(layout: Layout) -> None:
         np.testing.assert_array_equal(tensors[box.name][box.index], layout.views(flat, box.rank)[box.name])
 
 
+@given(layouts())
+def test_a_ranks_part_is_a_vector_of_its_own(layout: Layout) -> None:
+    flat = np.arange(layout.size, dtype=np.float32)
+    tensors = layout.assemble(flat)
+    parts = [layout.part(rank) for rank in range(3)]
+    assert [(part.start, part.stop) for part in parts[: len(layout.rank_ranges())]] == layout.rank_ranges()
+    assert sum(part.size for part in parts) == layout.size, "a third rank has nothing"
+    for rank, part in enumerate(parts):
+        own = part.flatten(tensors, np.empty(part.size, np.float32))
+        np.testing.assert_array_equal(own, flat[part.start : part.stop])
+        views, same = part.views(own), layout.views(flat, rank)
+        assert views.keys() == same.keys()
+        for name, view in views.items():
+            np.testing.assert_array_equal(view, same[name])
+        for position in range(part.size):
+            assert part.tensor_at(position) == layout.tensor_at(part.start + position)
+        with pytest.raises(ValueError, match="outside a vector"):
+            part.tensor_at(part.size)
+
+
 def test_a_tensor_cut_over_two_ranks_lies_where_it_should() -> None:
     layout = Layout(
         (*cut_along("w", (2, 3), 1, 1)[:1], Box("b", (2,), 0, (0,), (2,)), *cut_along("w", (2, 3), 1, 1)[1:])

@@ -284,3 +284,16 @@ def test_a_vector_made_by_two_threads_at_once_loses_nothing(make: Make, eager_th
 
         start([threading.Thread(target=keep, args=args) for args in ((A, 0), (B, 1))])
         np.testing.assert_array_equal(subject.read("best.0"), subject.full(5.0))
+
+
+def test_what_a_replica_has_pushed_is_told_of_all_its_ranks_together(make: Make) -> None:
+    subject = make((4, 4, 4))
+    first, second = Pusher(1, 11, 0), Pusher(1, 11, 1)
+    values = subject.full(1.0)
+    for number in (1, 2):
+        subject.send(Push(first, number, np.float32(1)), values, [0, 1])
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (0, 2), "the third segment has heard of nobody"
+    subject.send(Push(second, 1, np.float32(1)), values, [2])
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (1, 2)
+    subject.send(Push(second, 2, np.float32(1)), values, [2])
+    assert subject.shard.ledgers()["w", Pusher(1, 11)] == (2, 2)

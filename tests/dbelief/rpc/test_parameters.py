@@ -1,5 +1,6 @@
 """The client against a server that anybody could have written from the protos alone."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,35 @@ def test_our_client_and_a_server_made_from_the_protos_understand_each_other() ->
     last = stranger.openings[-1]
     assert (last.sequence, last.segments, last.samples, last.clock, last.rate) == (3, 40, 7, 3, 0.5)
     assert (last.rule.name, last.vector, last.target.job) == ("sgd", "w", "job")
+
+
+def test_a_rank_speaks_of_its_own_part_to_the_shards_that_hold_it() -> None:
+    strangers = [Stranger() for _ in range(3)]  # type: ignore[abstract]
+    servers = [
+        Server("127.0.0.1:0", functools.partial(stubs.add_ParametersServicer_to_server, stranger))
+        for stranger in strangers
+    ]
+    runs = ((0, 10), (10, 20), (30, 10))
+    places = tuple(Place(n, server.address, 1, *run) for n, (server, run) in enumerate(zip(servers, runs, strict=True)))
+    client = ShardedParameters("job", Placement(1, SPANS, places), ("sgd", {}), A, 10.0, part=(250, 370))
+    values, out = np.arange(120, dtype=np.float32), np.empty(120, np.float32)
+    versions = np.full(40, -1)
+    try:
+        pushed = client.push(values, versions, Push(A, 1, np.float32(1.0)))
+        assert pushed.staleness == 0, "none of its twelve segments took one of the answers that tell of sixteen"
+        client.pull(out, versions)
+    finally:
+        client.close()
+        for server in servers:
+            server.close()
+    np.testing.assert_array_equal(out, -values)
+    assert [[list(request.segments) for request in stranger.asked] for stranger in strangers] == [
+        [],
+        [list(range(25, 30))],
+        [list(range(30, 37))],
+    ]
+    assert [len(stranger.openings) for stranger in strangers] == [0, 1, 1]
+    np.testing.assert_array_equal(np.flatnonzero(versions >= 0), range(25, 37))
 
 
 class Wrong(Stranger):
