@@ -36,6 +36,7 @@ import numpy as np
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
+from .around import Alone, Around
 from .kernels import Blocks, Kernels, make_kernels, space_to_depth
 from .model import Array, Batch
 from .windows import window_spread, window_sum
@@ -83,6 +84,7 @@ class _Arrays:
     products: Array
     errors: Array
     maps: Array
+    seen: Array
     pooled: Array
     inverse: Array
 
@@ -101,6 +103,9 @@ class SparseAutoencoder:
     eq1 : Eq1
     backend : Backend
         Where views, batches and gradients live.
+    around : Around, optional
+        Where this is a part of a larger layer, of whose images it is given its `image`: the rest. Its losses and
+        gradients are then the part's share of the sums.
 
     Raises
     ------
@@ -108,9 +113,12 @@ class SparseAutoencoder:
         The layer does not fit the images.
     """
 
-    def __init__(self, image: tuple[int, int, int], eq1: Eq1, backend: Backend) -> None:
-        self.image, self.eq1 = image, eq1
-        self.blocks = fitting(image, eq1)
+    def __init__(self, image: tuple[int, int, int], eq1: Eq1, backend: Backend, around: Around | None = None) -> None:
+        self.image, self.eq1, self.backend = image, eq1, backend
+        if around is None:
+            blocks = fitting(image, eq1)
+            around = Alone(blocks, map_sides(blocks, eq1))
+        self.blocks, self._around = around.blocks, around
         self._xp = backend.xp
         self._work = Workspace(backend)
 
@@ -143,7 +151,8 @@ class SparseAutoencoder:
         ModelError
             The batch holds other images than this layer sees.
         """
-        images, w, alpha, m = self._checked(views, batch.inputs), views["weight"], views["alpha"], len(batch)
+        w, alpha, m = views["weight"], views["alpha"], len(batch)
+        images = self.checked_inputs(w.dtype, batch)
         with np.errstate(all="ignore"):  # what is not finite is for the caller to name
             kernels, arrays = self._kernels(m, w.dtype), self._arrays(m, w.dtype)
             loss = self._forward(kernels, arrays, w, alpha, images)
@@ -152,7 +161,8 @@ class SparseAutoencoder:
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
         """Give the sum of J over the batch; no answer is right or wrong."""
-        images, w, alpha = self._checked(views, batch.inputs), views["weight"], views["alpha"]
+        w, alpha = views["weight"], views["alpha"]
+        images = self.checked_inputs(w.dtype, batch)
         loss = 0.0
         with np.errstate(all="ignore"):
             for first in range(0, len(images), EVALUATED):
@@ -173,16 +183,19 @@ class SparseAutoencoder:
         xp.multiply(arrays.wx, inverse[..., None], out=z)
         z *= alpha
         kernels.backward_data(w, z, e)
+        self._around.complete(e)
         e -= x
-        xp.multiply(e, e, out=arrays.errors)
+        counted, errors = e[self._around.counted], arrays.errors[self._around.counted]
+        xp.multiply(counted, counted, out=errors)
         xp.multiply(arrays.wx, alpha, out=arrays.products)
         xp.square(arrays.products, out=arrays.products)
         as_maps = self._in_maps(arrays.maps, m)
         as_maps[...] = arrays.products.reshape(as_maps.shape)
-        window_sum(self._work, "pool", arrays.maps[None], [1] * self.eq1.pool, 1, arrays.pooled[None])
+        self._around.gather(arrays.maps, arrays.seen)
+        window_sum(self._work, "pool", arrays.seen[None], [1] * self.eq1.pool, 1, arrays.pooled[None])
         arrays.pooled += self.eq1.eps
         xp.sqrt(arrays.pooled, out=arrays.pooled)
-        squares, pooled = (values.sum(dtype=np.float64) for values in (arrays.errors, arrays.pooled))
+        squares, pooled = (values.sum(dtype=np.float64) for values in (errors, arrays.pooled))
         return float(squares + self.eq1.sparsity * pooled)
 
     def _backward(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array, out: Mapping[str, Array]) -> None:
@@ -191,7 +204,8 @@ class SparseAutoencoder:
         m = wx.shape[-1]
         delta, z = arrays.dz[..., :m], arrays.dz[..., m:]
         xp.reciprocal(arrays.pooled, out=arrays.pooled)
-        window_spread(self._work, "pool", arrays.pooled[None], [1] * self.eq1.pool, 1, arrays.maps[None])
+        window_spread(self._work, "pool", arrays.pooled[None], [1] * self.eq1.pool, 1, arrays.seen[None])
+        self._around.scatter_add(arrays.seen, arrays.maps)
         kernels.forward(w, arrays.xe[..., m:], delta)
         delta *= 2 * inverse[..., None]
         xp.multiply(wx, delta, out=products)
@@ -228,7 +242,8 @@ class SparseAutoencoder:
         """Buffers for m samples; their memory is that of the largest batch so far."""
         blocks, n = self.blocks, self.eq1.maps * m
         rows, columns = map_sides(blocks, self.eq1)
-        high, wide = rows - self.eq1.pool + 1, columns - self.eq1.pool + 1
+        seen = self._around.seen
+        high, wide = (max(0, side - self.eq1.pool + 1) for side in seen)
         shapes = {
             "xe": blocks.x_shape(2 * m),
             "dz": blocks.y_shape(2 * m),
@@ -236,20 +251,22 @@ class SparseAutoencoder:
             "products": blocks.y_shape(m),
             "errors": blocks.x_shape(m),
             "maps": (rows, columns, n),
+            "seen": (*seen, n),
             "pooled": (high, wide, n),
             "inverse": blocks.norms_shape,
         }
         # A shorter batch gets the beginning of each buffer: its arrays, too, are in one piece.
-        flat = {name: self._work.array(name, (math.prod(shape),), dtype) for name, shape in shapes.items()}
+        room = {"seen": "maps"} if seen == (rows, columns) else {}
+        flat = {n: self._work.array(room.get(n, n), (math.prod(shape),), dtype) for n, shape in shapes.items()}
         return _Arrays(**{name: flat[name].reshape(shape) for name, shape in shapes.items()})
 
-    def _checked(self, views: Mapping[str, Array], inputs: Array) -> Array:
-        """The inputs as images, once they are known to be of this layer's size and its weights' type."""
+    def checked_inputs(self, kind: np.dtype, batch: Batch) -> Array:
+        """Give the inputs as images, once they are known to be of this layer's size and of this type."""
+        inputs = batch.inputs
         size, own = math.prod(inputs.shape[1:]), math.prod(self.image)
         if size != own:
             raise ModelError(f"autoencoder: got {size} numbers per sample, expected {own} of images {self.image}")
-        if inputs.dtype != views["weight"].dtype:
-            kind = views["weight"].dtype
+        if inputs.dtype != kind:
             raise ModelError(f"autoencoder: got inputs of {inputs.dtype}, expected {kind} as its parameters")
         return inputs.reshape(len(inputs), *self.image)
 

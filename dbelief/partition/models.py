@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dbelief.errors import ModelError
 from dbelief.layout import Layout
-from dbelief.nn import Model, Network
+from dbelief.nn import Model, Network, SparseAutoencoder
 
+from .blocks import BlockParts
 from .cut import cut, layout
 from .grid import Grid
 
@@ -20,4 +21,11 @@ def layout_of(model: Model, grid: Grid) -> Layout:
     """
     if isinstance(model, Network):
         return layout(cut(model.stages, grid), grid)
-    raise ModelError(f"model {type(model).__name__}: cannot be cut over ranks")
+    if isinstance(model, SparseAutoencoder):
+        return BlockParts.of(model, grid).layout
+    raise uncuttable(model)
+
+
+def uncuttable(model: Model) -> ModelError:
+    """The error that a model of this kind stays on one rank."""
+    return ModelError(f"model {type(model).__name__}: cannot be cut over ranks")

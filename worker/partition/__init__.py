@@ -2,5 +2,6 @@
 
 from .array import DistributedArray
 from .exchange import Exchange
+from .models import partitioned
 
-__all__ = ["DistributedArray", "Exchange"]
+__all__ = ["DistributedArray", "Exchange", "partitioned"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dbelief.partition import Window
+from dbelief.partition.cut import OWNER
 from dbelief.partition.window import uncovered
 
 from ..comm import Comm
@@ -77,3 +78,10 @@ class DistributedArray:
         self.output, self.input = outputs[comm.rank], inputs[comm.rank]
         self.gather = Exchange(comm, outputs, inputs, dtype, tag)
         self.scatter_add = Exchange(comm, inputs, outputs, dtype, tag)
+
+
+def from_owner(comm: Comm, shape: Sequence[int], dtype: Any) -> DistributedArray:
+    """An array that the owner of what all share has and all ranks read; what they add to it goes back to the owner."""
+    whole, nothing = Window.whole(shape), Window((0,) * len(shape), (0,) * len(shape))
+    owners = [whole if rank == OWNER else nothing for rank in range(comm.size)]
+    return DistributedArray(comm, shape, dtype, owners, [whole] * comm.size)

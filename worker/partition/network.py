@@ -24,7 +24,7 @@ from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
 
 from ..comm import Comm
-from .array import DistributedArray
+from .array import DistributedArray, from_owner
 
 
 class _Arrays:
@@ -42,22 +42,19 @@ class _Arrays:
 
     def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype) -> None:
         self.between: list[DistributedArray | None] = [None]
-        ranks = range(comm.size)
         for before, part in pairwise(parts):
             shape = (length, *part.stage.inputs)
             here = before.outputs == part.inputs
             array = None if here else DistributedArray(comm, shape, dtype, before.outputs, part.inputs, first_axis=1)
             self.between.append(array)
         stage, outputs = parts[-1].stage, parts[-1].outputs
-        everything = [Window.whole(stage.outputs[: len(outputs[0].start)]) for _ in ranks]
+        everything = [Window.whole(stage.outputs[: len(outputs[0].start)]) for _ in range(comm.size)]
         self.last = DistributedArray(comm, (length, *stage.outputs), dtype, outputs, everything, first_axis=1)
         self.shared: dict[str, DistributedArray] = {}
         for part in parts:
             if part.shares:
                 for name, shape in part.tensors:
-                    whole, nothing = Window.whole(shape), Window((0,) * len(shape), (0,) * len(shape))
-                    owners = [whole if rank == OWNER else nothing for rank in ranks]
-                    self.shared[name] = DistributedArray(comm, shape, dtype, owners, [whole for _ in ranks])
+                    self.shared[name] = from_owner(comm, shape, dtype)
 
 
 class PartitionedNetwork:

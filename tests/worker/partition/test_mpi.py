@@ -1,4 +1,4 @@
-"""Distributed arrays and partitioned networks over MPI, by real processes."""
+"""Distributed arrays and partitioned models over MPI, by real processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.worker.comm.test_mpi import needs_mpi, run
 
 @needs_mpi
 @pytest.mark.processes
-@pytest.mark.parametrize("case", ["arrays", "networks"])
+@pytest.mark.parametrize("case", ["arrays", "networks", "autoencoders"])
 def test_over_mpi(tmp_path: Path, case: str) -> None:
     code, ends, said = run(tmp_path, case)
     assert ends == ["done"] * 4, said

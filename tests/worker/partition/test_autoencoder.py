@@ -1,0 +1,212 @@
+"""A sparse autoencoder on any grid of ranks gives what it gives on one: the loss, and every parameter's gradient."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import ModelError
+from dbelief.nn import Batch
+from dbelief.nn.autoencoder import Eq1
+from dbelief.partition import Grid
+from worker.comm import Comm, run_ranks
+from worker.comm.tracing import Tracing
+from worker.partition import partitioned
+from worker.partition.autoencoder import PartitionedAutoencoder
+from worker.partition.network import PartitionedNetwork
+
+from .autoencoders import Case, check
+from .networks import made
+
+GRIDS = st.builds(Grid, st.integers(1, 3), st.integers(1, 3))
+Cells = list[set[tuple[int, int]]]
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    """Layers of 1 to 5 x 1 to 5 blocks, with pooling windows of up to a whole map."""
+    block, window = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    down, across = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    image = block * (window + down - 1), block * (window + across - 1), draw(st.integers(1, 2))
+    pool = draw(st.integers(1, block * min(down, across)))
+    eq1 = Eq1(block * window, block, draw(st.integers(1, 3)), pool, sparsity=0.3, eps=1e-2)
+    return Case(image, eq1, draw(st.integers(1, 5)), draw(st.sampled_from([np.float64, np.float32])))
+
+
+@settings(max_examples=30, deadline=None)
+@given(cases(), GRIDS)
+def test_any_layer_on_any_ranks(case: Case, grid: Grid) -> None:
+    run_ranks(grid.size, lambda comm: check(comm, case, grid))
+
+
+LAYER = Case((32, 28, 2), Eq1(window=8, block=4, maps=3, pool=5), 5)
+
+
+def test_more_ranks_than_blocks_in_both_axes() -> None:
+    case = Case((10, 12, 1), Eq1(window=8, block=2, maps=2, pool=3), 4)
+    run_ranks(20, lambda comm: check(comm, case, Grid(4, 5)))
+
+
+def test_every_run_has_the_same_bits() -> None:
+    first, *others = (run_ranks(6, lambda comm: check(comm, LAYER, Grid(3, 2))) for _ in range(3))
+    assert all(other == first for other in others)
+
+
+def test_one_rank_has_the_bits_of_the_whole() -> None:
+    loss, out = LAYER.alone
+    bits = np.float64(loss).tobytes() + out["weight"].tobytes() + out["alpha"].tobytes()
+    assert run_ranks(1, lambda comm: check(comm, LAYER, Grid(1, 1))) == [bits]
+
+
+def step(comm: Comm, case: Case, grid: Grid) -> None:
+    """One of zeros: what is sent does not depend on numbers."""
+    model = PartitionedAutoencoder(case.model(), comm, grid)
+    flat, gradient = (np.zeros(model.layout.size, case.dtype) for _ in range(2))
+    views, out = (model.layout.views(vector, comm.rank) for vector in (flat, gradient))
+    model.loss_and_gradient(views, case.batch(), out)
+
+
+def traffic(case: Case, grid: Grid) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """Messages and bytes of a step by (from, to), as tracing engines count them."""
+
+    def rank(comm: Comm) -> Tracing:
+        engine = Tracing(comm.engine)
+        step(Comm(engine), case, grid)
+        return engine
+
+    engines = run_ranks(grid.size, rank)
+    return sum((e.messages for e in engines), Counter()), sum((e.sent_bytes for e in engines), Counter())
+
+
+def _nothing(ranks: int) -> Cells:
+    return [set() for _ in range(ranks)]
+
+
+def formula(case: Case, grid: Grid) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """The same, from tiles and neurons one by one."""
+    eq1, itemsize, ranks = case.eq1, np.dtype(case.dtype).itemsize, range(grid.size)
+    rows, columns = case.image[0] // eq1.block, case.image[1] // eq1.block
+    g = eq1.window // eq1.block
+    nr, nc = rows - g + 1, columns - g + 1
+
+    def rank_of(i: int, j: int) -> int:
+        """Whose block it is; the i-th of n goes to part floor(((i + 1) P - 1) / n), the last that begins by then."""
+        return ((i + 1) * grid.rows - 1) // nr * grid.columns + ((j + 1) * grid.columns - 1) // nc
+
+    sees, counts, has, pools = (_nothing(grid.size) for _ in range(4))
+    for i, j in product(range(nr), range(nc)):
+        sees[rank_of(i, j)] |= {(i + di, j + dj) for di, dj in product(range(g), repeat=2)}
+    for a, b in product(range(rows), range(columns)):
+        counts[rank_of(min(a, nr - 1), min(b, nc - 1))].add((a, b))
+    b, pool = eq1.block, eq1.pool
+    for y, x in product(range(nr * b), range(nc * b)):
+        has[rank_of(y // b, x // b)].add((y, x))
+        if y + pool <= nr * b and x + pool <= nc * b:
+            pools[rank_of(y // b, x // b)] |= {(y + v, x + u) for v, u in product(range(pool), repeat=2)}
+
+    messages: Counter[tuple[int, int]] = Counter()
+    sent: Counter[tuple[int, int]] = Counter()
+    tile, place = b * b * case.image[2] * case.samples * itemsize, eq1.maps * case.samples * itemsize
+    for i, j in permutations(ranks, 2):
+        summed = [part * 2 // grid.size for part in range(grid.size + 1)]  # of the loss and alpha's slope
+        for nbytes in (
+            itemsize if i == 0 else 0,  # alpha
+            len(sees[i] & counts[j]) * tile,
+            len(counts[i] & sees[j]) * tile,
+            len(has[i] & pools[j]) * place,
+            len(pools[i] & has[j]) * place,
+            (summed[j + 1] - summed[j]) * 8,
+            (summed[i + 1] - summed[i]) * 8,
+        ):
+            sent[i, j] += nbytes
+            messages[i, j] += nbytes > 0
+    return +messages, +sent
+
+
+@settings(max_examples=15, deadline=None)
+@given(cases(), GRIDS)
+def test_what_a_step_sends_is_the_formula(case: Case, grid: Grid) -> None:
+    assert traffic(case, grid) == formula(case, grid)
+
+
+def test_the_layer_of_the_paper_sends_its_halos() -> None:
+    """200 x 200 pixels, fields of 20, blocks of 4 on 2 x 2 ranks: 23 x 23 blocks each, which see 27 x 27 tiles."""
+    case = Case((200, 200, 3), Eq1(maps=1), 1, np.float32)
+    tile, place = 4 * 4 * 3 * 4, 4
+    tiles = [23 * 4, 4 * 23, 4 * 4]  # to the right, down and across the corner: summed there, and given back
+    neurons = [92 * 4, 4 * 92, 4 * 4]
+    messages, sent = traffic(case, Grid(2, 2))  # of the loss and alpha's slope ranks 1 and 3 sum one each
+    assert [sent[0, j] for j in (1, 2, 3)] == [
+        4 + t * tile + n * place + more for t, n, more in zip(tiles, neurons, (8, 0, 8), strict=True)
+    ]
+    assert [sent[j, 0] for j in (1, 2, 3)] == [
+        t * tile + n * place + more for t, n, more in zip(tiles, neurons, (8, 0, 8), strict=True)
+    ]
+    assert messages[0, 3] == 4  # alpha, tiles, slopes of neurons, a number to sum
+
+
+def test_memory_goes_with_the_blocks() -> None:
+    """Four ranks of one process need together little more than one that has all."""
+
+    def peak(grid: Grid) -> int:
+        tracemalloc.start()
+        run_ranks(grid.size, lambda comm: step(comm, case, grid))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    case = Case((64, 64, 1), Eq1(window=8, block=4, maps=2, pool=3), 64)
+    whole = peak(Grid(1, 1))
+    assert peak(Grid(2, 2)) < 1.8 * whole
+
+
+def test_initial_values_are_those_of_the_whole() -> None:
+    expected = LAYER.model().parameters(np.random.default_rng(3))
+
+    def rank(comm: Comm) -> None:
+        drawn = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 1)).parameters(np.random.default_rng(3))
+        assert list(drawn) == list(expected)
+        assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
+
+    run_ranks(2, rank)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 10, 10), np.float64), (LAYER.batch().inputs.shape, np.float32), ((3,), np.float64)]
+)
+def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: Any) -> None:
+    tensors = LAYER.tensors()
+    batch = Batch(np.zeros(shape, dtype), np.zeros(len(tensors)))
+    with pytest.raises(ModelError) as alone:
+        LAYER.model().evaluate(tensors, batch)
+
+    def rank(comm: Comm) -> None:
+        model = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 2))
+        views = model.layout.views(np.zeros(model.layout.size), comm.rank)
+        for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
+            with pytest.raises(ModelError) as cut:
+                call()
+            assert str(cut.value) == str(alone.value)
+
+    run_ranks(4, rank)
+
+
+def test_models_are_cut_by_their_kind() -> None:
+    network = made([("dense", {"units": 3})], 4)
+
+    def rank(comm: Comm) -> None:
+        assert isinstance(partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
+        assert isinstance(partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedAutoencoder)
+        with pytest.raises(ModelError, match=r"^model list: cannot be cut over ranks$"):
+            partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
+            partitioned(LAYER.model(), comm, Grid(1, 3))
+
+    run_ranks(2, rank)
