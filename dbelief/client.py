@@ -12,6 +12,7 @@ or time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
@@ -24,7 +25,7 @@ from dbelief.job import Job
 from dbelief.pushes import Pushed
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at
-from dbelief.session import Session
+from dbelief.session import Session, Task
 
 
 class Client:
@@ -148,7 +149,12 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
     Mistake
         The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
     """
-    session = Session.open(address, wire.ROLE_CLIENT, patience_s)
+    task = Task.ask(address, patience_s)
+    if math.prod(task.job.grid) != 1:
+        raise JobError(
+            f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"
+        )
+    session = Session.open(task, wire.ROLE_CLIENT)
     if session.job.strategy.name != "downpour":
         session.close("refused")
         raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")

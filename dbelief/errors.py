@@ -66,7 +66,14 @@ class Unreachable(Failure):
 
 
 class RankDied(Failure):
-    """Another rank of this replica failed, and with it all of them; the message names it and its cause."""
+    """Another rank of this replica failed, and with it all of them; the message names it and its cause.
+
+    `kind` is the name of the error that it failed of.
+    """
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class NotFinite(Failure):

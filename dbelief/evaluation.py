@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.backend import Backend, aligned
 from dbelief.data import BatchBuffer, Split
-from dbelief.layout import Layout
+from dbelief.layout import Layout, RankPart
 from dbelief.nn import Batch, Evaluates, Model
 
 BATCH = 1_000
@@ -20,7 +20,7 @@ def evaluate(
     model: Model,
     views: Mapping[str, Any],
     split: Split,
-    layout: Layout,
+    layout: Layout | RankPart,
     backend: Backend,
     moved: Callable[[], None] = lambda: None,
 ) -> tuple[float, float | None]:

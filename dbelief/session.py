@@ -6,10 +6,10 @@ Used by the worker and by people's own loops (`dbelief.connect`); what they do i
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from dbelief.console import announce, told
 from dbelief.data import Dataset, load
 from dbelief.errors import Mistake, ModelError, NotFinite
 from dbelief.job import AutoencoderModel, Job, PythonModel, parse_job
-from dbelief.layout import Layout
+from dbelief.layout import Layout, RankPart
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.outgoing import Source
+from dbelief.partition import Grid, layout_of
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
+from dbelief.ranks import Alone, Ranks
 from dbelief.result import read_result
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.coordination import CoordinatorClient, Membership
+from dbelief.rpc.coordination import CoordinatorClient, Member, Membership
 from dbelief.rpc.parameters import ShardedParameters
 
 
@@ -102,8 +104,8 @@ def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
         raise ModelError(f"start_from: {error}") from error
 
 
-def check_finite(values: Any, layout: Layout, what: str = "gradient") -> float:
-    """The Euclidean norm of (N,) float32 values, on the host or a device.
+def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient") -> float:
+    """The Euclidean norm of (N,) float32 values of a layout, on the host or a device.
 
     Raises
     ------
@@ -128,38 +130,30 @@ def check_finite(values: Any, layout: Layout, what: str = "gradient") -> float:
     raise NotFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")
 
 
-@dataclass
-class Session:
-    """One life of one pusher.
+def grid_of(job: Job) -> Grid:
+    """The ranks of one replica of the job; one number stands for so many columns."""
+    rows, columns = job.grid if len(job.grid) == 2 else (1, *job.grid)
+    return Grid(rows, columns)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a job is on this machine.
 
     Attributes
     ----------
-    sequences
-        Per named vector the number of the last push.
+    address
+        Of its coordinator, `host:port`.
     """
 
+    address: str
     job: Job
     data: Dataset | None
     backend: Backend
-    model: Model
-    layout: Layout
-    client: CoordinatorClient
-    member: Membership
-    parameters: ShardedParameters
-    pusher: Pusher
-    sequences: dict[str, int]
 
     @classmethod
-    def open(
-        cls,
-        address: str,
-        role: wire.Role.ValueType,
-        patience_s: float,
-        folder: Path | None = None,
-        wish: int | None = None,
-        name: str | None = None,
-    ) -> Session:
-        """Join the job at a coordinator and wait until it trains.
+    def ask(cls, address: str, patience_s: float, folder: Path | None = None) -> Task:
+        """Ask the coordinator for the job, and load its data.
 
         Parameters
         ----------
@@ -167,69 +161,145 @@ class Session:
             How long to wait for the coordinator to answer.
         folder
             Where relative paths of the job start on this machine; None: where they do on the coordinator's.
-        wish, name
-            See `Membership`.
 
         Raises
         ------
         Mistake, Failure
-            Naming what is wrong: the job's data or model on this machine, a layout unlike the others', nobody there.
+            Naming what is wrong: the job's data on this machine, nobody there.
         """
-        with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
-            client = CoordinatorClient(address)
-            undo.callback(client.close)
+        with closing(CoordinatorClient(address)) as client:
             client.wait(patience_s)
             status = client.status(job=True)
-            job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
-            backend = choose(job.device)
-            data = None if job.data.source == "none" else load(job.data, job.folder)
-            model, source = build_model(job, data, backend)
-            layout, initial = initial_values(job, model)
-            samples = len(data.train) if data is not None and data.train is not None else 0
-            member = Membership(
-                client, role, job.name, layout=layout, source_digest=source, wish=wish, name=name, train_samples=samples
-            )
-            undo.callback(member.leave, "could not begin")
-            member.wait_for(lambda: member.placement is not None, job.deadlines.join_s, "all shards to join")
+        job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
+        data = None if job.data.source == "none" else load(job.data, job.folder)
+        return cls(address, job, data, choose(job.device))
+
+
+@dataclass
+class Session:
+    """One life of one pusher, or of one rank of it.
+
+    Attributes
+    ----------
+    model
+        The whole one, however many ranks it is to be cut over.
+    layout, part
+        Of all ranks; what of it this rank has.
+    sequences
+        Per named vector the number of the last push.
+    """
+
+    job: Job
+    data: Dataset | None
+    backend: Backend
+    ranks: Ranks
+    model: Model
+    layout: Layout
+    part: RankPart
+    client: CoordinatorClient
+    member: Member
+    parameters: ShardedParameters
+    pusher: Pusher
+    sequences: dict[str, int]
+
+    @classmethod
+    def open(
+        cls,
+        task: Task,
+        role: wire.Role.ValueType,
+        wish: int | None = None,
+        name: str | None = None,
+        ranks: Ranks | None = None,
+    ) -> Session:
+        """Join the job and wait until it trains; all ranks of a replica do that together.
+
+        Parameters
+        ----------
+        wish, name
+            See `Membership`.
+        ranks
+            This rank and the others; None: a model that is not cut.
+
+        Raises
+        ------
+        Mistake, Failure
+            Naming what is wrong: the job's model on this machine, a layout unlike the others', nobody there.
+        """
+        job, data, ranks = task.job, task.data, ranks or Alone()
+        with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
+            client = CoordinatorClient(task.address)
+            undo.callback(client.close)
+            model, source = build_model(job, data, task.backend)
+            whole, initial = initial_values(job, model)
+            layout = whole if ranks.size == 1 else layout_of(model, grid_of(job))
+            part = layout.part(ranks.rank)
+            if ranks.rank == 0:
+                samples = len(data.train) if data is not None and data.train is not None else 0
+                membership = Membership(
+                    client,
+                    role,
+                    job.name,
+                    layout=layout,
+                    source_digest=source,
+                    wish=wish,
+                    name=name,
+                    train_samples=samples,
+                )
+                undo.callback(membership.leave, "could not begin")
+                member: Member = _placed(membership, ranks, job.deadlines.join_s)
+            else:
+                member = _follow(client, role, ranks)
             assert member.placement is not None
-            pusher = Pusher(member.id, member.incarnation)
+            pusher = Pusher(member.id, member.incarnation, ranks.rank)
             rule = (job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+            own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = ShardedParameters(
-                job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=member.placed
+                job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=member.placed, part=own
             )
             undo.callback(parameters.close)
-            session = cls(job, data, backend, model, layout, client, member, parameters, pusher, {})
-            session._initialise(initial)
+            session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
+            session._initialise(whole, initial)
             undo.pop_all()
             return session
 
-    def _initialise(self, initial: np.ndarray) -> None:
-        """Push the initial values if told to, and wait until the job trains.
+    def _initialise(self, whole: Layout, initial: np.ndarray) -> None:
+        """Push the initial values, (N,) float32 as on one rank, if told to, and wait until the job trains.
 
         Only who pushes them needs the run that the job starts from.
         """
-        member, join_s = self.member, self.job.deadlines.join_s
+        while self._initial_values_are_wanted():  # again where a shard died before they were safe
+            taken = begin_from(self.job, whole, initial)
+            leads = self.ranks.rank == 0
+            if taken and leads:
+                announce(f"job {self.job.name} starts from {taken}")
+            mine = self.part.flatten(whole.views(initial), aligned(self.part.size, np.float32))
+            self.assign(PARAMETERS, mine)
+            self.ranks.barrier()
+            if leads:
+                member = self.member
+                request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
+                self.client.call("Report", request)
+                member.beat()
+
+    def _initial_values_are_wanted(self) -> bool:
+        """Wait until the job trains, or initial values are wanted of this replica; all ranks hear the same."""
+        if self.ranks.rank:
+            return bool(self.ranks.share(b""))
+        member = cast("Membership", self.member)  # the first rank's
 
         def trains() -> bool:
             return member.state >= wire.STATE_READY
 
-        while not trains():
-            member.wait_for(lambda: trains() or member.initialise, join_s, "initial values")
-            if member.initialise and not trains():  # again where a shard died before they were safe
-                taken = begin_from(self.job, self.layout, initial)
-                if taken:
-                    announce(f"job {self.job.name} starts from {taken}")
-                self.assign(PARAMETERS, initial)
-                request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
-                self.client.call("Report", request)
-                member.beat()
+        if not trains():
+            member.wait_for(lambda: trains() or member.initialise, self.job.deadlines.join_s, "initial values")
+        return bool(self.ranks.share(b"" if trains() else b"push them"))
 
     def next_sequence(self, vector: str = PARAMETERS) -> int:
         """Number of the next push into a named vector."""
         return self.sequences.get(vector, 0) + 1
 
     def assign(self, vector: str, values: np.ndarray) -> None:
-        """Store (N,) float32 values under a name on the shards."""
+        """Store float32 values of the rank's part under a name on the shards."""
         versions = np.zeros(len(self.parameters.placement.spans), np.int64)
         self.sequences[vector] = self.next_sequence(vector)
         self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
@@ -249,7 +319,7 @@ class Session:
         Parameters
         ----------
         gradient
-            (N,) float32, where it was computed.
+            Of the rank's part, float32, where it was computed.
         sent
             What is read for the wire, where that is not the gradient itself.
 
@@ -258,7 +328,7 @@ class Session:
         NotFinite
             Before the first byte leaves; names the tensor.
         """
-        check_finite(gradient, self.layout)
+        check_finite(gradient, self.part)
         push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
         self.sequences[PARAMETERS] = sequence
         return self.parameters.push(gradient if sent is None else sent, versions, push)
@@ -269,3 +339,18 @@ class Session:
             stack.callback(self.client.close)
             stack.callback(self.parameters.close)
             stack.callback(self.member.leave, reason)
+
+
+def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
+    """Wait until all shards are there, and tell the other ranks who they are."""
+    membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
+    ranks.share(wire.JoinReply(id=membership.id, incarnation=membership.incarnation).SerializeToString())
+    return membership
+
+
+def _follow(client: CoordinatorClient, role: wire.Role.ValueType, ranks: Ranks) -> Member:
+    """The member that the first rank is, once all shards are there."""
+    life = wire.JoinReply.FromString(ranks.share(b""))
+    member = Member(client, role, life.id, life.incarnation)
+    member.placed()
+    return member

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from dbelief.backend import Backend, aligned
-from dbelief.layout import Layout
+from dbelief.layout import RankPart
 from dbelief.outgoing import OnDevice
 
 
 @dataclass
 class Fetched:
-    """One copy of the parameters: (N,) float32 on the host and on the device, and each segment's version.
+    """One copy of a rank's part of the parameters: (n,) float32 on the host and on the device, and segments' versions.
 
     `stepped` says that local steps moved it away from what those versions hold.
     """
@@ -30,11 +30,11 @@ class Fetched:
     stepped: bool = False
 
     @classmethod
-    def make(cls, layout: Layout, segments: int, backend: Backend) -> Fetched:
+    def make(cls, part: RankPart, segments: int, backend: Backend) -> Fetched:
         """An empty copy, of version -1 everywhere."""
-        host = aligned(layout.size, np.float32)
+        host = aligned(part.size, np.float32)
         device = backend.to_device(host)
-        return cls(host, device, layout.views(device), np.full(segments, -1, np.int64))
+        return cls(host, device, part.views(device), np.full(segments, -1, np.int64))
 
     def to_device(self) -> None:
         """Bring what was fetched to where it is computed on."""
@@ -44,7 +44,7 @@ class Fetched:
 
 @dataclass
 class Outgoing:
-    """One gradient on its way: (N,) float32 where it is computed, and what it was computed from.
+    """A rank's part of one gradient on its way: (n,) float32 where it is computed, and what it was computed from.
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
     """
@@ -61,10 +61,10 @@ class Outgoing:
     loss_sum: float = 0.0
 
     @classmethod
-    def make(cls, layout: Layout, segments: int, backend: Backend) -> Outgoing:
+    def make(cls, part: RankPart, segments: int, backend: Backend) -> Outgoing:
         """An empty gradient."""
-        gradient = backend.to_device(aligned(layout.size, np.float32))
-        return cls(gradient, layout.views(gradient), np.zeros(segments, np.int64))
+        gradient = backend.to_device(aligned(part.size, np.float32))
+        return cls(gradient, part.views(gradient), np.zeros(segments, np.int64))
 
     def complete(self, backend: Backend) -> None:
         """Everything is added up; to be called on the thread that computes."""

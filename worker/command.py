@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from dbelief.console import announce, exits_cleanly, on_signals, serve_metrics
+from dbelief.console import announce, exits_cleanly, serve_metrics
 from dbelief.rpc.settings import prepare_process
-
-if TYPE_CHECKING:
-    from dbelief.metrics import Metrics
-    from dbelief.session import Session
 
 
 @click.command("worker")
 @click.option("--coordinator", required=True, metavar="HOST:PORT", help="Where the job's coordinator listens.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    default=None,
+    help="Ranks of this replica; default, and needed: as the job's grid.",
+)
+@click.option(
+    "--comm",
+    type=click.Choice(["threads", "mpi"]),
+    default="threads",
+    show_default=True,
+    help="What ranks are: threads of this process, or the processes of mpiexec.",
+)
 @click.option(
     "--threads", type=click.IntRange(1), default=None, help="BLAS threads of this replica; default: as the job says."
 )
@@ -41,7 +50,12 @@ if TYPE_CHECKING:
     "--name", default=None, help="What this replica is called, however often it is started: its earlier life is over."
 )
 @click.option(
-    "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
+    "--patience",
+    "patience_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the coordinator.",
 )
 @click.option(
     "--portion-wait",
@@ -53,63 +67,17 @@ if TYPE_CHECKING:
     help="For tests of stragglers: seconds that every portion of a batch method takes longer.",
 )
 def command(
-    coordinator: str,
-    threads: int | None,
-    folder: Path | None,
-    metrics_listen: str | None,
-    record: Path | None,
-    number: int | None,
-    name: str | None,
-    patience: float,
-    portion_wait_s: float,
+    coordinator: str, metrics_listen: str | None, folder: Path | None, patience_s: float, **options: Any
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     with exits_cleanly():
-        _run(coordinator, threads, folder, metrics_listen, record, number, name, patience, portion_wait_s)
+        from dbelief.metrics import Metrics
+        from dbelief.session import Task
 
+        from .life import Options, live
 
-def _run(
-    coordinator: str,
-    threads: int | None,
-    folder: Path | None,
-    metrics_listen: str | None,
-    record: Path | None,
-    number: int | None,
-    name: str | None,
-    patience: float,
-    portion_wait_s: float,
-) -> None:
-    from dbelief.metrics import Metrics
-    from dbelief.rpc import coordination_pb2 as wire
-    from dbelief.session import Session
-
-    with closing(Metrics("worker")) as metrics:
-        serve_metrics(metrics.serve, metrics_listen)
-        announce(f"joining the job at {coordinator}, for up to {patience:g} s; then waiting until it trains")
-        # Until there is a lease to finish, a signal simply ends this process.
-        session = Session.open(coordinator, wire.ROLE_REPLICA, patience, folder, number, name)
-        _train(session, metrics, threads, record, portion_wait_s)
-
-
-def _train(session: Session, metrics: Metrics, threads: int | None, record: Path | None, portion_wait_s: float) -> None:
-    """Train until the job is over, or this process is asked to end; then leave."""
-    from threadpoolctl import threadpool_limits
-
-    from .replica import Replica
-
-    reason = "failed"
-    try:
-        announce(f"replica {session.member.id} of job {session.job.name}, on {session.backend.name}")
-        with on_signals() as interrupted, threadpool_limits(session.job.threads if threads is None else threads):
-            replica = Replica(session, metrics, interrupted, portion_wait_s)
-            try:
-                reason = replica.run()
-            finally:
-                replica.write_record(record)
-        announce(f"replica {session.member.id} of job {session.job.name} ends: {reason}")
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        session.close(reason)
+        with closing(Metrics("worker")) as metrics:
+            serve_metrics(metrics.serve, metrics_listen)
+            announce(f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains")
+            live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics)

@@ -23,7 +23,7 @@ import numpy as np
 
 from dbelief.backend import Backend, aligned
 from dbelief.clip import clip
-from dbelief.layout import Layout
+from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
 from dbelief.work import Cadence, Lease
@@ -79,12 +79,14 @@ class Downpour:
         Gives the mini-batch for (epoch, start, stop) of an epoch's permutation.
     noted
         Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
+    total
+        Of all ranks, where this is one of several: see `clip`.
     """
 
     def __init__(
         self,
         model: Model,
-        layout: Layout,
+        part: RankPart,
         backend: Backend,
         fetcher: Fetcher,
         sender: Sender,
@@ -92,9 +94,9 @@ class Downpour:
         settings: Settings,
         phases: Phases,
         noted: Callable[[Lease, int, np.ndarray], None] | None = None,
+        total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model = model
-        self._layout = layout
         self._backend = backend
         self._fetcher = fetcher
         self._sender = sender
@@ -102,10 +104,11 @@ class Downpour:
         self._settings = settings
         self._phases = phases
         self._noted = noted
+        self._total = total
         self._sgd = make_rule("sgd", {})
         # With n_push = 1 gradients are computed where they are sent from; else summed up from here.
-        self._gradient = backend.to_device(aligned(layout.size, np.float32))
-        self._gradient_views = layout.views(self._gradient)
+        self._gradient = backend.to_device(aligned(part.size, np.float32))
+        self._gradient_views = part.views(self._gradient)
         self._parameters: Fetched | None = None
 
     def train(self, lease: Lease) -> None:
@@ -172,10 +175,10 @@ class Downpour:
         """Add the mini-batch's gradient to what the slot has accrued."""
         if self._settings.cadence.n_push == 1:
             loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
-            clip(self._backend.xp, slot.gradient, self._settings.clip_norm)
+            clip(self._backend.xp, slot.gradient, self._settings.clip_norm, self._total)
         else:
             loss = self._model.loss_and_gradient(parameters.views, batch, self._gradient_views)
-            clip(self._backend.xp, self._gradient, self._settings.clip_norm)
+            clip(self._backend.xp, self._gradient, self._settings.clip_norm, self._total)
             if slot.steps == 0:
                 slot.gradient[:] = self._gradient
             else:

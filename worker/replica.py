@@ -1,4 +1,8 @@
-"""A replica's life: leases asked for, trained or evaluated, and reported, until there is nothing more to do."""
+"""A replica's life: leases asked for, trained or evaluated, and reported, until there is nothing more to do.
+
+Where the model is cut over several ranks, each of them lives through all of it: the first one asks, all hear the
+answer, and what they did is reported when the shards of all ranks have it.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,26 @@ import contextlib
 import functools
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dbelief.backend import Backend
 from dbelief.console import announce
-from dbelief.data import BatchBuffer, Split, permutation
-from dbelief.errors import DataError, NotFinite, Refused, Unreachable
+from dbelief.data import Split
+from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
 from dbelief.evaluation import evaluate
 from dbelief.job import Downpour as DownpourSettings
 from dbelief.job import Sandblaster
 from dbelief.metrics import Metrics
-from dbelief.nn import Batch
+from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
+from dbelief.ranks import together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at, total_samples
 from dbelief.session import Session
 from dbelief.work import Cadence, Lease
 
+from .batches import Batches
 from .buffers import Fetched, Outgoing
 from .downpour import Downpour, Phases, Settings
 from .fetcher import Fetcher
@@ -31,40 +37,23 @@ from .record import Recorder
 from .sandblaster import Bundles
 from .sender import Sender
 
+Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
+
 REPORT_EVERY_S = 0.2
 MOVED_EVERY_S = 1.0
 SLOTS = 2
 """Gradient buffers: one being computed, one on its way."""
 
 
-class Batches:
-    """Mini-batches of one split, by epoch and range of the epoch's seeded permutation."""
-
-    def __init__(self, split: Split, batch: int, seed: int, backend: Backend) -> None:
-        self._split = split
-        self._buffer = BatchBuffer(split, batch)
-        self._seed = seed
-        self._backend = backend
-        self._epoch = -1
-        self._order = permutation(0, seed, 0)
-
-    def __call__(self, epoch: int, start: int, stop: int) -> Batch:
-        """The samples [start, stop) of an epoch, where the model computes."""
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, permutation(len(self._split), self._seed, epoch)
-        batch = self._split.gather(self._order[start:stop], self._buffer)
-        if self._backend.name == "numpy":
-            return batch
-        return Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
-
-
 class Replica:
-    """One life of one model replica.
+    """One life of one model replica, or of one rank of it.
 
     Parameters
     ----------
     session
         Its place in the job.
+    model
+        The session's, or this rank's part of it.
     interrupted
         Set when the process is asked to end: the lease at hand is finished first.
     portion_wait_s
@@ -72,9 +61,16 @@ class Replica:
     """
 
     def __init__(
-        self, session: Session, metrics: Metrics, interrupted: threading.Event, portion_wait_s: float = 0.0
+        self,
+        session: Session,
+        model: Model,
+        metrics: Metrics,
+        interrupted: threading.Event,
+        portion_wait_s: float = 0.0,
     ) -> None:
         self._session = session
+        self._model = model
+        self._ranks = session.ranks
         self._metrics = metrics
         self._interrupted = interrupted
         self._recorder = Recorder()
@@ -84,6 +80,7 @@ class Replica:
         self._told_lock = threading.Lock()
         self._reported_s = time.monotonic()
         self._unreadable = 0
+        self._unreported: list[wire.BundleDone] = []
         if session.data is None or session.data.train is None:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
@@ -104,8 +101,8 @@ class Replica:
             return Batches(train, min(strategy.portion, len(train)), session.job.seed, session.backend)
 
         return Bundles(
-            session.model,
-            session.layout,
+            self._model,
+            session.part,
             session.backend,
             session.parameters,
             session.pusher,
@@ -113,22 +110,23 @@ class Replica:
             self._phases,
             self,
             portion_wait_s,
+            self._ranks,
         )
 
     def _make_downpour(self, strategy: DownpourSettings, train: Split) -> Downpour:
         session = self._session
-        job, layout, backend = session.job, session.layout, session.backend
+        job, part, backend = session.job, session.part, session.backend
         segments = len(session.parameters.placement.spans)
         self._fetcher = Fetcher(
             session.parameters,
-            (Fetched.make(layout, segments, backend), Fetched.make(layout, segments, backend)),
+            (Fetched.make(part, segments, backend), Fetched.make(part, segments, backend)),
         )
         self._sender = Sender(
-            self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
+            self._push, [Outgoing.make(part, segments, backend) for _ in range(SLOTS)], self._acknowledged
         )
         return Downpour(
-            session.model,
-            layout,
+            self._model,
+            part,
             backend,
             self._fetcher,
             self._sender,
@@ -142,6 +140,7 @@ class Replica:
             ),
             self._phases,
             self._noted if job.record else None,
+            self._ranks.total,
         )
 
     def run(self) -> str:
@@ -153,11 +152,11 @@ class Replica:
             What ended it otherwise; the coordinator has been told where it can be reached.
         """
         try:
-            while not self._interrupted.is_set():
-                reply = self._ask()
+            while (reply := self._orders()) is not None:
                 work = reply.WhichOneof("work")
                 if work == "stop":
-                    self._check_standing()
+                    if self._leads:
+                        self._check_standing()
                     return reply.stop
                 if work == "training":
                     self._train(reply.training)
@@ -169,14 +168,32 @@ class Replica:
                     self._interrupted.wait(reply.wait_s)
                     self._phases.end("wait")
             return "asked to end"
-        except NotFinite as error:
-            samples = self._told.samples
-            self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
+        except (NotFinite, RankDied) as error:
+            if isinstance(error, NotFinite) or error.kind == NotFinite.__name__:
+                samples = self._told.samples
+                self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
             for thread in (self._fetcher, self._sender, self._bundles):
                 if thread is not None:
                     thread.close()
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this rank speaks to the coordinator."""
+        return self._ranks.rank == 0
+
+    def _orders(self) -> wire.LeaseReply | None:
+        """What all ranks are to do next; None where the process of any of them is asked to end."""
+        if self._ranks.total(self._interrupted.is_set()):
+            return None
+        return self._heard(self._ask, wire.LeaseReply)
+
+    def _heard(self, ask: Callable[[], Reply], kind: type[Reply]) -> Reply:
+        """What the coordinator answers the first rank, on all ranks."""
+        if self._ranks.size == 1:
+            return ask()
+        return kind.FromString(self._ranks.share(ask().SerializeToString() if self._leads else b""))
 
     def _ask(self) -> wire.LeaseReply:
         request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
@@ -219,6 +236,7 @@ class Replica:
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
         self._downpour.train(lease)
+        self._ranks.barrier()
         self._report_progress()
         self._show()
 
@@ -238,12 +256,15 @@ class Replica:
             told.loss_sum += slot.loss_sum
             told.staleness_sum += pushed.staleness
             told.lost += pushed.lost
+        if not self._leads:
+            return
         self._metrics.pushes_total.inc()
         self._metrics.samples_total.inc(slot.samples)
         self._metrics.steps_total.inc(slot.steps)
         self._metrics.loss.set(slot.loss_sum / slot.samples)
         self._metrics.staleness.observe(pushed.staleness)
-        if time.monotonic() - self._reported_s > REPORT_EVERY_S:
+        # What one rank's shards have, those of others may not have yet: then only a lease that is through is told of.
+        if self._ranks.size == 1 and time.monotonic() - self._reported_s > REPORT_EVERY_S:
             self._report_progress()
 
     def _report_progress(self) -> None:
@@ -262,14 +283,30 @@ class Replica:
 
     # -- a batch method ----------------------------------------------------------------------------------
 
-    def _compute(self, bundle: wire.Bundle | None) -> None:
+    def _compute(self, bundle: wire.Bundle) -> None:
         assert self._bundles is not None
-        while bundle is not None and not self._interrupted.is_set():
-            bundle = self._bundles.compute(bundle)
+        following: wire.Bundle | None = bundle
+        if self._ranks.size > 1:
+            self._compute_together(self._bundles, bundle)
+            return
+        while following is not None and not self._interrupted.is_set():
+            following = self._bundles.compute(following)
             self._show()
 
+    def _compute_together(self, bundles: Bundles, bundle: wire.Bundle) -> None:
+        """Compute a bundle on all ranks, and tell of it when all their shards have it."""
+        bundles.compute(bundle)
+        bundles.flush()
+        self._ranks.barrier()
+        for done in self._unreported:
+            self._report(bundle=done)
+        self._unreported.clear()
+        self._show()
+
     def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
-        """Ask for the next bundle while one is still computed; None: not now."""
+        """Ask for the next bundle while one is still computed; None: not now, or never where ranks go together."""
+        if self._ranks.size > 1:
+            return None
         reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(turn=turn, holds=holds, ahead=True))
         return reply.bundle if reply.HasField("bundle") else None
 
@@ -280,10 +317,14 @@ class Replica:
 
     def done(self, done: wire.BundleDone) -> None:
         """On the push thread: every segment holds a bundle."""
-        self._metrics.pushes_total.inc()
-        self._metrics.samples_total.inc(done.samples)
-        self._metrics.loss.set(done.loss_sum / done.samples)
-        self._report(bundle=done)
+        if self._leads:
+            self._metrics.pushes_total.inc()
+            self._metrics.samples_total.inc(done.samples)
+            self._metrics.loss.set(done.loss_sum / done.samples)
+        if self._ranks.size > 1:
+            self._unreported.append(done)
+        else:
+            self._report(bundle=done)
 
     def failed(self, failed: wire.BundleFailed) -> None:
         """A bundle could not be computed; the coordinator decides who tries again."""
@@ -297,9 +338,9 @@ class Replica:
         assert session.data is not None
         split = session.data.validation if message.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {message.set} data, and there is none"
-        copy = Fetched.make(session.layout, len(session.parameters.placement.spans), session.backend)
+        copy = Fetched.make(session.part, len(session.parameters.placement.spans), session.backend)
         try:
-            session.parameters.pull(copy.host, copy.versions, vector=message.vector)
+            together(self._ranks, lambda: session.parameters.pull(copy.host, copy.versions, vector=message.vector))
         except Refused:
             # The vector may have died with a shard: then the coordinator does not ask for it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease
@@ -307,12 +348,12 @@ class Replica:
                 return
             raise
         copy.to_device()
-        loss, accuracy = evaluate(session.model, copy.views, split, session.layout, session.backend, self.moved)
-        reply: wire.ReportReply = self._report(
-            evaluation=wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
-        )
+        loss, accuracy = evaluate(self._model, copy.views, split, session.part, session.backend, self.moved)
+        found = wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
+        reply = self._heard(lambda: self._report(evaluation=found), wire.ReportReply)
         if reply.keep_as:
             session.assign(reply.keep_as, copy.host)
+            self._ranks.barrier()
             self._report(kept=message.lease)
         self._phases.end("wait")
 
@@ -320,6 +361,8 @@ class Replica:
 
     def _report(self, **fields: Any) -> wire.ReportReply:
         self._reported_s = time.monotonic()
+        if not self._leads:
+            return wire.ReportReply()
         reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
         return reply
 

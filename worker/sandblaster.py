@@ -19,10 +19,11 @@ import numpy as np
 
 from dbelief.backend import Backend, aligned
 from dbelief.console import told
-from dbelief.errors import Unreachable
-from dbelief.layout import Layout
+from dbelief.errors import Refused, Unreachable
+from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 from dbelief.pushes import ACCRUED, TRIAL, Push, Pushed, Pusher
+from dbelief.ranks import Alone, Ranks, together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 
@@ -65,12 +66,14 @@ class Bundles:
         Two of them, used in turn.
     portion_wait_s
         Seconds that every portion takes longer; only tests want replicas to be slow.
+    ranks
+        Of the replica, which compute every bundle together; None: it is one.
     """
 
     def __init__(
         self,
         model: Model,
-        layout: Layout,
+        part: RankPart,
         backend: Backend,
         parameters: ShardedParameters,
         pusher: Pusher,
@@ -78,6 +81,7 @@ class Bundles:
         phases: Phases,
         tells: Tells,
         portion_wait_s: float = 0.0,
+        ranks: Ranks | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -87,12 +91,13 @@ class Bundles:
         self._phases = phases
         self._tells = tells
         self._portion_wait_s = portion_wait_s
+        self._ranks = ranks or Alone()
         segments = len(parameters.placement.spans)
-        self._trial = Fetched.make(layout, segments, backend)
-        self._gradient = backend.to_device(aligned(layout.size, np.float32))
-        self._views = layout.views(self._gradient)
+        self._trial = Fetched.make(part, segments, backend)
+        self._gradient = backend.to_device(aligned(part.size, np.float32))
+        self._views = part.views(self._gradient)
         self._sender = Sender(
-            self._push, [Outgoing.make(layout, segments, backend) for _ in range(SLOTS)], self._acknowledged
+            self._push, [Outgoing.make(part, segments, backend) for _ in range(SLOTS)], self._acknowledged
         )
         self._helper = ThreadPoolExecutor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
@@ -118,11 +123,13 @@ class Bundles:
         began = time.monotonic()
         try:
             if bundle.turn != self.turn:
-                self._fetch(bundle.turn)
+                together(self._ranks, lambda: self._fetch(bundle.turn))
             following = self._sum(bundle, slot)
         except Unreachable:
             raise
         except Exception as error:  # whatever a model's code raises: on another machine it may work
+            if self._ranks.size > 1 and not isinstance(error, Refused):
+                raise  # the other ranks are in the midst of it
             self._sender.give_back(slot)
             del self._holds[bundle.turn, bundle.bundle]
             self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=told(error)))
@@ -208,6 +215,10 @@ class Bundles:
             )
         )
         del self._holds[turn, number]
+
+    def flush(self) -> None:
+        """Wait until every segment has what was computed; raises what ended a push."""
+        self._sender.flush()
 
     def check(self) -> None:
         """Raise what ended a push; else whoever waits for work would wait for what never comes."""

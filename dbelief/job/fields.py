@@ -79,6 +79,12 @@ class Deadlines(Section):
     )
 
 
+def _two_axes(grid: tuple[int, ...]) -> tuple[int, ...]:
+    if len(grid) > 2:
+        raise refusal("", f"must be [n] or [rows, columns], not {len(grid)} numbers")
+    return grid
+
+
 class Job(Section):
     """A job file, checked.
 
@@ -97,11 +103,14 @@ class Job(Section):
     evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
     grid: Annotated[
-        tuple[Annotated[Whole, Field(ge=1, le=1024)], ...], Field(strict=False), AfterValidator(not_empty)
+        tuple[Annotated[Whole, Field(ge=1, le=1024)], ...],
+        Field(strict=False),
+        AfterValidator(not_empty),
+        AfterValidator(_two_axes),
     ] = Field(
         default=(1,),
-        description="Ranks of one model-parallel replica, per axis; only [1] for now",
-        json_schema_extra={"minItems": 1},
+        description="Ranks of a replica, over which its model is cut: [n], or [rows, columns] for images",
+        json_schema_extra={"minItems": 1, "maxItems": 2},
     )
     shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
@@ -129,10 +138,9 @@ class Job(Section):
             self._folder = context["folder"]
 
     @model_validator(mode="after")
-    def _one_rank(self) -> Self:
-        ranks = math.prod(self.grid)
-        if ranks != 1:
-            raise refusal("grid", f"must be [1]: a model over {ranks} ranks is not possible yet")
+    def _replayable(self) -> Self:
+        if self.record and math.prod(self.grid) != 1:
+            raise refusal("record", f"must be false with a model over {math.prod(self.grid)} ranks: it is not replayed")
         return self
 
     @model_validator(mode="after")

@@ -77,18 +77,8 @@ class CoordinatorClient:
         return reply
 
 
-class Membership:
-    """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
-
-    Parameters
-    ----------
-    wish
-        The number it would like.
-    name
-        What its process is called, however often it is started: an earlier life under this name is over. None: a name
-        of its own.
-    train_samples
-        Training samples that it has; 0: none.
+class Member:
+    """A life in a job, for those who ask for news when they need some: the ranks behind a replica's first one.
 
     Attributes
     ----------
@@ -102,49 +92,17 @@ class Membership:
         Why this life is over though the job may not be; "" while it lives.
     """
 
-    def __init__(
-        self,
-        client: CoordinatorClient,
-        role: wire.Role.ValueType,
-        job: str,
-        address: str = "",
-        layout: Layout | None = None,
-        source_digest: str = "",
-        wish: int | None = None,
-        name: str | None = None,
-        train_samples: int = 0,
-    ) -> None:
+    def __init__(self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int) -> None:
         self.client = client
         self.role = role
-        self.job = job
+        self.id = id
+        self.incarnation = incarnation
         self.placement: Placement | None = None
         self.state: wire.State.ValueType = wire.STATE_EMPTY
         self.reason = ""
         self.initialise = False
         self.lost = ""
-        reply = client.call(
-            "Join",
-            wire.JoinRequest(
-                role=role,
-                job=job,
-                address=address,
-                name=name or f"{socket.gethostname()}:{os.getpid()}",
-                again=name is not None,
-                layout=layout_to_wire(layout) if layout is not None else [],
-                source_digest=source_digest,
-                wish=wish,
-                train_samples=train_samples,
-                token=secrets.randbits(63),
-            ),
-        )
-        self.id: int = reply.id
-        self.incarnation: int = reply.incarnation
-        self._pause_s: float = reply.beat_s / 4
         self._changed = threading.Condition()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_beating, name="beat", daemon=True)
-        self.beat()
-        self._thread.start()
 
     @property
     def over(self) -> bool:
@@ -172,6 +130,75 @@ class Membership:
             if not reply.member and not leaving:
                 self.lost = "the coordinator gave this member up: it was silent for too long"
             self._changed.notify_all()
+
+    def placed(self) -> Placement:
+        """Where segments live as of now.
+
+        Raises
+        ------
+        Refused
+            The job, or this life, is over: its shards will not be found again.
+        Unreachable
+            The coordinator cannot be reached.
+        """
+        self.beat()
+        if self.over:
+            raise Refused(self.lost or f"the job is over: {self.reason}")
+        assert self.placement is not None
+        return self.placement
+
+    def leave(self, reason: str) -> None:
+        """Nothing: goodbye is said by who joined."""
+
+
+class Membership(Member):
+    """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
+
+    Parameters
+    ----------
+    wish
+        The number it would like.
+    name
+        What its process is called, however often it is started: an earlier life under this name is over. None: a name
+        of its own.
+    train_samples
+        Training samples that it has; 0: none.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        role: wire.Role.ValueType,
+        job: str,
+        address: str = "",
+        layout: Layout | None = None,
+        source_digest: str = "",
+        wish: int | None = None,
+        name: str | None = None,
+        train_samples: int = 0,
+    ) -> None:
+        reply = client.call(
+            "Join",
+            wire.JoinRequest(
+                role=role,
+                job=job,
+                address=address,
+                name=name or f"{socket.gethostname()}:{os.getpid()}",
+                again=name is not None,
+                layout=layout_to_wire(layout) if layout is not None else [],
+                source_digest=source_digest,
+                wish=wish,
+                train_samples=train_samples,
+                token=secrets.randbits(63),
+            ),
+        )
+        super().__init__(client, role, reply.id, reply.incarnation)
+        self.job = job
+        self._pause_s: float = reply.beat_s / 4
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="beat", daemon=True)
+        self.beat()
+        self._thread.start()
 
     def _keep_beating(self) -> None:
         heard_s = time.monotonic()
@@ -204,22 +231,6 @@ class Membership:
                 raise Unreachable(f"waited {timeout_s:g} s for {what}")
         if not happened():
             raise Refused(self.lost or f"the job is over: {self.reason}")
-
-    def placed(self) -> Placement:
-        """Where segments live as of now.
-
-        Raises
-        ------
-        Refused
-            The job, or this life, is over: its shards will not be found again.
-        Unreachable
-            The coordinator cannot be reached.
-        """
-        self.beat()
-        if self.over:
-            raise Refused(self.lost or f"the job is over: {self.reason}")
-        assert self.placement is not None
-        return self.placement
 
     def leave(self, reason: str) -> None:
         """Say goodbye and stop beating; a coordinator that is gone already does not matter."""

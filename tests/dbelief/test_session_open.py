@@ -11,7 +11,7 @@ from dbelief.backend import choose
 from dbelief.errors import Unreachable
 from dbelief.layout import Layout
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.session import Session
+from dbelief.session import Session, Task
 
 LAYOUT = Layout.of({"w": np.zeros(3, np.float32)})
 LAYERS = """
@@ -60,8 +60,9 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
     monkeypatch.setattr(
         module, "ShardedParameters", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("parameters"))
     )
-    monkeypatch.setattr(Session, "_initialise", lambda self, initial: at("initial"))
+    monkeypatch.setattr(Session, "_initialise", lambda self, whole, initial: at("initial"))
     with pytest.raises(Unreachable, match=breaks_at):
-        Session.open("nowhere", wire.ROLE_CLIENT, 1.0)
+        Session.open(Task.ask("nowhere", 1.0), wire.ROLE_CLIENT)
     order = ["parameters", "member could not begin", "client"]
-    assert ended == order[{"wait": 2, "join": 2, "placement": 1, "initial": 0}[breaks_at] :]
+    asked = ["client"] if breaks_at != "wait" else []
+    assert ended == asked + order[{"wait": 2, "join": 2, "placement": 1, "initial": 0}[breaks_at] :]

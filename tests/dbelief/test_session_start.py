@@ -12,11 +12,17 @@ import pytest
 from dbelief.backend import choose
 from dbelief.errors import JobError, ModelError
 from dbelief.job import Job, parse_job
+from dbelief.layout import Layout
 from dbelief.pushes import Pusher
+from dbelief.ranks import Alone
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.session import Session, begin_from
 from tests.dbelief.test_model_file import LAYOUT, finished, flat
 from tests.dbelief.test_status import JOB
+
+A = Pusher(1, 1)
+WHOLE = Layout.of(LAYOUT.assemble(flat(0)))
+"""As the model is on one rank."""
 
 
 def job_of(folder: Path, start_from: str | None) -> Job:
@@ -88,8 +94,9 @@ def test_only_who_pushes_initial_values_reads_the_run(folder: Path, told: bool) 
     )
     client = SimpleNamespace(call=lambda *_: None)
     job = job_of(folder, "runs/first" if told else "runs/elsewhere")
-    made: Any = (job, None, choose("cpu"), None, LAYOUT, client, Member(told), parameters, Pusher(1, 1), {})
+    part = LAYOUT.part(1)
+    made: Any = (job, None, choose("cpu"), Alone(), None, LAYOUT, part, client, Member(told), parameters, A, {})
     session = Session(*made)
-    session._initialise(flat(7))
+    session._initialise(WHOLE, np.zeros(WHOLE.size, np.float32))
     assert len(assigned) == told
-    assert all(np.array_equal(values, flat(1)) for values in assigned)
+    assert all(np.array_equal(values, flat(1)[part.start : part.stop]) for values in assigned), "a rank's own part"

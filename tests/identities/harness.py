@@ -163,7 +163,7 @@ class Replica:
         life: int | None = None,
     ) -> None:
         segments = len(parameters.placement.spans)
-        layout = problem.layout
+        part = problem.layout.part(0)
         self.pusher = Pusher(number, number + 1 if life is None else life)
         self.pushes: list[Acknowledged] = []
         self.fetched: list[tuple[int, ...]] = []
@@ -171,12 +171,10 @@ class Replica:
         self._parameters = parameters
         self._cadence = settings.cadence
         self._sequence = self._samples = self._clock = 0
-        self._fetcher = Fetcher(
-            parameters, (Fetched.make(layout, segments, HOST), Fetched.make(layout, segments, HOST))
-        )
-        self._sender = Sender(self._push, [Outgoing.make(layout, segments, HOST) for _ in range(2)], self._acknowledged)
+        self._fetcher = Fetcher(parameters, (Fetched.make(part, segments, HOST), Fetched.make(part, segments, HOST)))
+        self._sender = Sender(self._push, [Outgoing.make(part, segments, HOST) for _ in range(2)], self._acknowledged)
         self._downpour = Downpour(
-            problem.make(), layout, HOST, self._fetcher, self._sender, problem.batch, settings, Phases(), self._noted
+            problem.make(), part, HOST, self._fetcher, self._sender, problem.batch, settings, Phases(), self._noted
         )
 
     def train(self, start: int, stop: int, epoch: int = 0) -> None:

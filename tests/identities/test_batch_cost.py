@@ -31,7 +31,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.coordination import CoordinatorClient, Membership
 from dbelief.rpc.serving import Server
-from dbelief.session import Session
+from dbelief.session import Session, Task
 from ps_server.service import ShardService
 from worker.replica import Replica
 
@@ -156,9 +156,9 @@ def shard(address: str) -> None:
 
 
 def replica(address: str, folder: Path) -> None:
-    session = Session.open(address, wire.ROLE_REPLICA, 10.0, folder)
+    session = Session.open(Task.ask(address, 10.0, folder), wire.ROLE_REPLICA)
     with closing(Metrics("worker")) as metrics:
-        reason = Replica(session, metrics, threading.Event()).run()
+        reason = Replica(session, session.model, metrics, threading.Event()).run()
     session.close(reason)
 
 

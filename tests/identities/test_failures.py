@@ -60,7 +60,7 @@ def test_what_breaks_on_a_thread_is_raised_where_the_replica_trains(
 def test_after_a_failed_push_no_later_one_leaves() -> None:
     """Nor does it hide the first one's error."""
     both_handed_over, began = threading.Event(), list[int]()
-    slots = [Outgoing.make(PROBLEM.layout, 1, HOST) for _ in range(2)]
+    slots = [Outgoing.make(PROBLEM.layout.part(0), 1, HOST) for _ in range(2)]
 
     def push(slot: Outgoing) -> Pushed:
         began.append(slot.sequence)

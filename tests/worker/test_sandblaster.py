@@ -106,10 +106,10 @@ def gather() -> Callable[[int, int, int], Batch]:
 class World:
     def __init__(self) -> None:
         self.shards, self.coordinator, self.model = Shards(), Coordinator(), Model()
-        layout, shards = Layout.of({"w": TRIAL}), cast("ShardedParameters", self.shards)
+        part, shards = Layout.of({"w": TRIAL}).part(0), cast("ShardedParameters", self.shards)
         gathers = gather(), gather()
         backend, pusher = choose("cpu"), Pusher(0, 1)
-        self.bundles = Bundles(self.model, layout, backend, shards, pusher, gathers, Phases(), self.coordinator)
+        self.bundles = Bundles(self.model, part, backend, shards, pusher, gathers, Phases(), self.coordinator)
 
     def bundle(self, number: int, start: int, stop: int, turn: int = 1) -> wire.Bundle:
         return wire.Bundle(turn=turn, bundle=number, epoch=0, start=start, stop=stop, portion=10)

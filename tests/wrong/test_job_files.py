@@ -61,7 +61,7 @@ FIELDS = [
     field("epochs without data", "data={source: none}",
           r"limits\.epochs: there is no epoch where data\.source is none.*"),
     field("a job without an end", "limits={patience: 3}", "limits: needs at least one of epochs, samples, wall_s, .*"),
-    field("a model over ranks", "grid=[2]", r"grid: must be \[1\]: a model over 2 ranks is not possible yet"),
+    field("a grid of three axes", "grid=[2, 2, 2]", r"grid: must be \[n\] or \[rows, columns\], not 3 numbers"),
     field("a layer that is not known", "model.layers=[{dense: 3}, rellu]", r"model\.layers\.1(\.rellu)?: .*relu.*"),
     field("an unknown field by --set", "strategy.bach=3", r"strategy\.bach: no such field, did you mean batch\? .*"),
     Wrong("--set without =", f"{CHECK} --set shards", "--set shards: wanted FIELD=VALUE, for example .*"),

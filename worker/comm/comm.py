@@ -18,7 +18,7 @@ from .engine import Engine, Handle, Message
 
 HIGHEST_TAG = 32_000
 """MPI promises tags up to 32,767; those above this one are used here."""
-_BARRIER, _SUM = HIGHEST_TAG + 1, HIGHEST_TAG + 2
+_BARRIER, _SUM, _SHARED = range(HIGHEST_TAG + 1, HIGHEST_TAG + 4)
 
 
 class Pending:
@@ -138,6 +138,28 @@ class Comm:
         for part in parts[1:]:
             mine += part
         self._exchange(dict.fromkeys(peers, mine), {peer: pieces[peer] for peer in peers})
+
+    def total(self, value: float) -> float:
+        """Sum of one number over the ranks, in rank order: the same bits on every rank."""
+        one = self.xp.full(1, value, "float64")
+        self.allreduce(one)
+        return float(one[0])
+
+    def share(self, data: bytes, root: int = 0) -> bytes:
+        """Give the bytes of rank `root` to all; what the others bring does not matter.
+
+        Cost: two messages from the root to each other rank, one after the other: meant for words, not for arrays.
+        """
+        peers = [rank for rank in range(self.size) if rank != root] if self.rank == root else [root]
+        length = self.xp.array([len(data)], "int64")
+        self._share(length, peers, root)
+        text = self.xp.frombuffer(data, "uint8").copy() if self.rank == root else self.xp.empty(int(length[0]), "uint8")
+        if text.size:
+            self._share(text, peers, root)
+        return bytes(text.tobytes())
+
+    def _share(self, array: Any, peers: list[int], root: int) -> None:
+        self._start([Message(self.rank == root, array, peer, _SHARED) for peer in peers]).wait()
 
     def _exchange(self, out: dict[int, Any], into: dict[int, Any]) -> None:
         """Send and receive what is not empty."""

@@ -106,7 +106,7 @@ class Engine(Protocol):
 
 def died(death: Death, rank: int, waiting: Iterable[Message] = ()) -> RankDied:
     """The error of a rank whose group has failed."""
-    return RankDied(f"{death.who} died of {death.cause}{_waited(rank, waiting)}")
+    return RankDied(f"{death.who} died of {death.cause}{_waited(rank, waiting)}", death.cause.partition(":")[0])
 
 
 def late(deadline_s: float, rank: int, waiting: Iterable[Message]) -> Unreachable:

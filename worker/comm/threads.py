@@ -161,7 +161,7 @@ class ThreadEngine:
 def run_ranks(
     size: int, function: Callable[[Comm], T], deadline_s: float = 60.0, clock: Clock | None = None
 ) -> list[T]:
-    """Run `function` once per rank, each on a thread, and give what they returned in rank order.
+    """Run `function` once per rank, rank 0 on this thread, and give what they returned in rank order.
 
     Parameters
     ----------
@@ -187,8 +187,9 @@ def run_ranks(
         finally:
             ended.put(rank)
 
-    for rank in range(size):
+    for rank in range(1, size):
         threading.Thread(target=run, args=(rank,), name=f"rank-{rank}", daemon=True).start()
+    run(0)
     running = set(range(size))
     try:
         while running:

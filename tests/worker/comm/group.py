@@ -49,6 +49,17 @@ def kinds(comm: Comm) -> None:
             assert taken.tobytes() == sent.tobytes()
 
 
+def words(comm: Comm) -> None:
+    """Everyone hears the root's bytes, nothing at all among them; a number is summed in rank order."""
+    for root in range(comm.size):
+        for text in (b"", b"stop", bytes(range(256)) * 40):
+            assert comm.share(text if comm.rank == root else b"not this", root) == text
+    total = 0.0
+    for rank in range(comm.size):
+        total += 0.1 * (rank + 1)
+    assert comm.total(0.1 * (comm.rank + 1)) == total
+
+
 def sums(comm: Comm) -> None:
     """A sum has the bits of a loop over the ranks, whatever its size."""
     for shape in ((), (1,), (3, 2), (17,), (1000, 3)):
@@ -70,4 +81,4 @@ def barriers(comm: Comm) -> None:
         comm.barrier()
 
 
-BODIES: tuple[Callable[[Comm], None], ...] = (ring, tags, kinds, sums, barriers)
+BODIES: tuple[Callable[[Comm], None], ...] = (ring, tags, kinds, words, sums, barriers)

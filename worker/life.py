@@ -1,0 +1,98 @@
+"""From a process to the ranks in it, each with its life: one replica of a job on as many ranks as its grid has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from threadpoolctl import threadpool_limits
+
+from dbelief.console import announce, on_signals
+from dbelief.errors import Mistake
+from dbelief.metrics import Metrics
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.session import Session, Task, grid_of
+
+from .comm import Comm
+from .comm.mpi import MpiEngine
+from .comm.threads import run_ranks
+from .partition import partitioned
+from .replica import Replica
+
+MARGIN_S = 30.0
+"""What a rank bears beyond the longest wait that another one may have for shards or the coordinator."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a replica is to run here; see the options of `dbelief worker`."""
+
+    threads: int | None = None
+    record: Path | None = None
+    number: int | None = None
+    name: str | None = None
+    portion_wait_s: float = 0.0
+    ranks: int | None = None
+    comm: Literal["threads", "mpi"] = "threads"
+
+
+def live(task: Task, options: Options, metrics: Metrics) -> None:
+    """Train one replica until the job is over, or this process is asked to end.
+
+    Raises
+    ------
+    Mistake
+        The ranks are not as many as the job's grid has.
+    Failure
+        What ended it; of several ranks, what ended the first that failed.
+    """
+    wanted, deadlines = grid_of(task.job).size, task.job.deadlines
+    longest_s = max(deadlines.join_s, 2 * deadlines.progress_s) + MARGIN_S
+
+    def rank(comm: Comm) -> None:
+        _live(task, options, metrics, comm)
+
+    if options.comm == "mpi":
+        with Comm(MpiEngine(), longest_s) as comm:
+            _check(comm.size, wanted, f"mpiexec -n {wanted}")
+            rank(comm)
+    else:
+        _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
+        run_ranks(wanted, rank, longest_s)
+
+
+def _check(ranks: int, wanted: int, advice: str) -> None:
+    if ranks != wanted:
+        raise Mistake(f"{ranks} ranks, and the job's grid has {wanted}: {advice}")
+
+
+def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
+    """One rank's life, from joining to leaving."""
+    # Until there is a lease to finish, a signal simply ends this process.
+    session = Session.open(task, wire.ROLE_REPLICA, options.number, options.name, comm)
+    reason, tell = "failed", _teller(comm)
+    try:
+        who = f"replica {session.member.id} of job {session.job.name}"
+        ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
+        tell(f"{who}, on {session.backend.name}{ranks}")
+        model = partitioned(session.model, comm, grid_of(task.job)) if comm.size > 1 else session.model
+        threads = task.job.threads if options.threads is None else options.threads
+        with on_signals() as interrupted, threadpool_limits(threads):
+            replica = Replica(session, model, metrics, interrupted, options.portion_wait_s)
+            try:
+                reason = replica.run()
+            finally:
+                replica.write_record(options.record)
+        tell(f"{who} ends: {reason}")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        session.close(reason)
+
+
+def _teller(comm: Comm) -> Callable[[str], None]:
+    """Says things once for all ranks."""
+    return announce if comm.rank == 0 else lambda _: None
