@@ -38,6 +38,24 @@ class Conv(Section):
     stride: Count = Field(default=1, description="Pixels from one place of a filter to the next")
 
 
+class Local(Section):
+    """A locally connected layer: blocks of neurons that see the same, each neuron with weights of its own."""
+
+    window: Count = Field(description="Height and width of what a block sees, in pixels; a multiple of the stride")
+    block: Count = Field(description="Height and width of a block of neurons; 1: no two places see the same")
+    maps: Count = Field(description="Neurons at each place of a block, each of which gives a channel")
+    stride: Count | None = Field(
+        default=None, description="Pixels from one block's window to the next, which divide an image; null: as block"
+    )
+
+    @model_validator(mode="after")
+    def _whole_strides(self) -> Self:
+        stride = self.block if self.stride is None else self.stride
+        if self.window % stride:
+            raise refusal("window", f"must be a multiple of the stride, {stride}, not {self.window}")
+        return self
+
+
 class Pool(Section):
     """One number for each window of each channel, where the windows lie inside the image."""
 
@@ -92,6 +110,7 @@ class Layer(Section):
     tanh: Pointwise | None = Field(default=None, description="tanh(x)")
     image: Image | None = Field(default=None, description="Rows of numbers as images, for the layers that take them")
     conv: Conv | None = Field(default=None, description="Convolution of images")
+    local: Local | None = Field(default=None, description="Locally connected blocks of neurons, nothing shared")
     max_pool: Pool | None = Field(default=None, description="The largest of each window: size, or a mapping with size")
     average_pool: Pool | None = Field(default=None, description="The mean of each window: size, or a mapping with size")
     l2_pool: L2Pool | None = Field(

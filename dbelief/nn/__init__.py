@@ -5,6 +5,7 @@ from .build import build_autoencoder, build_network, load_python_model
 from .dropout import Dropout
 from .image import Image
 from .layers import Dense, Shape
+from .local import Local
 from .model import Array, Batch, Evaluates, Model
 from .network import Network, Stage, step_settings
 
@@ -15,6 +16,7 @@ __all__ = [
     "Dropout",
     "Evaluates",
     "Image",
+    "Local",
     "Model",
     "Network",
     "Shape",

@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
 from .around import Alone, Around
-from .kernels import Blocks, Kernels, make_kernels, space_to_depth
+from .kernels import Blocks, Kernels, space_to_depth
 from .model import Array, Batch
 from .windows import window_spread, window_sum
 from .workspace import Workspace
@@ -122,12 +121,6 @@ class SparseAutoencoder:
         self._xp = backend.xp
         self._work = Workspace(backend)
 
-        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
-        def kernels(batch: int, dtype: np.dtype) -> Kernels:
-            return make_kernels(self.blocks, batch, backend, dtype)
-
-        self._kernels = kernels
-
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw W~ from a Gaussian, with rows of about unit length.
 
@@ -154,7 +147,7 @@ class SparseAutoencoder:
         w, alpha, m = views["weight"], views["alpha"], len(batch)
         images = self.checked_inputs(w.dtype, batch)
         with np.errstate(all="ignore"):  # what is not finite is for the caller to name
-            kernels, arrays = self._kernels(m, w.dtype), self._arrays(m, w.dtype)
+            kernels, arrays = self._work.kernels(self.blocks, m, w.dtype), self._arrays(m, w.dtype)
             loss = self._forward(kernels, arrays, w, alpha, images)
             self._backward(kernels, arrays, w, alpha, out)
         return loss / m
@@ -167,7 +160,8 @@ class SparseAutoencoder:
         with np.errstate(all="ignore"):
             for first in range(0, len(images), EVALUATED):
                 some = images[first : first + EVALUATED]
-                kernels, arrays = self._kernels(len(some), w.dtype), self._arrays(len(some), w.dtype)
+                kernels = self._work.kernels(self.blocks, len(some), w.dtype)
+                arrays = self._arrays(len(some), w.dtype)
                 loss += self._forward(kernels, arrays, w, alpha, some)
         return loss, None
 

@@ -22,13 +22,15 @@ from .convolution import Conv
 from .dropout import Dropout
 from .image import Image
 from .layers import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
+from .local import Local
 from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model
 from .network import Network
 from .pooling import AveragePool, L2Pool, MaxPool
 
 LAYERS: Mapping[str, Callable[..., Layer]] = {
-    kind.kind: kind for kind in (Dense, ReLU, Sigmoid, Tanh, Image, Conv, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
+    kind.kind: kind
+    for kind in (Dense, ReLU, Sigmoid, Tanh, Image, Conv, Local, MaxPool, AveragePool, L2Pool, Lcn, Dropout)
 }
 LOSSES: Mapping[str, Callable[[], Loss]] = {loss.name: loss for loss in (SoftmaxCrossEntropy, OneVsAll, SquareLoss)}
 # What a model in a user's file must have, as its author would write it.

@@ -54,7 +54,7 @@ class Lcn(Fixed):
         """What two windows leave of the image."""
         return (*windows(inputs, 2 * self.size - 1, 1), inputs[2])
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """What two windows, one after the other, cover."""
         return seen(start, stop, 2 * self.size - 1, 1)
 

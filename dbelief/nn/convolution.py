@@ -49,7 +49,7 @@ class Conv:
         """(windows down, windows across, maps)."""
         return (*windows(inputs, self.kernel, self.stride), self.maps)
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """What the kernels cover."""
         return seen(start, stop, self.kernel, self.stride)
 

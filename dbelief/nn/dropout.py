@@ -43,7 +43,7 @@ class Dropout(Fixed):
         """As the inputs."""
         return inputs
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """Their own."""
         return start, stop
 

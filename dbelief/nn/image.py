@@ -31,7 +31,7 @@ class Image(Fixed):
             raise ModelError(f"takes {' x '.join(map(str, shape))} = {math.prod(shape)} numbers per sample, gets {n}")
         return shape
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """Everything: a row of numbers has no height and width to cut."""
         return None
 

@@ -5,7 +5,7 @@ unless dx is None, dL/dx. Images are (m, height, width, channels). A layer keeps
 into the flat vector, and what it needs besides, also from `forward` to the `backward` after it, lies in buffers of a
 workspace that is its own. All arrays are C-contiguous, and `dx` never overlaps `dy`, `x` or `y`.
 
-Each layer also tells which part of its input a part of its output sees (`window`), so that a network can be cut
+Each layer also tells which part of its input a part of its output sees (`sees`), so that a network can be cut
 over machines.
 """
 
@@ -47,7 +47,7 @@ class Layer(Protocol):
         """
         ...
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """Which inputs [first, last) of a spatial axis the outputs [start, stop) of that axis see; None: all inputs.
 
         Takes start < stop.
@@ -102,7 +102,7 @@ class Dense:
         """(units,), whatever the inputs."""
         return (self.units,)
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """Everything."""
         return None
 
@@ -206,7 +206,7 @@ class Pointwise(Fixed):
         """As the inputs."""
         return inputs
 
-    def window(self, start: int, stop: int) -> tuple[int, int]:
+    def sees(self, start: int, stop: int) -> tuple[int, int]:
         """Their own."""
         return start, stop
 

@@ -92,7 +92,7 @@ class Network:
         self.stages = tuple(stages(layers, self.features, backend))
         trainable = [place for place, stage in enumerate(self.stages) if stage.parameters]
         if not trainable:
-            raise ModelError("a network needs at least one dense layer or convolution: there is nothing to train")
+            raise ModelError("a network needs at least one dense layer, conv or local: there is nothing to train")
         self._first = trainable[0]
         self.outputs = math.prod(self.stages[-1].outputs)
         if classes is not None and self.outputs != classes:

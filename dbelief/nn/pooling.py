@@ -30,7 +30,7 @@ class Pool(Fixed):
         """(windows down, windows across, channels)."""
         return (*windows(inputs, self.size, self.step), inputs[2])
 
-    def window(self, start: int, stop: int) -> tuple[int, int] | None:
+    def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """What the windows cover."""
         return seen(start, stop, self.size, self.step)
 

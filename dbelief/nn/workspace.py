@@ -1,11 +1,13 @@
 """Buffers that a network keeps from step to step, so that a step in the steady state allocates no array."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from dbelief.backend import Backend, aligned
 
+from .kernels import Blocks, Kernels, make_kernels
 from .model import Array
 
 
@@ -21,6 +23,8 @@ class Workspace:
         `numpy` or `cupy`.
     key : uint32 of shape (1,), or None
         What a layer with random numbers draws them by in this step; None: it shall not (evaluation).
+    kernels(blocks, batch, dtype)
+        The kernels of a block-local layer; the newest few are kept, with the buffers that they have.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -29,6 +33,12 @@ class Workspace:
         self._backend = backend
         self._buffers: dict[str, Array] = {}
         self._rows: Array = self.xp.arange(0)
+
+        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        def kernels(blocks: Blocks, batch: int, dtype: np.dtype) -> Kernels:
+            return make_kernels(blocks, batch, backend, dtype)
+
+        self.kernels = kernels
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """Give the buffer `name`, C-contiguous, with what it held before still in it.

@@ -113,7 +113,7 @@ def _seen(stage: Stage, outputs: Window) -> Window:
     axes = _axes(stage.inputs)
     if not outputs.size:
         return Window((0,) * len(axes), (0,) * len(axes))
-    seen = [stage.layer.window(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
+    seen = [stage.layer.sees(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
     if len(seen) != len(axes) or None in seen:
         return Window.whole(axes)
     ranges = [one for one in seen if one is not None]

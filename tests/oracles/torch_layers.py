@@ -8,7 +8,8 @@ It writes tests/golden/torch_layers.npz, all float64: for each case of CASES
 
 about.<case>                           kind and options (JSON text), in dbelief's words
 x.<case>, p0.<case>, p1.<case>         inputs and parameters, in dbelief's layout: images (m, height, width, channels),
-                                       filters (height, width, channels, maps), dense weights (inputs, units)
+                                       filters (height, width, channels, maps), dense weights (inputs, units),
+                                       untied filters in tiles (rows, columns, neurons, g, g, q)
 y.<case>, dy.<case>                    outputs, and a random dL/dy
 dx.<case>, d0.<case>, d1.<case>        dL/dx and dL/dparameters by autograd
 
@@ -26,6 +27,7 @@ import torch.nn.functional as F
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 IMAGES = (2, 11, 10, 3)
+OF_TILES = (2, 8, 6, 3)  # for strides that must divide them
 
 
 def channels_first(x: Any) -> Any:
@@ -42,6 +44,17 @@ def conv(x: Any, weight: Any, bias: Any, kernel: int, maps: int, stride: int = 1
 
 def dense(x: Any, weight: Any, bias: Any, units: int) -> Any:
     return F.linear(x.flatten(1), weight.T, bias)
+
+
+def local(x: Any, weight: Any, bias: Any, window: int, block: int, maps: int, stride: int | None = None) -> Any:
+    """Windows as columns, each multiplied by filters of its own, and blocks as columns joined to images."""
+    (down, across, neurons, g), s = weight.shape[:4], stride or block
+    columns = F.unfold(channels_first(x), window, stride=s)  # (m, channels window window, places)
+    in_pixels = weight.reshape(down, across, neurons, g, g, s, s, -1).permute(0, 1, 2, 7, 3, 5, 4, 6)
+    y = torch.matmul(in_pixels.reshape(down * across, neurons, -1), columns.permute(2, 1, 0))
+    y = (y + bias.reshape(-1, neurons, 1)).reshape(down * across, block * block, maps, len(x))
+    joined = F.fold(y.permute(3, 2, 1, 0).flatten(1, 2), (down * block, across * block), block, stride=block)
+    return channels_last(joined)
 
 
 def max_pool(x: Any, size: int, stride: int | None = None) -> Any:
@@ -83,6 +96,19 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[..., Any], tuple[tuple[int,
     "l2_pool_stride": ("l2_pool", {"size": 3, "stride": 2, "eps": 0.01}, l2_pool, ()),
     "lcn": ("lcn", {}, lcn, ()),
     "lcn_c0": ("lcn", {"size": 3, "sigma": 2.0, "c0": 1.0}, lcn, ()),
+    "local": ("local", {"window": 4, "block": 2, "maps": 2}, local, ((3, 2, 8, 2, 2, 12), (3, 2, 8))),
+    "local_stride": (
+        "local",
+        {"window": 4, "block": 3, "maps": 1, "stride": 2},
+        local,
+        ((3, 2, 9, 2, 2, 12), (3, 2, 9)),
+    ),
+    "local_plain": (
+        "local",
+        {"window": 3, "block": 1, "maps": 2, "stride": 1},
+        local,
+        ((6, 4, 2, 3, 3, 3), (6, 4, 2)),
+    ),
 }
 
 
@@ -98,7 +124,8 @@ def softmax_cross_entropy(outputs: Any, targets: Any) -> Any:
 def layer(kind: str, options: dict[str, Any], run: Callable[..., Any], shapes: Any, seed: int) -> dict[str, np.ndarray]:
     """Everything of one layer, by name."""
     rng = np.random.default_rng(seed)
-    leaves = [torch.tensor(rng.standard_normal(shape), requires_grad=True) for shape in (IMAGES, *shapes)]
+    images = OF_TILES if kind == "local" else IMAGES
+    leaves = [torch.tensor(rng.standard_normal(shape), requires_grad=True) for shape in (images, *shapes)]
     y = run(*leaves, **options)
     dy = torch.tensor(rng.standard_normal(y.shape))
     gradients = torch.autograd.grad(y, leaves, dy)

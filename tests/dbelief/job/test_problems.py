@@ -137,6 +137,10 @@ WRONG = [
         "model: {layers: [{dropout: 1.0}], loss: square}",
         "model.layers.0.dropout.share: must be a number from 0 to below 1, not 1.0",
     ),
+    (
+        "model: {layers: [{local: {window: 20, block: 3, maps: 8}}], loss: square}",
+        "model.layers.0.local.window: must be a multiple of the stride, 3, not 20",
+    ),
     ("model: {layers: [{lcn: {size: 4}}], loss: square}", "model.layers.0.lcn.size: must be odd, not 4"),
     ("model: {layers: [7], loss: square}", "model.layers.0: must be one of dense with its units, relu*not 7"),
     ("model: {layers: [{dense: 3}], loss: softmax}", "model.loss: *did you mean softmax_cross_entropy?"),

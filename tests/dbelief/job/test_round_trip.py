@@ -32,6 +32,15 @@ LAYER = st.one_of(
     st.builds(lambda pool: {"l2_pool": pool}, options({"size": COUNT}, stride=COUNT, eps=POSITIVE)),
     st.builds(lambda lcn: {"lcn": lcn}, options({}, size=st.sampled_from([3, 9]), sigma=POSITIVE, c0=POSITIVE)),
     st.builds(lambda conv: {"conv": conv}, options({"maps": COUNT, "kernel": COUNT}, stride=COUNT)),
+    st.builds(
+        lambda local: {"local": local}, options({"window": COUNT, "block": COUNT, "maps": COUNT, "stride": st.just(1)})
+    ),
+    st.builds(
+        lambda block, windows, maps: {"local": {"window": block * windows, "block": block, "maps": maps}},
+        st.integers(1, 10**6),
+        st.integers(1, 10**6),
+        COUNT,
+    ),
     st.builds(lambda image: {"image": image}, options({"height": COUNT, "width": COUNT}, channels=COUNT)),
 )
 MODEL = options(

@@ -11,7 +11,7 @@ from dbelief.errors import ModelError
 from dbelief.nn import Batch, Network, build_network, load_python_model
 
 CPU = choose("cpu")
-KINDS = "dense, relu, sigmoid, tanh, image, conv, max_pool, average_pool, l2_pool, lcn, dropout"
+KINDS = "dense, relu, sigmoid, tanh, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
 MODEL = """
 from dataclasses import dataclass
 import numpy as np
@@ -82,6 +82,11 @@ def test_square_loss() -> None:
         ([("max_pool", {"size": 2, "stride": 0})], "layer 1 (max_pool): stride is 0, must be an integer of 1 or more"),
         ([("dropout", {})], "layer 1 (dropout): share is None, must be a number"),
         ([("dropout", {"share": 1})], "layer 1 (dropout): share is 1, must be from 0 to below 1"),
+        ([("local", {"window": 5, "block": 2, "maps": 1})],
+         "layer 1 (local): window is 5, must be a multiple of the stride, 2"),
+        ([("local", {"window": 5, "block": 2})], "layer 1 (local): maps is None, must be an integer of 1 or more"),
+        ([("image", {"height": 8, "width": 8}), ("local", {"window": 6, "block": 1, "maps": 1, "stride": 3})],
+         "layer local1: has a stride of 3 pixels, but gets images of 8 x 8, not multiples of it"),
         ([("lcn", {"size": 4})], "layer 1 (lcn): size is 4, must be odd"),
         ([("lcn", {"c0": 0.0})], "layer 1 (lcn): c0 is 0.0, must be above 0"),
         ([("conv", {"maps": 2, "kernel": 3})], "layer conv1: takes images, but gets 64 numbers per sample; a layer "
@@ -89,7 +94,7 @@ def test_square_loss() -> None:
         ([("image", {"height": 8, "width": 8}), ("max_pool", {"size": 9})],
          "layer max_pool1: has windows of 9 x 9 pixels, but gets images of 8 x 8"),
         ([("dense", {"units": 9})], "layer dense1: has 9 outputs, expected 10 classes"),
-        ([("relu", {})], "a network needs at least one dense layer or convolution: there is nothing to train"),
+        ([("relu", {})], "a network needs at least one dense layer, conv or local: there is nothing to train"),
     ],
 )  # fmt: skip
 def test_wrong_descriptions_are_named(layers: Any, message: str) -> None:

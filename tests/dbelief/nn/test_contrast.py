@@ -80,7 +80,7 @@ def test_below_c0_contrast_is_kept() -> None:
 
 def test_it_takes_four_pixels_of_each_border() -> None:
     assert Lcn().outputs((20, 30, 8)) == (12, 22, 8)
-    assert Lcn().window(0, 1) == (0, 9)
+    assert Lcn().sees(0, 1) == (0, 9)
 
 
 def test_an_even_window_is_refused() -> None:

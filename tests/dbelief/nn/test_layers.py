@@ -51,8 +51,8 @@ def test_dense_flattens_whatever_comes() -> None:
 
 
 def test_what_a_range_of_outputs_sees() -> None:
-    assert Dense(3).window(1, 2) is None
-    assert [layer.window(3, 7) for layer in (ReLU(), Sigmoid(), Tanh())] == [(3, 7)] * 3
+    assert Dense(3).sees(1, 2) is None
+    assert [layer.sees(3, 7) for layer in (ReLU(), Sigmoid(), Tanh())] == [(3, 7)] * 3
 
 
 def forward(layer: Layer, x: np.ndarray) -> np.ndarray:

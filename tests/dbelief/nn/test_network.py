@@ -199,9 +199,9 @@ class Spy:
 
     def __init__(self, units: int) -> None:
         self._dense, self.asked = Dense(units), [False]
-        self.outputs, self.window, self.shapes, self.initial, self.forward = (
+        self.outputs, self.sees, self.shapes, self.initial, self.forward = (
             self._dense.outputs,
-            self._dense.window,
+            self._dense.sees,
             self._dense.shapes,
             self._dense.initial,
             self._dense.forward,

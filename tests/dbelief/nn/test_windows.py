@@ -39,7 +39,7 @@ def test_the_window_alone_gives_the_outputs(layer: Layer, data: st.DataObject) -
     whole = forward(layer, x, parameters)
     start = data.draw(st.integers(0, whole.shape[1] - 1))
     stop = data.draw(st.integers(start + 1, whole.shape[1]))
-    seen = layer.window(start, stop)
+    seen = layer.sees(start, stop)
     assert seen is not None
     first, last = seen
     assert 0 <= first < last <= 17
@@ -61,13 +61,13 @@ def test_nothing_outside_of_the_window_matters_and_all_of_it_does(layer: Layer) 
         moved = x.copy()
         moved[:, row] *= 3  # also beyond the largest of a max pool's window
         matters.append(not np.array_equal(forward(layer, moved, parameters)[:, 1], plain))
-    assert [row for row, does in enumerate(matters) if does] == list(range(*layer.window(1, 2) or ()))
+    assert [row for row, does in enumerate(matters) if does] == list(range(*layer.sees(1, 2) or ()))
 
 
 def test_a_row_of_numbers_has_no_window() -> None:
-    assert Image(2, 3).window(0, 1) is None
+    assert Image(2, 3).sees(0, 1) is None
 
 
 def test_windows_of_neighbours_overlap_as_they_should() -> None:
     layer = Conv(1, 20, 4)
-    assert [layer.window(*pair) for pair in itertools.pairwise((0, 23, 46))] == [(0, 108), (92, 200)]
+    assert [layer.sees(*pair) for pair in itertools.pairwise((0, 23, 46))] == [(0, 108), (92, 200)]
