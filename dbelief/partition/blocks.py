@@ -23,7 +23,7 @@ from .cut import OWNER
 from .grid import Grid
 from .window import Window
 
-NOTHING = Window((0, 0), (0, 0))
+NOTHING = Window.nothing(2)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 An image is cut in its height and width by the grid, row by row; numbers in a row, into as many parts as there are
 ranks. A rank that computes a window of a layer's outputs reads the window of the inputs that these see (DistBelief,
-section 3; COTS HPC, section 4.3). A dense layer's weights lie with the outputs that they make. Weights that all
-positions share, as a convolution's, belong to one rank, the first: it gives them to the others, and adds up what they
-find.
+section 3; COTS HPC, section 4.3). Weights lie with the outputs that they make, where each output has its own: the
+columns of a dense layer, the blocks of a locally connected one, whose image is therefore cut between blocks. Weights
+that all positions share, as a convolution's, belong to one rank, the first: it gives them to the others, and adds up
+what they find.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from dbelief.errors import ModelError
 from dbelief.layout import Box, Layout
-from dbelief.nn import Dense, Dropout, Image, Shape, Stage
+from dbelief.nn import Dense, Dropout, Image, Local, Shape, Stage
 
 from .grid import Grid
 from .window import Window, split
@@ -45,7 +46,7 @@ class Part:
     @property
     def shares(self) -> bool:
         """Whether its parameters are used by all ranks, and held by the owner."""
-        return not isinstance(self.stage.layer, Dense)
+        return not isinstance(self.stage.layer, Dense | Local)
 
     @property
     def tensors(self) -> list[tuple[str, Shape]]:
@@ -55,16 +56,18 @@ class Part:
 
     def boxes(self, rank: int) -> list[Box]:
         """Of its parameters, those on one rank."""
-        found = []
-        for name, shape in self.tensors:
-            start, stop = [0] * len(shape), list(shape)
-            if not self.shares:
-                start[-1], stop[-1] = self.outputs[rank].start[0], self.outputs[rank].stop[0]
-            elif rank != OWNER:
-                continue
-            if start[-1] < stop[-1]:
-                found.append(Box(name, shape, rank, tuple(start), tuple(stop)))
-        return found
+        held = [(name, shape, self._held(rank, shape)) for name, shape in self.tensors]
+        return [Box(name, shape, rank, window.start, window.stop) for name, shape, window in held if window.size]
+
+    def _held(self, rank: int, shape: Shape) -> Window:
+        """Which window of a parameter of this shape one rank holds."""
+        layer, outputs = self.stage.layer, self.outputs[rank]
+        if isinstance(layer, Dense):
+            return outputs.along(shape, len(shape) - 1)
+        if isinstance(layer, Local):
+            start, stop = (tuple(n // layer.block for n in corner) for corner in (outputs.start, outputs.stop))
+            return Window(start, stop).along(shape, 0)
+        return Window.whole(shape) if rank == OWNER else Window.nothing(len(shape))
 
 
 def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
@@ -84,7 +87,7 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
             if not whole:
                 raise ModelError(f"layer {stage.name}: cannot be cut over ranks: it may only come first")
             continue
-        outputs = tuple(_windows(stage.outputs, grid))
+        outputs = tuple(_windows(stage, grid))
         inputs = tuple(_seen(stage, window) for window in outputs)
         parts.append(Part(stage, outputs, inputs, whole))
         whole = False
@@ -101,9 +104,10 @@ def _axes(shape: Shape) -> Shape:
     return shape[:2] if len(shape) == 3 else shape
 
 
-def _windows(shape: Shape, grid: Grid) -> list[Window]:
+def _windows(stage: Stage, grid: Grid) -> list[Window]:
+    shape, layer = stage.outputs, stage.layer
     if len(shape) == 3:
-        return grid.windows(shape[0], shape[1])
+        return grid.windows(shape[0], shape[1], layer.block if isinstance(layer, Local) else 1)
     (length,) = shape
     return [Window((start,), (stop,)) for start, stop in split(length, grid.size)]
 
@@ -112,7 +116,7 @@ def _seen(stage: Stage, outputs: Window) -> Window:
     """What a window of the outputs sees of the inputs."""
     axes = _axes(stage.inputs)
     if not outputs.size:
-        return Window((0,) * len(axes), (0,) * len(axes))
+        return Window.nothing(len(axes))
     seen = [stage.layer.sees(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
     if len(seen) != len(axes) or None in seen:
         return Window.whole(axes)

@@ -29,10 +29,13 @@ class Grid:
         """How many ranks it has."""
         return self.rows * self.columns
 
-    def windows(self, height: int, width: int) -> list[Window]:
-        """Each rank's part of `height` x `width` cells, by rank; empty where there are fewer cells than ranks."""
+    def windows(self, height: int, width: int, block: int = 1) -> list[Window]:
+        """Each rank's part of `height` x `width` cells, by rank; empty where there are fewer cells than ranks.
+
+        Blocks of `block` x `block` cells, which divide both sides, stay whole.
+        """
         return [
-            Window((top, left), (bottom, right))
-            for top, bottom in split(height, self.rows)
-            for left, right in split(width, self.columns)
+            Window((top * block, left * block), (bottom * block, right * block))
+            for top, bottom in split(height // block, self.rows)
+            for left, right in split(width // block, self.columns)
         ]

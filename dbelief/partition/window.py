@@ -30,6 +30,11 @@ class Window:
         """All of an array."""
         return cls((0,) * len(shape), tuple(shape))
 
+    @classmethod
+    def nothing(cls, axes: int) -> Window:
+        """No cell of an array with so many axes."""
+        return cls((0,) * axes, (0,) * axes)
+
     def __str__(self) -> str:
         return "[" + ", ".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True)) + "]"
 

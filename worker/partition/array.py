@@ -82,6 +82,6 @@ class DistributedArray:
 
 def from_owner(comm: Comm, shape: Sequence[int], dtype: Any) -> DistributedArray:
     """An array that the owner of what all share has and all ranks read; what they add to it goes back to the owner."""
-    whole, nothing = Window.whole(shape), Window((0,) * len(shape), (0,) * len(shape))
+    whole, nothing = Window.whole(shape), Window.nothing(len(shape))
     owners = [whole if rank == OWNER else nothing for rank in range(comm.size)]
     return DistributedArray(comm, shape, dtype, owners, [whole] * comm.size)

@@ -55,7 +55,14 @@ def check(
 
 def several(comm: Comm) -> None:
     """Networks of all kinds of layers, on all grids of four ranks."""
+    blocks: Layers = [
+        ("local", {"window": 4, "block": 3, "maps": 2, "stride": 2}),
+        ("relu", {}),
+        ("max_pool", {"size": 2}),
+    ]
+    blocks += [("local", {"window": 2, "block": 1, "maps": 3}), ("lcn", {"size": 3})]
     image: Layers = [("conv", {"maps": 2, "kernel": 3}), ("relu", {}), ("max_pool", {"size": 2}), ("lcn", {})]
     for rows, columns in ((1, 4), (2, 2), (4, 1)):
         check(comm, [("dense", {"units": 6}), ("tanh", {}), ("dense", {"units": CLASSES})], 5, 4, Grid(rows, columns))
         check(comm, [*image, ("dense", {"units": CLASSES})], (23, 22, 2), 3, Grid(rows, columns))
+        check(comm, [*blocks, ("dense", {"units": CLASSES})], (16, 14, 2), 3, Grid(rows, columns))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
-from dbelief.nn import Batch
-from dbelief.partition import Grid
+from dbelief.nn import Batch, Shape
+from dbelief.partition import Grid, Window
 from dbelief.partition.cut import cut
 from worker.comm import Comm, run_ranks
 from worker.comm.tracing import Tracing
@@ -54,6 +54,23 @@ def test_contrast_normalisation_on_any_ranks(grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, layers, (13, 12, 1), 2, grid))
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.data(), GRIDS, st.integers(1, 2), st.integers(1, 3), st.integers(1, 2))
+def test_locally_connected_layers_on_any_ranks(
+    data: st.DataObject, grid: Grid, channels: int, block: int, stride: int
+) -> None:
+    """Blocks in numbers that the ranks do not divide, with layers of other kinds after them."""
+    tiles = data.draw(st.integers(1, 3), "tiles of a window")
+    sides = [stride * (tiles + data.draw(st.integers(4, 7))) for _ in range(2)]
+    layers: Layers = [("local", {"window": tiles * stride, "block": block, "maps": 2, "stride": stride}), ("relu", {})]
+    plain = ("local", {"window": 2, "block": 1, "maps": 3, "stride": 1})
+    after = [[], [plain], [plain, plain], [("max_pool", {"size": 2}), plain], [("lcn", {"size": 3})]]
+    layers += [*data.draw(st.sampled_from(after)), ("dense", {"units": CLASSES})]
+    features = (*sides, channels)
+    run_ranks(grid.size, lambda comm: check(comm, layers, features, 3, grid))
+    run_ranks(grid.size, lambda comm: check(comm, layers, features, 3, grid, np.float32, 1e-5))
+
+
 def test_rows_of_numbers_that_are_an_image() -> None:
     layers: Layers = [
         ("image", {"height": 4, "width": 5, "channels": 2}),
@@ -63,10 +80,13 @@ def test_rows_of_numbers_that_are_an_image() -> None:
     run_ranks(4, lambda comm: check(comm, layers, 40, 3, Grid(2, 2)))
 
 
-def traffic(layers: Layers, features: Any, samples: int, grid: Grid) -> dict[tuple[int, int], int]:
-    """Bytes of one step, by (from, to), as a tracing engine counts them."""
+Counts = Counter[tuple[int, int]]
 
-    def rank(comm: Comm) -> Counter[tuple[int, int]]:
+
+def traffic(layers: Layers, features: Any, samples: int, grid: Grid) -> tuple[Counts, Counts]:
+    """Bytes and messages of one step, by (from, to), as a tracing engine counts them."""
+
+    def rank(comm: Comm) -> tuple[Counts, Counts]:
         engine = Tracing(comm.engine)
         network = PartitionedNetwork(made(layers, features), Comm(engine), grid)
         flat = np.zeros(network.layout.size)
@@ -74,9 +94,10 @@ def traffic(layers: Layers, features: Any, samples: int, grid: Grid) -> dict[tup
         inputs = np.ones((samples, *np.atleast_1d(features)))
         batch = Batch(inputs, np.zeros(samples, np.int64))
         network.loss_and_gradient(views, batch, network.layout.views(np.zeros_like(flat), comm.rank))
-        return engine.sent_bytes
+        return engine.sent_bytes, engine.messages
 
-    return dict(sum(run_ranks(grid.size, rank), Counter()))
+    sent, messages = zip(*run_ranks(grid.size, rank), strict=True)
+    return sum(sent, Counter()), sum(messages, Counter())
 
 
 def test_an_activation_goes_once_to_each_rank_that_needs_it() -> None:
@@ -85,7 +106,8 @@ def test_an_activation_goes_once_to_each_rank_that_needs_it() -> None:
     """
     layers: Layers = [("dense", {"units": 6}), ("tanh", {}), ("dense", {"units": CLASSES})]
     each = 5 * 8 * (2 + 2 + 1)
-    assert traffic(layers, 8, 5, Grid(1, 3)) == {(i, j): each for i in range(3) for j in range(3) if i != j}
+    sent, _ = traffic(layers, 8, 5, Grid(1, 3))
+    assert sent == {(i, j): each for i in range(3) for j in range(3) if i != j}
 
 
 def test_of_an_image_only_the_border_goes_to_a_neighbour() -> None:
@@ -102,7 +124,58 @@ def test_of_an_image_only_the_border_goes_to_a_neighbour() -> None:
     border, half, kernels = 7 * 4, 4 * 5 * 2, 3 * 3 * 1 * 4 + 4 + 3 * 3 * 4 * 2 + 2
     there = (border + half + 0 + 1) + (border + 0 + 1) + kernels
     back = (border + 0 + 1 + 2) + (border + half + 0) + kernels
-    assert traffic(layers, (12, 9, 1), 1, Grid(2, 1)) == {(0, 1): 8 * there, (1, 0): 8 * back}
+    sent, _ = traffic(layers, (12, 9, 1), 1, Grid(2, 1))
+    assert sent == {(0, 1): 8 * there, (1, 0): 8 * back}
+
+
+def test_of_locally_connected_layers_nothing_but_the_border_goes() -> None:
+    """Windows of 3 x 3 on 12 x 10 pixels, then of 4 x 4 for blocks of 2 x 2, cut in two rows."""
+    layers: Layers = [
+        ("local", {"window": 3, "block": 1, "maps": 4}),
+        ("local", {"window": 4, "block": 2, "maps": 2}),
+        ("dense", {"units": 1}),
+        ("dense", {"units": CLASSES}),
+    ]
+    # As above: of the first one's 10 x 8 x 4 outputs row 5 goes up, row 4 down; the second's are 8 x 6 x 2. No
+    # parameter goes anywhere.
+    border, half = 8 * 4, 4 * 6 * 2
+    there, back = (border + half + 0 + 1) + (border + 0 + 1), (border + 0 + 1 + 2) + (border + half + 0)
+    sent, messages = traffic(layers, (12, 10, 1), 1, Grid(2, 1))
+    assert sent == {(0, 1): 8 * there, (1, 0): 8 * back}
+    assert messages == {(0, 1): 5, (1, 0): 5}
+
+
+def sees(layer: dict[str, int], blocks: Shape, grid: Grid) -> np.ndarray:
+    """Which pixels each rank's blocks see, marked block by block: (ranks, height, width)."""
+    stride, window = layer["stride"], layer["window"]
+    marks = np.zeros((grid.size, *((n - 1) * stride + window for n in blocks)), bool)
+    for rank, part in enumerate(grid.windows(*blocks)):
+        for i, j in np.ndindex(*blocks):
+            if part.start[0] <= i < part.stop[0] and part.start[1] <= j < part.stop[1]:
+                top, left = i * stride, j * stride
+                marks[rank, top : top + window, left : left + window] = True
+    return marks
+
+
+@settings(max_examples=20, deadline=None)
+@given(GRIDS, st.integers(1, 2), st.integers(1, 2), st.integers(1, 3))
+def test_what_two_locally_connected_layers_send(grid: Grid, block: int, stride: int, tiles: int) -> None:
+    """For each ordered pair what one computes of the first layer and the other's blocks of the second see; and back."""
+    first = {"window": 3, "block": 1, "maps": 2, "stride": 1}
+    second = {"window": tiles * stride, "block": block, "maps": CLASSES, "stride": stride}
+    down, across = 5, 4  # blocks of the second
+    height, width = (stride * (n + tiles - 1) for n in (down, across))
+    layers: Layers = [("local", first), ("local", second), ("average_pool", {"size": block * across, "stride": 1})]
+    layers.append(("dense", {"units": CLASSES}))
+    seen = sees(second, (down, across), grid)
+    owned = np.zeros_like(seen)
+    for rank, part in enumerate(grid.windows(height, width)):
+        owned[rank][part.within(Window.whole((height, width)))] = True
+    sent, _ = traffic(layers, (height + 2, width + 2, 1), 2, grid)
+    after, _ = traffic(layers[1:], (height, width, 2), 2, grid)
+    pairs = [(i, j) for i in range(grid.size) for j in range(grid.size) if i != j]
+    halo = {(i, j): int((owned[i] & seen[j]).sum()) * 2 * 2 * 8 for i, j in pairs}
+    assert {pair: sent[pair] - after[pair] for pair in pairs} == {(i, j): halo[i, j] + halo[j, i] for i, j in pairs}
 
 
 @pytest.mark.parametrize(
