@@ -2,6 +2,7 @@
 
 from .autoencoder import SparseAutoencoder
 from .build import build_autoencoder, build_network, load_python_model
+from .convolution import Conv
 from .dropout import Dropout
 from .image import Image
 from .layers import Dense, Shape
@@ -12,6 +13,7 @@ from .network import Network, Stage, step_settings
 __all__ = [
     "Array",
     "Batch",
+    "Conv",
     "Dense",
     "Dropout",
     "Evaluates",

@@ -82,27 +82,32 @@ class Conv:
         gradients: Sequence[Array],
         dx: Array | None,
     ) -> None:
-        """Write dL/dW and dL/db, and dL/dx where it is asked for."""
+        """Write dL/dW and dL/db, and dL/dx, where they are asked for."""
         xp, filters = work.xp, parameters[0].reshape(-1, self.maps)
-        d_filters, d_bias = gradients[0].reshape(-1, self.maps), gradients[1]
-        part = work.array("d_filters", d_filters.shape, d_filters.dtype)
         if dx is not None:
             dx.fill(0)
-        for some, rows in self._rows(work, x, y.shape):
+        for some, rows in self._rows(work, x, y.shape, filled=bool(gradients)):
             d_some = dy[some].reshape(-1, self.maps)
-            if some.start == 0:
-                xp.matmul(rows.T, d_some, out=d_filters)
-            else:
-                xp.add(d_filters, xp.matmul(rows.T, d_some, out=part), out=d_filters)
+            if gradients:
+                d_filters = gradients[0].reshape(-1, self.maps)
+                if some.start == 0:
+                    xp.matmul(rows.T, d_some, out=d_filters)
+                else:
+                    part = work.array("d_filters", d_filters.shape, d_filters.dtype)
+                    xp.add(d_filters, xp.matmul(rows.T, d_some, out=part), out=d_filters)
             if dx is not None:
                 self._spread(xp.matmul(d_some, filters.T, out=rows), dy[some].shape, dx[some])
-        # Samples first: two long sums in place of one of very many short terms, which is slow and rounds more.
-        summed = work.array("d_bias", dy.shape[1:], dy.dtype)
-        xp.sum(dy, axis=0, out=summed)
-        xp.sum(summed.reshape(-1, self.maps), axis=0, out=d_bias)
+        if gradients:
+            # Samples first: two long sums in place of one of very many short terms, which is slow and rounds more.
+            summed = work.array("d_bias", dy.shape[1:], dy.dtype)
+            xp.sum(dy, axis=0, out=summed)
+            xp.sum(summed.reshape(-1, self.maps), axis=0, out=gradients[1])
 
-    def _rows(self, work: Workspace, x: Array, shape: Shape) -> Iterator[tuple[slice, Array]]:
-        """Give windows as rows (windows, kernel kernel channels) of some samples at a time, each in the same buffer."""
+    def _rows(self, work: Workspace, x: Array, shape: Shape, filled: bool = True) -> Iterator[tuple[slice, Array]]:
+        """Give windows as rows (windows, kernel kernel channels) of some samples at a time, each in the same buffer.
+
+        Unless they are `filled`, the rows hold anything.
+        """
         (m, down, across, _), k, channels = shape, self.kernel, x.shape[3]
         width = k * k * channels
         some = (HOST_BYTES if work.xp is np else DEVICE_BYTES) // (down * across * width * x.itemsize)
@@ -111,14 +116,15 @@ class Conv:
         buffer = work.array("rows", (some * down * across, width), x.dtype)
         for start in range(0, m, some):
             n = min(some, m - start)
-            # A window's row of pixels is one run of k channels numbers in x.
-            found = work.xp.lib.stride_tricks.as_strided(
-                x[start : start + n],
-                (n, down, across, k, k * channels),
-                (sample, row * self.stride, column * self.stride, row, number),
-            )
             rows = buffer[: n * down * across]
-            work.xp.copyto(rows.reshape(found.shape), found)
+            if filled:
+                # A window's row of pixels is one run of k channels numbers in x.
+                found = work.xp.lib.stride_tricks.as_strided(
+                    x[start : start + n],
+                    (n, down, across, k, k * channels),
+                    (sample, row * self.stride, column * self.stride, row, number),
+                )
+                work.xp.copyto(rows.reshape(found.shape), found)
             yield slice(start, start + n), rows
 
     def _spread(self, rows: Array, shape: Shape, dx: Array) -> None:

@@ -1,9 +1,10 @@
 """Layers: a formula forward, a formula backward, both written into arrays that are given.
 
-With x of shape (m, *inputs), y of shape (m, *outputs) and dy = dL/dy, `backward` writes dL/dparameters and,
-unless dx is None, dL/dx. Images are (m, height, width, channels). A layer keeps no state: its parameters are views
-into the flat vector, and what it needs besides, also from `forward` to the `backward` after it, lies in buffers of a
-workspace that is its own. All arrays are C-contiguous, and `dx` never overlaps `dy`, `x` or `y`.
+With x of shape (m, *inputs), y of shape (m, *outputs) and dy = dL/dy, `backward` writes dL/dparameters, unless no
+gradients are given, and dL/dx, unless dx is None. Images are (m, height, width, channels). A layer keeps no state: its
+parameters are views into the flat vector, and what it needs besides, also from `forward` to the `backward` after it,
+lies in buffers of a workspace that is its own. `dx` never overlaps `dy`, `x` or `y`. All arrays are C-contiguous, but
+for the parameters that `forward` gets: they may be windows of larger ones.
 
 Each layer also tells which part of its input a part of its output sees (`sees`), so that a network can be cut
 over machines.
@@ -76,7 +77,7 @@ class Layer(Protocol):
         gradients: Sequence[Array],
         dx: Array | None,
     ) -> None:
-        """Write the gradients, and dx unless it is None."""
+        """Write the gradients unless they are (), and dx unless it is None."""
         ...
 
 
@@ -132,10 +133,12 @@ class Dense:
         gradients: Sequence[Array],
         dx: Array | None,
     ) -> None:
-        """Write dL/dW and dL/db straight into the gradient vector, and dL/dx where it is asked for."""
-        xp, (d_weight, d_bias) = work.xp, gradients
-        xp.matmul(x.reshape(len(x), -1).T, dy, out=d_weight)
-        xp.sum(dy, axis=0, out=d_bias)
+        """Write dL/dW and dL/db straight into the gradient vector, and dL/dx, where they are asked for."""
+        xp = work.xp
+        if gradients:
+            d_weight, d_bias = gradients
+            xp.matmul(x.reshape(len(x), -1).T, dy, out=d_weight)
+            xp.sum(dy, axis=0, out=d_bias)
         if dx is not None:
             xp.matmul(dy, parameters[0].T, out=dx.reshape(len(x), -1))
 

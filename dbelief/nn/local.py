@@ -123,14 +123,15 @@ class Local:
         gradients: Sequence[Array],
         dx: Array | None,
     ) -> None:
-        """Write dL/dW and dL/db, and dL/dx where it is asked for."""
-        xp, (d_weight, d_bias), blocks = work.xp, gradients, self.blocks(x.shape[1:])
+        """Write dL/dW and dL/db, and dL/dx, where they are asked for."""
+        blocks = self.blocks(x.shape[1:])
         kernels = work.kernels(blocks, len(x), x.dtype)
         slope = space_to_depth(dy, self.block, work.array("y tiles", blocks.y_shape(len(x)), y.dtype))
-        tiles = self._tiles(work, blocks, x)
-        kernels.backward_weight(slope, tiles, d_weight)
-        xp.sum(slope, axis=-1, out=d_bias)
+        if gradients:
+            kernels.backward_weight(slope, self._tiles(work, blocks, x), gradients[0])
+            work.xp.sum(slope, axis=-1, out=gradients[1])
         if dx is not None:
+            tiles = work.array("x tiles", blocks.x_shape(len(x)), x.dtype)
             kernels.backward_data(parameters[0], slope, tiles)
             depth_to_space(tiles, self.step, dx)
 

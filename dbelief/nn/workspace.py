@@ -34,7 +34,7 @@ class Workspace:
         self._buffers: dict[str, Array] = {}
         self._rows: Array = self.xp.arange(0)
 
-        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        @lru_cache(maxsize=18)  # a lease's last batch is shorter, evaluation has its own; up to six windows of each
         def kernels(blocks: Blocks, batch: int, dtype: np.dtype) -> Kernels:
             return make_kernels(blocks, batch, backend, dtype)
 

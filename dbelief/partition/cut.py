@@ -56,18 +56,20 @@ class Part:
 
     def boxes(self, rank: int) -> list[Box]:
         """Of its parameters, those on one rank."""
-        held = [(name, shape, self._held(rank, shape)) for name, shape in self.tensors]
-        return [Box(name, shape, rank, window.start, window.stop) for name, shape, window in held if window.size]
+        if self.shares and rank != OWNER:
+            return []
+        made = [(name, shape, self.needed(self.outputs[rank], shape)) for name, shape in self.tensors]
+        return [Box(name, shape, rank, window.start, window.stop) for name, shape, window in made if window.size]
 
-    def _held(self, rank: int, shape: Shape) -> Window:
-        """Which window of a parameter of this shape one rank holds."""
-        layer, outputs = self.stage.layer, self.outputs[rank]
+    def needed(self, outputs: Window, shape: Shape) -> Window:
+        """Which window of a parameter of this shape makes a window of the outputs."""
+        layer = self.stage.layer
         if isinstance(layer, Dense):
             return outputs.along(shape, len(shape) - 1)
         if isinstance(layer, Local):
             start, stop = (tuple(n // layer.block for n in corner) for corner in (outputs.start, outputs.stop))
             return Window(start, stop).along(shape, 0)
-        return Window.whole(shape) if rank == OWNER else Window.nothing(len(shape))
+        return Window.whole(shape)
 
 
 def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
@@ -88,7 +90,7 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
                 raise ModelError(f"layer {stage.name}: cannot be cut over ranks: it may only come first")
             continue
         outputs = tuple(_windows(stage, grid))
-        inputs = tuple(_seen(stage, window) for window in outputs)
+        inputs = tuple(seen(stage, window) for window in outputs)
         parts.append(Part(stage, outputs, inputs, whole))
         whole = False
     return parts
@@ -112,13 +114,13 @@ def _windows(stage: Stage, grid: Grid) -> list[Window]:
     return [Window((start,), (stop,)) for start, stop in split(length, grid.size)]
 
 
-def _seen(stage: Stage, outputs: Window) -> Window:
-    """What a window of the outputs sees of the inputs."""
+def seen(stage: Stage, outputs: Window) -> Window:
+    """What a window of a layer's outputs sees of its inputs."""
     axes = _axes(stage.inputs)
     if not outputs.size:
         return Window.nothing(len(axes))
-    seen = [stage.layer.sees(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
-    if len(seen) != len(axes) or None in seen:
+    found = [stage.layer.sees(start, stop) for start, stop in zip(outputs.start, outputs.stop, strict=True)]
+    if len(found) != len(axes) or None in found:
         return Window.whole(axes)
-    ranges = [one for one in seen if one is not None]
+    ranges = [one for one in found if one is not None]
     return Window(tuple(start for start, _ in ranges), tuple(stop for _, stop in ranges))

@@ -2,7 +2,8 @@
 
 Every rank has the whole mini-batch, computes its windows of every layer (`cut`), and knows what all ranks' windows
 are. Between two layers a distributed array brings each rank what it reads; on the way back the same array sums what the
-ranks found for each activation. What the last layer gives goes to all ranks, each of which computes the loss.
+ranks found for each activation. While it does, a rank computes: outputs that see nothing of others (`pieces`), and
+gradients of its parameters. What the last layer gives goes to all ranks, each of which computes the loss.
 Parameters that all positions share go from their owner to all before a step, and their gradients back to it, by arrays
 of the same kind.
 
@@ -25,6 +26,7 @@ from dbelief.partition.cut import OWNER, Part, cut, layout
 
 from ..comm import Comm
 from .array import DistributedArray, from_owner
+from .pieces import compute, inside
 
 
 class _Arrays:
@@ -34,19 +36,24 @@ class _Arrays:
     ----------
     between
         By layer, what brings its inputs; None where every rank has them already.
+    inside
+        By layer, the window of its outputs to be computed before they come.
     last
         What brings the network's outputs to all.
     shared
         By name of a tensor that all ranks use.
     """
 
-    def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype) -> None:
+    def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype, overlaps: bool) -> None:
         self.between: list[DistributedArray | None] = [None]
+        self.inside: list[Window] = [Window.nothing(len(parts[0].outputs[comm.rank].start))]
         for before, part in pairwise(parts):
             shape = (length, *part.stage.inputs)
             here = before.outputs == part.inputs
             array = None if here else DistributedArray(comm, shape, dtype, before.outputs, part.inputs, first_axis=1)
             self.between.append(array)
+            nothing = Window.nothing(len(part.outputs[comm.rank].start))
+            self.inside.append(inside(part, comm.rank, array.gather.ready) if array and overlaps else nothing)
         stage, outputs = parts[-1].stage, parts[-1].outputs
         everything = [Window.whole(stage.outputs[: len(outputs[0].start)]) for _ in range(comm.size)]
         self.last = DistributedArray(comm, (length, *stage.outputs), dtype, outputs, everything, first_axis=1)
@@ -66,9 +73,11 @@ class PartitionedNetwork:
     ----------
     network
         The network as it is on one rank.
+    overlaps
+        Whether a rank computes while it waits for others; else one after the other, to see what that costs.
     """
 
-    def __init__(self, network: Network, comm: Comm, grid: Grid) -> None:
+    def __init__(self, network: Network, comm: Comm, grid: Grid, overlaps: bool = True) -> None:
         if grid.size != comm.size:
             raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._network = network
@@ -76,6 +85,7 @@ class PartitionedNetwork:
         self._parts = cut(network.stages, grid)
         self.layout: Layout = layout(self._parts, grid)
         self._first = next(place for place, part in enumerate(self._parts) if part.stage.parameters)
+        self._overlaps = overlaps
         self._arrays: dict[tuple[int, np.dtype], _Arrays] = {}
         self._used: dict[str, Array] = {}
 
@@ -113,47 +123,67 @@ class PartitionedNetwork:
         x = self._network.checked_inputs(kind, batch)
         key = len(x), x.dtype
         if key not in self._arrays:
-            self._arrays[key] = _Arrays(self._comm, self._parts, *key)
+            self._arrays[key] = _Arrays(self._comm, self._parts, *key, self._overlaps)
         arrays, rank = self._arrays[key], self._comm.rank
         self._used = dict(views)
         for name, tensor in arrays.shared.items():
             mine = views[name] if rank == OWNER else self._comm.xp.empty(tensor.output.shape, x.dtype)
             self._used[name] = tensor.gather(mine)
         found: list[Any] = []
-        for part, array in zip(self._parts, arrays.between, strict=True):
+        for part, array, early in zip(self._parts, arrays.between, arrays.inside, strict=True):
+            y = part.stage.work.array("y", (len(x), *part.shape(rank)), x.dtype)
             if part.whole:
                 image = x.reshape(len(x), *part.stage.inputs)
                 window = part.inputs[rank].along(image.shape, 1)
                 seen = np.ascontiguousarray(image[window.within(Window.whole(image.shape))])
+                self._compute(part, seen, y, [part.outputs[rank]])
+            elif array is None:
+                seen = found[-1]
+                self._compute(part, seen, y, [part.outputs[rank]])
             else:
-                seen = found[-1] if array is None else array.gather(found[-1])
-            y = part.stage.work.array("y", (len(x), *part.shape(rank)), x.dtype)
-            if y.size:
-                own = [self._used[name] for name in part.stage.parameters]
-                part.stage.layer.forward(part.stage.work, seen, own, y)
+                array.gather.start(found[-1])
+                self._compute(part, array.gather.target, y, [early])
+                seen = array.gather.finish()
+                self._compute(part, seen, y, part.outputs[rank] - early)
             found += [seen, y]
         return arrays, [*found, arrays.last.gather(found[-1])]
+
+    def _compute(self, part: Part, x: Array, y: Array, pieces: list[Window]) -> None:
+        """Write pieces of this rank's outputs of one layer, from its inputs, of which what they see is there."""
+        for piece in pieces:
+            if piece.size:
+                own = [self._used[name] for name in part.stage.parameters]
+                compute(part, self._comm.rank, piece, x, own, y)
 
     def _backward(self, arrays: _Arrays, activations: list[Any], dy: Array, out: Mapping[str, Array]) -> None:
         for place in reversed(range(self._first, len(self._parts))):
             part, (x, y) = self._parts[place], activations[2 * place : 2 * place + 2]
-            work, names = part.stage.work, part.stage.parameters
-            dx = work.array("dx", x.shape, x.dtype) if place > self._first else None
+            names = part.stage.parameters
+            dx = part.stage.work.array("dx", x.shape, x.dtype) if place > self._first else None
             gradients = [self._partial(part, n) if n in arrays.shared else out[n] for n in names if n in self._used]
-            if y.size:
-                part.stage.layer.backward(work, x, y, dy, [self._used[name] for name in names], gradients, dx)
-            else:
-                for array in [*gradients, dx]:
-                    if array is not None:
-                        array.fill(0)
+            array = arrays.between[place] if dx is not None else None
+            later = array is not None and self._overlaps
+            self._give_back(part, x, y, dy, [] if later else gradients, dx)
+            if array is not None:
+                array.scatter_add.start(dx)
+            if later and gradients:
+                self._give_back(part, x, y, dy, gradients, None)
             for name, gradient in zip(names, gradients, strict=False):
                 if name in arrays.shared:
                     whole = arrays.shared[name].scatter_add(gradient)
                     if self._comm.rank == OWNER:
                         out[name][...] = whole
-            array = arrays.between[place]
             if dx is not None:
-                dy = dx if array is None else array.scatter_add(dx)
+                dy = dx if array is None else array.scatter_add.finish()
+
+    def _give_back(self, part: Part, x: Array, y: Array, dy: Array, gradients: list[Array], dx: Array | None) -> None:
+        """Write gradients and dx of a layer; zeros where this rank has none of its outputs."""
+        if y.size:
+            own = [self._used[name] for name in part.stage.parameters]
+            part.stage.layer.backward(part.stage.work, x, y, dy, own, gradients, dx)
+            return
+        for array in gradients if dx is None else [*gradients, dx]:
+            array.fill(0)
 
     def _partial(self, part: Part, name: str) -> Array:
         """Room for this rank's part of a shared tensor's gradient."""

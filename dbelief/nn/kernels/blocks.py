@@ -90,15 +90,18 @@ class Blocks:
         """Floating point operations of Wx, of W^T y and of y x^T, each: two for each weight and sample."""
         return 2 * math.prod(self.w_shape) * batch
 
-    def check_weights(self, name: str, w: Any, dtype: np.dtype) -> None:
-        """Refuse what has not the shape of w, another dtype, or gaps.
+    def check_weights(self, name: str, w: Any, dtype: np.dtype, whole: bool = True) -> None:
+        """Refuse what has not the shape of w, another dtype, or gaps; unless `whole`, gaps between blocks are allowed.
 
         Raises
         ------
         ValueError
         """
-        if row_length(name, w, self.w_shape, dtype) != self.depth:
-            raise ValueError(f"{name} must be C-contiguous")
+        checked, shape = w, self.w_shape
+        if w.shape == shape and not whole:
+            checked, shape = w[:1, :1], (1, 1, *shape[2:])
+        if row_length(name, checked, shape, dtype) != self.depth:
+            raise ValueError(f"{name} must be C-contiguous" if whole else f"each block of {name} must be C-contiguous")
 
 
 def row_length(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -50,13 +50,13 @@ class DeviceKernels:
         self._xp, self._multiply = xp, multiply
         self._part = choose_part(blocks.depth, batch)
         self._strips = xp.empty((blocks.nc, blocks.rows, blocks.segment, batch), F4)
-        self._lists: dict[tuple[int, int, str], Array] = {}
+        self._lists: dict[tuple[int | str, ...], Array] = {}
         self._modules: dict[int, Any] = {}
 
     def forward(self, w: Array, x: Array, y: Array) -> None:
         """Write y = W x, as `HostKernels.forward`."""
         b, m = self.blocks, self.batch
-        b.check_weights("w", w, F4)
+        b.check_weights("w", w, F4, whole=False)
         x_row, y_row = row_length("x", x, b.x_shape(m), F4), row_length("y", y, b.y_shape(m), F4)
         shape = b.rows, b.columns, b.window, b.depth, m, x_row
         self._run("strips", b.nc * b.rows, 256, (x, self._strips), shape, vector=self._vector([x], m, x_row))
@@ -107,25 +107,25 @@ class DeviceKernels:
 
     def _list(self, array: Array, row: int, which: str) -> Matrices:
         """Give the matrices in an array whose rows are so far apart, block by block."""
-        key = array.data.ptr, row, which
+        key = array.data.ptr, row, which, *array.strides[:2]
         if key not in self._lists:
             if len(self._lists) >= REMEMBERED:
                 self._lists.clear()
-            starts = self._starts(which, row).ravel() * BYTES
+            starts = self._starts(which, row, array.strides).ravel()
             self._lists[key] = self._xp.asarray((starts + array.data.ptr).astype(np.uint64))
         return Matrices(self._lists[key], row)
 
-    def _starts(self, which: str, row: int) -> np.ndarray:
-        """Where the matrices begin, in numbers from the start: [nr][nc], "by segment" [nr][nc][g]."""
+    def _starts(self, which: str, row: int, strides: tuple[int, ...]) -> np.ndarray:
+        """Where the matrices begin, in bytes from the start: [nr][nc], "by segment" [nr][nc][g]."""
         b = self.blocks
         i, j, di = np.ix_(np.arange(b.nr), np.arange(b.nc), np.arange(b.window))
-        block = i * b.nc + j
+        block = i * strides[0] + j * strides[1]  # w may be a window of the blocks of a larger array
         starts: dict[str, np.ndarray] = {
-            "w": block * b.neurons * row,
-            "y": block * b.neurons * row,
-            "strips": (j * b.rows + i) * b.segment * row,
-            "w by segment": block * b.neurons * row + di * b.segment,
-            "y by segment": block * b.neurons * row + 0 * di,
-            "x by segment": ((i + di) * b.columns + j) * b.depth * row,
+            "w": block,
+            "y": block,
+            "strips": (j * b.rows + i) * b.segment * row * BYTES,
+            "w by segment": block + di * b.segment * BYTES,
+            "y by segment": block + 0 * di,
+            "x by segment": ((i + di) * b.columns + j) * b.depth * row * BYTES,
         }
         return starts[which]

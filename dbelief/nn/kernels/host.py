@@ -48,9 +48,9 @@ class HostKernels:
     def forward(self, w: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
         """Write y = W x: y[i, j] = sum over di, dj of w[i, j, :, di, dj] x[i + di, j + dj].
 
-        x and y may be the same columns of the rows of longer arrays.
+        x and y may be the same columns of the rows of longer arrays, w some rows and columns of the blocks of one.
         """
-        w, blocks = self._matrices("w", w), self.blocks
+        w, blocks = self._matrices("w", w, whole=False), self.blocks
         segments = self._segments(x, self.batch)
         row_length("y", y, blocks.y_shape(self.batch), self.dtype)
         for j in range(blocks.nc):
@@ -95,9 +95,9 @@ class HostKernels:
         np.vecdot(w, w, out=norms)
         np.sqrt(norms, out=norms)
 
-    def _matrices(self, name: str, w: np.ndarray) -> np.ndarray:
+    def _matrices(self, name: str, w: np.ndarray, whole: bool = True) -> np.ndarray:
         """[nr][nc][F][K]."""
-        self.blocks.check_weights(name, w, self.dtype)
+        self.blocks.check_weights(name, w, self.dtype, whole)
         return w.reshape(*self.blocks.norms_shape, self.blocks.fan_in)
 
     def _segments(self, x: np.ndarray, batch: int) -> np.ndarray:

@@ -63,6 +63,9 @@ def check_layer(check_gradient: Check) -> CheckLayer:
         alone = [np.full_like(p, np.nan) for p in parameters]
         layer.backward(work, x, y, c, parameters, alone, None)
         assert all(np.array_equal(one, other) for one, other in zip(gradients, alone, strict=True))
+        d_inputs = np.full_like(x, np.nan)
+        layer.backward(work, x, y, c, parameters, [], d_inputs)
+        assert np.array_equal(d_inputs, dx)
         check_gradient(value, [x, *parameters], [dx, *gradients])
 
     return check

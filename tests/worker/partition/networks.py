@@ -22,7 +22,14 @@ def made(layers: Layers, features: Any) -> Network:
 
 
 def check(
-    comm: Comm, layers: Layers, features: Any, samples: int, grid: Grid, dtype: Any = np.float64, within: float = 1e-12
+    comm: Comm,
+    layers: Layers,
+    features: Any,
+    samples: int,
+    grid: Grid,
+    dtype: Any = np.float64,
+    within: float = 1e-12,
+    overlaps: bool = True,
 ) -> None:
     """Loss, right answers and this rank's part of the gradient are those of the whole network, step after step."""
     rng = np.random.default_rng(0)
@@ -33,7 +40,7 @@ def check(
     expected = {name: np.empty_like(values) for name, values in tensors.items()}
     loss = whole.loss_and_gradient(tensors, batch, expected)
 
-    network = PartitionedNetwork(made(layers, features), comm, grid)
+    network = PartitionedNetwork(made(layers, features), comm, grid, overlaps)
     layout = network.layout
     flat = layout.flatten(tensors, np.empty(layout.size, dtype))
     views = layout.views(flat, comm.rank)

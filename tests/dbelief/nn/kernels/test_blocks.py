@@ -55,5 +55,11 @@ def test_other_arrays_are_refused_by_name(wrong: Any) -> None:
 def test_weights_have_no_gaps() -> None:
     blocks = Blocks(4, 5, 3, 2, 2)
     blocks.check_weights("w", np.zeros(blocks.w_shape, F4), F4)
+    window = np.zeros((blocks.nr + 1, blocks.nc + 2, *blocks.w_shape[2:]), F4)[1:, 1:-1]
+    blocks.check_weights("w", window, F4, whole=False)
+    with pytest.raises(ValueError, match="the rows of w must be in one piece"):
+        blocks.check_weights("w", window, F4)
+    with pytest.raises(ValueError, match="each block of w must be C-contiguous"):
+        blocks.check_weights("w", np.zeros((*blocks.w_shape[:-1], 4), F4)[..., :2], F4, whole=False)
     with pytest.raises(ValueError, match="w must be C-contiguous"):
         blocks.check_weights("w", np.zeros((*blocks.w_shape[:-1], 4), F4)[..., :2], F4)

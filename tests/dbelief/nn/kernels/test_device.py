@@ -69,6 +69,19 @@ def test_numbers_one_by_one_where_rows_are_not_aligned(depth: int, batch: int) -
     assert ("given", "-DVECTOR=1") in {(name, o) for name, options in device.launched for o in options}
 
 
+def test_weights_that_are_a_window_of_others() -> None:
+    blocks, device = Blocks(rows=4, columns=5, window=2, depth=4, neurons=4), OnHost()
+    o = draw(blocks, 8, "float32")
+    part = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4)
+    kernels, whole = DeviceKernels(part, 8, device, products()), np.empty_like(o.y)
+    HostKernels(blocks, 8, F4).forward(o.w, o.x, whole)
+    for top, left in ((0, 1), (1, 1), (1, 2)):  # from the second on, lists of addresses are there already
+        rows, columns = slice(top, top + 2), slice(left, left + 2)
+        x, y = array(o.x[top : top + 3, left : left + 3]), array(np.full(part.y_shape(8), np.nan, F4))
+        kernels.forward(array(o.w)[rows, columns], x, y)
+        np.testing.assert_allclose(y, whole[rows, columns], rtol=1e-5, atol=1e-5)
+
+
 def test_an_array_that_begins_between_vectors() -> None:
     blocks, device = Blocks(rows=3, columns=3, window=2, depth=4, neurons=4), OnHost()
     o = draw(blocks, 8, "float32")

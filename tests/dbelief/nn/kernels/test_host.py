@@ -59,6 +59,13 @@ def test_unfolded_and_folded(shape: tuple[Blocks, int]) -> None:
     close(norms, np.linalg.norm(w, axis=-1))
 
 
+def test_weights_that_are_a_window_of_others() -> None:
+    o, part = draw(LAYER, batch=11), Blocks(rows=5, columns=4, window=3, depth=5, neurons=4)
+    y = np.empty(part.y_shape(11))
+    HostKernels(part, 11, F8).forward(o.w[1:4, 2:4], np.ascontiguousarray(o.x[1:6, 2:6]), y)
+    np.testing.assert_allclose(y, run(o)[0][1:4, 2:4], rtol=1e-12, atol=1e-12)
+
+
 @given(shapes())
 def test_transposes_of_each_other(shape: tuple[Blocks, int]) -> None:
     """<W x, y> = <x, W^T y> = <W, y x^T>."""
