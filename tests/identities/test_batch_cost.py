@@ -5,11 +5,9 @@ A whole job in one process over real gRPC; a tracing transport counts what each 
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.leadership import Leadership
-from coordinator.runner import Runner
-from coordinator.service import CoordinatorService
-from coordinator.start import make_machine
-from coordinator.states import State
-from dbelief.clock import SystemClock
-from dbelief.job.load import parse_job
-from dbelief.metrics import Metrics
-from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
-from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc import coordination_pb2_grpc as stubs
-from dbelief.rpc.coordination import CoordinatorClient, Membership
-from dbelief.rpc.serving import Server
-from dbelief.session import Session, Task
-from ps_server.service import ShardService
-from worker.replica import Replica
+
+from .in_process import whole_job
 
 SHARDS, REPLICAS, ITERATIONS = 2, 2, 14  # more than the history holds
 MODEL = """
@@ -113,53 +97,13 @@ def run(folder: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Cost:
     folder.mkdir()
     (folder / "wide.py").write_text(MODEL.format(size=size))
     text = JOB.format(model="wide.py", iterations=ITERATIONS, folder=folder, shards=SHARDS, replicas=REPLICAS)
-    job, trace, clock = parse_job(text, folder, "job"), Trace(), SystemClock()
-    make = grpc.server
-    monkeypatch.setattr(grpc, "server", functools.partial(make, interceptors=[trace]))
-    with ExitStack() as stack:
-        run_folder = folder / "run"
-        (run_folder / "snapshots").mkdir(parents=True)
-        leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
-        assert leadership is not None
-        stack.callback(leadership.release)
-        runner = Runner(make_machine(job, run_folder, False), run_folder, leadership, Metrics("coordinator"), clock)
-        service = CoordinatorService(runner)
-        server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
-        stack.callback(server.close)
-        threads = [threading.Thread(target=runner.run, args=(threading.Event(),))]
-        threads += [threading.Thread(target=shard, args=(server.address,)) for _ in range(SHARDS)]
-        threads += [threading.Thread(target=replica, args=(server.address, folder)) for _ in range(REPLICAS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert runner._machine.state is State.DONE, runner._machine.reason
-    monkeypatch.setattr(grpc, "server", make)
+    trace = Trace()
+    run_folder = whole_job(text, folder, monkeypatch, lambda: trace)
     events = list(read_events(run_folder / "events.jsonl"))
     rows = [event for event in events if event["event"] == "iteration"]
     bundles = sum(event["bundles"] for event in events if event["event"] == "pass")
     looks = sum(event["event"] == "evaluation" for event in events)
     return Cost(trace, rows[-1]["iteration"], rows[-1]["evaluations"], bundles, looks)
-
-
-def shard(address: str) -> None:
-    with ExitStack() as stack:
-        service = ShardService(Metrics("ps"))
-        server = Server("127.0.0.1:0", service.register)
-        stack.callback(server.close)
-        client = CoordinatorClient(address)
-        stack.callback(client.close)
-        member = Membership(client, wire.ROLE_SHARD, "cost", address=server.address)
-        service.life.index = member.id
-        assert service.life.stopped.wait(60)
-        member.leave("the job is over")
-
-
-def replica(address: str, folder: Path) -> None:
-    session = Session.open(Task.ask(address, 10.0, folder), wire.ROLE_REPLICA)
-    with closing(Metrics("worker")) as metrics:
-        reason = Replica(session, session.model, metrics, threading.Event()).run()
-    session.close(reason)
 
 
 SMALL, LARGE = 5_000, 500_000

@@ -1,0 +1,75 @@
+"""A whole job in one process over real gRPC: a coordinator, its shards and its replicas as threads."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from coordinator.leadership import Leadership
+from coordinator.runner import Runner
+from coordinator.service import CoordinatorService
+from coordinator.start import make_machine
+from coordinator.states import State
+from dbelief.clock import SystemClock
+from dbelief.job.load import parse_job
+from dbelief.metrics import Metrics
+from dbelief.registry import MemoryRegistry
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.coordination import CoordinatorClient, Membership
+from dbelief.rpc.serving import Server
+from dbelief.session import Task
+from ps_server.service import ShardService
+from worker.life import Options, live
+
+
+def whole_job(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, interceptor: Callable[[], grpc.ServerInterceptor]
+) -> Path:
+    """Run a job to its good end and give its run folder; every server gets an interceptor of its own."""
+    job, clock, make = parse_job(text, folder, "job"), SystemClock(), grpc.server
+    run_folder = folder / "run"
+    (run_folder / "snapshots").mkdir(parents=True)
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(grpc, "server", lambda pool, **options: make(pool, interceptors=[interceptor()], **options))
+        leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
+        assert leadership is not None
+        stack.callback(leadership.release)
+        runner = Runner(make_machine(job, run_folder, False), run_folder, leadership, Metrics("coordinator"), clock)
+        service = CoordinatorService(runner)
+        server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        stack.callback(server.close)
+        programs: list[Callable[[], object]] = [functools.partial(runner.run, threading.Event())]
+        programs += [functools.partial(_shard, server.address, job.name)] * job.shards
+        programs += [functools.partial(_replica, server.address, folder)] * job.replicas
+        threads = [threading.Thread(target=program) for program in programs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert runner._machine.state is State.DONE, runner._machine.reason
+    return run_folder
+
+
+def _shard(address: str, job: str) -> None:
+    with ExitStack() as stack:
+        service = ShardService(Metrics("ps"))
+        server = Server("127.0.0.1:0", service.register)
+        stack.callback(server.close)
+        client = CoordinatorClient(address)
+        stack.callback(client.close)
+        member = Membership(client, wire.ROLE_SHARD, job, address=server.address)
+        service.life.index = member.id
+        assert service.life.stopped.wait(60)
+        member.leave("the job is over")
+
+
+def _replica(address: str, folder: Path) -> None:
+    with closing(Metrics("worker")) as metrics:
+        live(Task.ask(address, 10.0, folder), Options(), metrics)
