@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +21,11 @@ DEADLINE_S = 60.0
 
 
 class Role:
-    """One `dbelief` command."""
+    """One `dbelief` command, or what a launcher makes of it."""
 
-    def __init__(self, folder: Path, name: str, arguments: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, arguments: list[str], launcher: Sequence[str] = ()) -> None:
         self.log = folder / f"{name}.log"
-        command = [sys.executable, "-P", "-m", "dbelief", *arguments]
+        command = [*launcher, sys.executable, "-P", "-m", "dbelief", *arguments]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
 
@@ -64,8 +64,8 @@ class Operator:
         self.folder = folder
         self.roles: list[Role] = []
 
-    def start(self, name: str, *arguments: str) -> Role:
-        role = Role(self.folder, name, list(arguments))
+    def start(self, name: str, *arguments: str, launcher: Sequence[str] = ()) -> Role:
+        role = Role(self.folder, name, list(arguments), launcher)
         self.roles.append(role)
         return role
 

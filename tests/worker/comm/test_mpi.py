@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import shutil
 import subprocess
 import sys
 import time
@@ -13,16 +11,10 @@ from pathlib import Path
 import pytest
 
 from dbelief.clock import ManualClock
+from tests.worker.comm.mpiexec import MPIEXEC, needs_mpi
 from worker.comm.polling import FIRST_S, LONGEST_S, poll
 
 ROOT = Path(__file__).resolve().parents[3]
-BESIDE = Path(sys.executable).with_name("mpiexec")
-MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
-
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or MPIEXEC is None,
-    reason="needs mpi4py and mpiexec: pip install mpi4py mpich",
-)
 
 
 def run(folder: Path, case: str, ranks: int = 4) -> tuple[int, list[str], str]:

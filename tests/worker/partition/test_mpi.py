@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.comm.test_mpi import needs_mpi, run
+from tests.worker.comm.mpiexec import needs_mpi
+from tests.worker.comm.test_mpi import run
 
 
 @needs_mpi

@@ -1,0 +1,96 @@
+"""Replicas of several ranks as an operator starts them: by threads of one process, and by mpiexec."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.worker.comm.mpiexec import MPIEXEC, needs_mpi
+
+from .conftest import Operator, Role, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: ranks
+model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 16, rule: {{name: {rule}, rate: {rate}}}, warm_start: null}}
+limits: {{epochs: {epochs}}}
+deadlines: {{beat_s: 2}}
+shards: 2
+replicas: {replicas}
+grid: [2]
+"""
+
+
+def job(epochs: int = 12, replicas: int = 1, rule: str = "adagrad", rate: str = "0.03") -> str:
+    return JOB.format(epochs=epochs, replicas=replicas, rule=rule, rate=rate)
+
+
+def mpi(operator: Operator, address: str, ranks: int = 2) -> Role:
+    assert MPIEXEC is not None
+    launcher = (MPIEXEC, "-n", str(ranks))
+    return operator.start("mpi", "worker", "--comm", "mpi", "--coordinator", address, launcher=launcher)
+
+
+def a_rank(words: str) -> int:
+    """The process id of a rank, by what its command line holds."""
+
+    def look() -> int | None:
+        for entry in Path("/proc").iterdir():
+            try:
+                line = (entry / "cmdline").read_text().split("\0")
+            except OSError:
+                continue
+            if words in line and "mpi" in line and line[1] == "-P":
+                return int(entry.name)
+        return None
+
+    return wait_for(look, "a rank")
+
+
+@needs_mpi
+def test_a_dead_rank_ends_its_replica_and_the_job_goes_on(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(job(replicas=2)))
+    shards = operator.members(address, 2, 1)
+    replica = mpi(operator, address)
+    operator.until_joined("ranks", 2)
+    operator.until_samples("ranks", 2_000)
+    os.kill(a_rank(address), signal.SIGKILL)
+    assert replica.ends() != 0
+    operator.until_died("ranks")
+    assert coordinator.ends() == 0
+    assert [member.ends() for member in shards] == [0, 0, 0]
+    summary = operator.summary("ranks")
+    assert summary["samples"] == 12 * 1257
+    assert summary["test_accuracy"] > 0.94
+    assert len(summary["died"]) == 1
+
+
+@needs_mpi
+@pytest.mark.parametrize("way", ["threads", "mpi"])
+def test_what_one_rank_finds_is_told_to_the_job(way: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(job(rule="sgd", rate="1.0e+30")))
+    operator.members(address, 2, 0)
+    replica = mpi(operator, address) if way == "mpi" else operator.members(address, 0, 1)[0]
+    assert coordinator.ends() == 1
+    assert replica.ends() == 1
+    reason = operator.summary("ranks")["reason"]
+    assert "gradient of 'dense" in reason, reason
+    assert "samples into its lease; try a lower rate" in reason
+
+
+@needs_mpi
+def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    _, address = operator.coordinator(write_job(job()))
+    threads = operator.start("threads", "worker", "--coordinator", address, "--ranks", "3")
+    assert threads.ends() == 2
+    assert "Error: 3 ranks, and the job's grid has 2: --ranks 2, or leave it out" in threads.log.read_text()
+    processes = mpi(operator, address, 3)
+    assert processes.ends() == 2
+    assert processes.log.read_text().count("Error: 3 ranks, and the job's grid has 2: mpiexec -n 2") == 3
