@@ -38,6 +38,12 @@ class Backend:
         host: np.ndarray = self.xp.asnumpy(array)
         return host
 
+    def take_device(self, rank: int) -> None:
+        """Let this thread compute on a device of its own where there are as many, else share them in turn."""
+        if self.name == "cupy":
+            devices = self.xp.cuda.runtime.getDeviceCount()
+            self.xp.cuda.Device(rank % devices).use()
+
     def to_device(self, array: Any) -> Any:
         """Give `array` as an array of `xp`: itself if it is one, else a copy."""
         return self.xp.asarray(array)

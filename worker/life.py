@@ -17,6 +17,7 @@ from dbelief.session import Session, Task, grid_of
 
 from .comm import Comm
 from .comm.mpi import MpiEngine
+from .comm.nccl import NcclEngine
 from .comm.threads import run_ranks
 from .partition import partitioned
 from .replica import Replica
@@ -52,15 +53,21 @@ def live(task: Task, options: Options, metrics: Metrics) -> None:
     longest_s = max(deadlines.join_s, 2 * deadlines.progress_s) + MARGIN_S
 
     def rank(comm: Comm) -> None:
+        task.backend.take_device(comm.rank)
         _live(task, options, metrics, comm)
 
     if options.comm == "mpi":
         with Comm(MpiEngine(), longest_s) as comm:
             _check(comm.size, wanted, f"mpiexec -n {wanted}")
-            rank(comm)
+            if task.backend.name == "numpy" or comm.size == 1:
+                rank(comm)
+            else:
+                task.backend.take_device(comm.rank)  # NCCL begins on it
+                with Comm(NcclEngine(comm.engine), longest_s) as between_devices:
+                    rank(between_devices)
     else:
         _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
-        run_ranks(wanted, rank, longest_s)
+        run_ranks(wanted, rank, longest_s, xp=task.backend.xp)
 
 
 def _check(ranks: int, wanted: int, advice: str) -> None:

@@ -2,6 +2,8 @@
 
 A message is one copy. Whichever side comes first leaves its array in a queue of (from, to, tag); the other one copies
 straight between the two arrays, outside the lock, and wakes it. A send is therefore done when it was received.
+With CuPy the arrays may lie on different devices; each side waits for what its device was given before, and the one
+that copies for the copy.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,12 +48,15 @@ class Group:
     ----------
     size
         How many ranks, 1 or more.
+    xp
+        Module of the arrays that they send.
     """
 
-    def __init__(self, size: int, clock: Clock | None = None) -> None:
+    def __init__(self, size: int, clock: Clock | None = None, xp: Any = np) -> None:
         if size < 1:
             raise ValueError(f"a group of {size} ranks: there must be one or more")
         self.size = size
+        self.xp = xp
         self.clock: Clock = clock or SystemClock()
         self.death: Death | None = None
         self.error: BaseException | None = None
@@ -77,9 +81,15 @@ class Group:
                 )
             posted.popleft()
         source, target = (mine, theirs) if side.message.sends else (theirs, mine)
-        np.copyto(target, source.reshape(target.shape))
+        self.xp.copyto(target, source.reshape(target.shape))
+        self.settle()
         other.finish()
         side.finish()
+
+    def settle(self) -> None:
+        """Wait until this thread's device has done what it was given."""
+        if self.xp is not np:
+            self.xp.cuda.get_current_stream().synchronize()
 
     def withdraw(self, side: _Side) -> bool:
         """Take back what nobody answered; False where it is over, or will be in a moment."""
@@ -125,13 +135,12 @@ class _Handle:
 
 
 class ThreadEngine:
-    """One rank of a group of threads; carries NumPy arrays."""
-
-    xp: ModuleType = np
+    """One rank of a group of threads; carries the group's arrays, on this thread's current device."""
 
     def __init__(self, group: Group, rank: int) -> None:
         self._group = group
         self.rank = rank
+        self.xp: Any = group.xp
 
     @property
     def size(self) -> int:
@@ -140,6 +149,7 @@ class ThreadEngine:
 
     def start(self, messages: Sequence[Message]) -> _Handle:
         """Start messages; those that a peer waits for are copied before this returns."""
+        self._group.settle()
         sides = [_Side(self.rank, message) for message in messages]
         for side in sides:
             self._group.post(side, self.rank)
@@ -159,7 +169,7 @@ class ThreadEngine:
 
 
 def run_ranks(
-    size: int, function: Callable[[Comm], T], deadline_s: float = 60.0, clock: Clock | None = None
+    size: int, function: Callable[[Comm], T], deadline_s: float = 60.0, clock: Clock | None = None, xp: Any = np
 ) -> list[T]:
     """Run `function` once per rank, rank 0 on this thread, and give what they returned in rank order.
 
@@ -167,6 +177,8 @@ def run_ranks(
     ----------
     deadline_s
         Longest wait of each rank for anything, and, once one has failed, of this call for the others.
+    xp
+        Module of the arrays that they send.
 
     Raises
     ------
@@ -174,7 +186,7 @@ def run_ranks(
         The first one that a rank raised, after the others ended too; one that did not end within `deadline_s` is
         named in a note, and goes on as a daemon.
     """
-    group = Group(size, clock)
+    group = Group(size, clock, xp)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     results: dict[int, T] = {}
 
