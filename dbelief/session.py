@@ -17,7 +17,7 @@ from dbelief.backend import Backend, aligned, choose
 from dbelief.console import announce, told
 from dbelief.data import Dataset, load
 from dbelief.errors import Mistake, ModelError, NotFinite
-from dbelief.job import AutoencoderModel, Job, PythonModel, parse_job
+from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
 from dbelief.layout import Layout, RankPart
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.outgoing import Source
@@ -28,10 +28,11 @@ from dbelief.result import read_result
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Member, Membership
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.trained import build_stacks
 
 
 def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
-    """The job's model, and the sha256 of its source ("" for one of ours).
+    """The job's model, and the sha256 of what it is made of beside the job ("" for nothing): source, or given stacks.
 
     Raises
     ------
@@ -43,8 +44,10 @@ def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model
     if data is None or data.train is None:
         raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
     if isinstance(job.model, AutoencoderModel):
-        eq1, image = job.model.autoencoder.model_dump(exclude={"image"}), job.model.autoencoder.image
-        return build_autoencoder(eq1, features=data.features, image=image, backend=backend), ""
+        layer = job.model.autoencoder
+        return build_autoencoder(layer.eq1, features=data.features, image=layer.image, backend=backend), ""
+    if isinstance(job.model, StacksModel):
+        return build_stacks(job, job.model, data.features, backend)
     outputs = data.classes if data.classes is not None else int(np.prod(data.train.targets.shape[1:], dtype=int))
     network = build_network(
         job.model.described(),

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
+from .autoencoder import StacksModel
 from .document import to_yaml
 from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
 from .model import Model, PythonModel
@@ -215,6 +216,9 @@ class Job(Section):
         fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
         if isinstance(self.model, PythonModel):
             fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})
+        if isinstance(self.model, StacksModel):
+            trained = tuple(anchor(text, self.folder) for text in self.model.trained)
+            fields["model"] = self.model.model_copy(update={"trained": trained})
         if self.start_from is not None:
             fields["start_from"] = anchor(self.start_from, self.folder)
         return self.model_copy(update=fields)

@@ -1,10 +1,10 @@
-"""The `model` section: layers in a list, a sparse autoencoder, or an object in a user's Python file."""
+"""The `model` section: layers in a list, one sparse autoencoder or stacks of them, or an object in a Python file."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from .autoencoder import AutoencoderModel
+from .autoencoder import AutoencoderModel, StacksModel
 from .kinds import Section, Words, not_empty
 from .layers import LAYER_WORDS, Layer
 
@@ -48,13 +48,14 @@ class PythonModel(Section):
 def _form(value: object) -> str:
     """Tell which of the forms is meant."""
     fields = value if isinstance(value, dict) else getattr(type(value), "model_fields", {})
-    return next((form for form in ("python", "autoencoder") if form in fields), "layers")
+    return next((form for form in ("python", "autoencoder", "stacks") if form in fields), "layers")
 
 
 Model = Annotated[
     Annotated[LayersModel, Tag("layers")]
     | Annotated[AutoencoderModel, Tag("autoencoder")]
+    | Annotated[StacksModel, Tag("stacks")]
     | Annotated[PythonModel, Tag("python")],
     Discriminator(_form),
-    Words("a mapping with layers and loss, with autoencoder, or with python"),
+    Words("a mapping with layers and loss, with autoencoder, with stacks, or with python"),
 ]

@@ -1,7 +1,7 @@
 """Models: what dbelief asks of one, and layered networks and an autoencoder that answer it."""
 
 from .autoencoder import SparseAutoencoder
-from .build import build_autoencoder, build_network, load_python_model
+from .build import build_autoencoder, build_network, image_of, load_python_model
 from .convolution import Conv
 from .dropout import Dropout
 from .image import Image
@@ -26,6 +26,7 @@ __all__ = [
     "Stage",
     "build_autoencoder",
     "build_network",
+    "image_of",
     "load_python_model",
     "step_settings",
 ]

@@ -36,7 +36,7 @@ from dbelief.backend import Backend
 from dbelief.errors import ModelError
 
 from .around import Alone, Around
-from .kernels import Blocks, Kernels, space_to_depth
+from .kernels import Blocks, Kernels, depth_to_space, space_to_depth
 from .model import Array, Batch
 from .windows import window_spread, window_sum
 from .workspace import Workspace
@@ -144,36 +144,72 @@ class SparseAutoencoder:
         ModelError
             The batch holds other images than this layer sees.
         """
-        w, alpha, m = views["weight"], views["alpha"], len(batch)
-        images = self.checked_inputs(w.dtype, batch)
-        with np.errstate(all="ignore"):  # what is not finite is for the caller to name
-            kernels, arrays = self._work.kernels(self.blocks, m, w.dtype), self._arrays(m, w.dtype)
-            loss = self._forward(kernels, arrays, w, alpha, images)
-            self._backward(kernels, arrays, w, alpha, out)
-        return loss / m
+        loss = self.forward(views, batch.inputs)
+        self.backward(views, len(batch), out)
+        return loss / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
         """Give the sum of J over the batch; no answer is right or wrong."""
-        w, alpha = views["weight"], views["alpha"]
-        images = self.checked_inputs(w.dtype, batch)
-        loss = 0.0
-        with np.errstate(all="ignore"):
-            for first in range(0, len(images), EVALUATED):
-                some = images[first : first + EVALUATED]
-                kernels = self._work.kernels(self.blocks, len(some), w.dtype)
-                arrays = self._arrays(len(some), w.dtype)
-                loss += self._forward(kernels, arrays, w, alpha, some)
-        return loss, None
+        firsts = range(0, len(batch), EVALUATED)
+        return math.fsum(self.forward(views, batch.inputs[first : first + EVALUATED]) for first in firsts), None
 
-    def _forward(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array, images: Array) -> float:
-        """Give the sum of J; leave x, e, z / |W~|, W x, 1 / |W~| and p."""
-        xp, m = self._xp, len(images)
+    def forward(self, views: Mapping[str, Array], inputs: Array) -> float:
+        """Give the sum of J over inputs (m, *image), and keep what `activations` and `backward` need."""
+        images, w, alpha = self._shaped(views["weight"].dtype, inputs), views["weight"], views["alpha"]
+        with np.errstate(all="ignore"):  # what is not finite is for the caller to name
+            kernels, arrays = self._room(len(images), w.dtype)
+            self._filter(kernels, arrays, w, images)
+            return self._objective(kernels, arrays, w, alpha)
+
+    def encode(self, views: Mapping[str, Array], inputs: Array, out: Array) -> None:
+        """Write z of inputs (m, *image) as `activations` does, without J: nothing for `backward`."""
+        images, w = self._shaped(views["weight"].dtype, inputs), views["weight"]
+        with np.errstate(all="ignore"):
+            self._filter(*self._room(len(images), w.dtype), w, images)
+        self.activations(views, len(images), out)
+
+    def activations(self, views: Mapping[str, Array], m: int, out: Array) -> None:
+        """Write z of the last m samples as images (m, rows, columns, maps)."""
+        arrays = self._arrays(m, views["weight"].dtype)
+        self._xp.multiply(arrays.wx, views["alpha"], out=arrays.products)
+        depth_to_space(arrays.products, self.eq1.block, out)
+
+    def backward(
+        self,
+        views: Mapping[str, Array],
+        m: int,
+        out: Mapping[str, Array],
+        above: Array | None = None,
+        below: Array | None = None,
+    ) -> None:
+        """Write the gradient of the mean of J over the m samples of the last `forward`.
+
+        Parameters
+        ----------
+        above : (m, rows, columns, maps), optional
+            What the mean loss of layers above has for a gradient in z: it is added.
+        below : (m, *image), optional
+            Where to write the gradient in the images.
+        """
+        w = views["weight"]
+        with np.errstate(all="ignore"):
+            kernels, arrays = self._room(m, w.dtype)
+            self._backward(kernels, arrays, w, views["alpha"], out, above)
+            if below is not None:
+                self._input_gradient(kernels, arrays, w, below)
+
+    def _filter(self, kernels: Kernels, arrays: _Arrays, w: Array, images: Array) -> None:
+        """Leave x, W x and 1 / |W~|."""
+        space_to_depth(images, self.eq1.block, arrays.xe[..., : len(images)])
+        kernels.row_norms(w, arrays.inverse)
+        self._xp.reciprocal(arrays.inverse, out=arrays.inverse)
+        kernels.forward(w, arrays.xe[..., : len(images)], arrays.wx)
+        arrays.wx *= arrays.inverse[..., None]
+
+    def _objective(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array) -> float:
+        """Give the sum of J; leave e, z / |W~| and p."""
+        xp, m = self._xp, arrays.wx.shape[-1]
         x, e, z, inverse = arrays.xe[..., :m], arrays.xe[..., m:], arrays.dz[..., m:], arrays.inverse
-        space_to_depth(images, self.eq1.block, x)
-        kernels.row_norms(w, inverse)
-        xp.reciprocal(inverse, out=inverse)
-        kernels.forward(w, x, arrays.wx)
-        arrays.wx *= inverse[..., None]
         xp.multiply(arrays.wx, inverse[..., None], out=z)
         z *= alpha
         kernels.backward_data(w, z, e)
@@ -192,7 +228,15 @@ class SparseAutoencoder:
         squares, pooled = (values.sum(dtype=np.float64) for values in (errors, arrays.pooled))
         return float(squares + self.eq1.sparsity * pooled)
 
-    def _backward(self, kernels: Kernels, arrays: _Arrays, w: Array, alpha: Array, out: Mapping[str, Array]) -> None:
+    def _backward(
+        self,
+        kernels: Kernels,
+        arrays: _Arrays,
+        w: Array,
+        alpha: Array,
+        out: Mapping[str, Array],
+        above: Array | None,
+    ) -> None:
         """Write the mean gradient, from what the forward pass left."""
         xp, inverse, wx, products = self._xp, arrays.inverse, arrays.wx, arrays.products
         m = wx.shape[-1]
@@ -208,6 +252,10 @@ class SparseAutoencoder:
         xp.multiply(wx.reshape(as_maps.shape), as_maps, out=products.reshape(as_maps.shape))
         products *= self.eq1.sparsity * alpha
         delta += products
+        if above is not None:
+            space_to_depth(above, self.eq1.block, products)
+            products *= m
+            delta += products
         xp.multiply(wx, delta, out=products)
         slope = products.sum(axis=-1)
         out["alpha"][...] = slope.sum() / m
@@ -217,6 +265,15 @@ class SparseAutoencoder:
         z *= 2 / m
         kernels.backward_weight(arrays.dz, arrays.xe, out["weight"])
         self._project(along, w, out["weight"])
+
+    def _input_gradient(self, kernels: Kernels, arrays: _Arrays, w: Array, out: Array) -> None:
+        """Write the mean of dJ/dx = alpha W^T delta - 2 e, from what `_backward` left: delta alpha / (|W~| m)."""
+        m = arrays.wx.shape[-1]
+        e, gradient = arrays.xe[..., m:], arrays.errors
+        kernels.backward_data(w, arrays.dz[..., :m], gradient)
+        e *= 2 / m
+        gradient -= e
+        depth_to_space(gradient, self.eq1.block, out)
 
     def _project(self, along: Array, w: Array, gradient: Array) -> None:
         """Take from each neuron's gradient its part along the weights; block by block, which stays in the cache."""
@@ -231,6 +288,9 @@ class SparseAutoencoder:
         """Maps [nr b][nc b][maps M] as neurons lie in y: [nr][nc][b][b][maps M]."""
         blocks, b = self.blocks, self.eq1.block
         return maps.reshape(blocks.nr, b, blocks.nc, b, self.eq1.maps * m).swapaxes(1, 2)
+
+    def _room(self, m: int, dtype: np.dtype) -> tuple[Kernels, _Arrays]:
+        return self._work.kernels(self.blocks, m, dtype), self._arrays(m, dtype)
 
     def _arrays(self, m: int, dtype: np.dtype) -> _Arrays:
         """Buffers for m samples; their memory is that of the largest batch so far."""
@@ -256,7 +316,9 @@ class SparseAutoencoder:
 
     def checked_inputs(self, kind: np.dtype, batch: Batch) -> Array:
         """Give the inputs as images, once they are known to be of this layer's size and of this type."""
-        inputs = batch.inputs
+        return self._shaped(kind, batch.inputs)
+
+    def _shaped(self, kind: np.dtype, inputs: Array) -> Array:
         size, own = math.prod(inputs.shape[1:]), math.prod(self.image)
         if size != own:
             raise ModelError(f"autoencoder: got {size} numbers per sample, expected {own} of images {self.image}")

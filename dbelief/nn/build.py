@@ -95,15 +95,26 @@ def build_autoencoder(
     ModelError
         Samples are no images, or the layer does not fit them.
     """
+    return SparseAutoencoder(image_of("autoencoder", features, image), Eq1(**eq1), backend)
+
+
+def image_of(model: str, features: tuple[int, ...], image: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """Height, width and channels of a sample: as the job says (`image`), or as it is stored.
+
+    Raises
+    ------
+    ModelError
+        Names the kind of model; samples are no images, or of another size.
+    """
     shape = (*features, 1) if len(features) == 2 else features
     if image is not None:
         if math.prod(image) != math.prod(features):
-            raise ModelError(f"autoencoder: image is {list(image)}, samples hold {math.prod(features)} numbers")
+            raise ModelError(f"{model}: image is {list(image)}, samples hold {math.prod(features)} numbers")
         shape = image
     if len(shape) != 3:
-        raise ModelError(f"autoencoder: samples have shape {features}, not (height, width, channels): give image")
+        raise ModelError(f"{model}: samples have shape {features}, not (height, width, channels): give image")
     height, width, channels = shape
-    return SparseAutoencoder((height, width, channels), Eq1(**eq1), backend)
+    return height, width, channels
 
 
 def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:

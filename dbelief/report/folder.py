@@ -12,7 +12,7 @@ from pathlib import Path
 from dbelief.console import write_address
 from dbelief.errors import Mistake
 from dbelief.files import whole_file
-from dbelief.job import Job
+from dbelief.job import Job, StacksModel
 
 ADDRESS = "address"
 """File of a run folder that tells where its coordinator listens; there while the run lives."""
@@ -51,14 +51,18 @@ def check_start(job: Job) -> None:
     Mistake
         Where it is the run folder itself, or the one that an earlier run is moved to.
     """
-    if job.start_from is None:
-        return
-    run, folder = job.path(job.start_from), _folder(job)
-    if run.resolve() in (folder.resolve(), _previous(folder).resolve()):
-        raise Mistake(
-            f"start_from: {run} is moved aside or deleted where a new run named {job.name} begins; give this run "
-            f"another name, or go on with --resume"
-        )
+    taken = [("start_from", job.start_from)] if job.start_from is not None else []
+    if isinstance(job.model, StacksModel):
+        taken += [("model.trained", text) for text in job.model.trained]
+    folder = _folder(job)
+    lost = {folder.resolve(), _previous(folder).resolve()}
+    for field, text in taken:
+        path = job.path(text)
+        if not lost.isdisjoint({path.resolve(), path.resolve().parent}):  # a run, or a file in one
+            raise Mistake(
+                f"{field}: {path} is moved aside or deleted where a new run named {job.name} begins; give this run "
+                f"another name, or go on with --resume"
+            )
 
 
 def _folder(job: Job) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
-from dbelief.job import LibsvmData, PythonModel, build_job, parse_job
+from dbelief.job import LibsvmData, PythonModel, StacksModel, build_job, parse_job
 
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, 1e30, exclude_min=True)
@@ -49,16 +49,23 @@ MODEL = options(
         "loss": st.sampled_from(["square", "softmax_cross_entropy", "one_vs_all"]),
     }
 ) | st.just({"python": "models/mine.py:Model"})
-AUTOENCODER = options(
-    {},
-    block=st.just(4),
-    window=st.integers(1, 9).map(lambda blocks: 4 * blocks),
-    maps=COUNT,
-    pool=COUNT,
-    sparsity=st.floats(0, 10),
-    eps=POSITIVE,
-    image=st.none() | st.lists(COUNT, min_size=3, max_size=3),
-).map(lambda layer: {"autoencoder": layer})
+EQ1 = {
+    "block": st.just(4),
+    "window": st.integers(1, 9).map(lambda blocks: 4 * blocks),
+    "maps": COUNT,
+    "pool": COUNT,
+    "sparsity": st.floats(0, 10),
+    "eps": POSITIVE,
+}
+SHAPE = st.none() | st.lists(COUNT, min_size=3, max_size=3)
+AUTOENCODER = options({}, **EQ1, image=SHAPE).map(lambda layer: {"autoencoder": layer})
+CONTRAST = options({}, size=st.sampled_from([1, 5]), sigma=POSITIVE, c0=POSITIVE)
+STACKS = options(
+    {"stacks": st.lists(options({}, **EQ1, contrast=CONTRAST), min_size=2, max_size=3)},
+    train=st.sampled_from([1, 2, "all", None]),
+    trained=st.lists(PATHS, max_size=2),
+    image=SHAPE,
+)
 DATA = st.one_of(
     st.just({"source": "digits"}),
     options({"source": st.just("idx"), "folder": PATHS}, validation=st.integers(1, 10**6)),
@@ -129,7 +136,7 @@ LIMITS = st.one_of(
 JOBS = options(
     {
         "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
-        "model": MODEL | AUTOENCODER,
+        "model": MODEL | AUTOENCODER | STACKS,
         "data": DATA,
         "strategy": STRATEGY,
         "limits": LIMITS,
@@ -217,3 +224,16 @@ start_from: ../runs/before
     assert moved.path(moved.start_from) == tmp_path / "../runs/before"
     assert moved.data.test == "${SOMEWHERE}/a9a.t"
     assert job.anchored().to_yaml() == moved.to_yaml()
+
+
+def test_stacks_that_are_trained_already_are_anchored(tmp_path: Path) -> None:
+    text = """
+name: here
+model: {stacks: [{}, {}], trained: [runs/one, "${SOMEWHERE}/two", /three/model.safetensors]}
+data: {source: digits}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+"""
+    moved = parse_job(parse_job(text, tmp_path, "job").anchored().to_yaml(), tmp_path / "runs" / "here", "copy")
+    assert isinstance(moved.model, StacksModel)
+    assert moved.model.trained == (str(tmp_path / "runs/one"), "${SOMEWHERE}/two", "/three/model.safetensors")

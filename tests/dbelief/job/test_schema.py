@@ -84,6 +84,7 @@ def test_it_takes_whatever_is_a_job(fields: dict[str, Any]) -> None:
             ["model"],
         ),
         ("loss: softmax_cross_entropy", "autoencoder: {pool: 0}", ["model"]),
+        ("loss: softmax_cross_entropy", "stacks: [{}]", ["model"]),
         ("source: csv", "source: cvs", ["data"]),
         ("target: species", "target: 0", ["data"]),
         ("target: species", "target: []", ["data"]),

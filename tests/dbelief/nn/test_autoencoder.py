@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dbelief.backend import choose
 from dbelief.errors import ModelError
-from dbelief.nn import Batch, Evaluates
+from dbelief.nn import Batch, Evaluates, Model
 from dbelief.nn.autoencoder import EVALUATED, Eq1, SparseAutoencoder
 from dbelief.nn.kernels import depth_to_space
 
@@ -38,7 +38,7 @@ def images(m: int, image: tuple[int, ...] = IMAGE, dtype: str = "float64", seed:
     return Batch(np.random.default_rng(seed).standard_normal((m, *image)).astype(dtype), np.zeros((m, 1), dtype))
 
 
-def gradient(model: SparseAutoencoder, w: Mapping[str, np.ndarray], batch: Batch) -> tuple[float, Tensors]:
+def gradient(model: Model, w: Mapping[str, np.ndarray], batch: Batch) -> tuple[float, Tensors]:
     """Loss and gradient, written over what is no number."""
     out = {name: np.full_like(values, np.nan) for name, values in w.items()}
     return model.loss_and_gradient(w, batch, out), out

@@ -1,0 +1,72 @@
+"""Stacks trained by real processes: the first, the second on it, then both at once, on two replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from dbelief.backend import choose
+from dbelief.data import load
+from dbelief.evaluation import evaluate
+from dbelief.job import load_job
+from dbelief.session import build_model, initial_values
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: deep
+model:
+  stacks:
+    - {window: 4, block: 2, maps: 2, pool: 2, contrast: {size: 1}}
+    - {window: 2, block: 1, maps: 2, pool: 2}
+  image: [8, 8, 1]
+data: {source: digits}
+strategy: {name: downpour, batch: 32, rule: {name: adam, rate: 0.01}}
+limits: {epochs: 3}
+evaluate: {keep: last}
+shards: 1
+device: cpu
+"""
+
+
+def first_loss(job_file: Path, overrides: dict[str, str]) -> float:
+    """Mean loss on the test set of what a job begins with."""
+    job, backend = load_job(job_file, overrides), choose("cpu")
+    data = load(job.data, job.folder)
+    model, _ = build_model(job, data, backend)
+    layout, initial = initial_values(job, model)
+    assert data.test is not None
+    return evaluate(model, layout.views(initial), data.test, layout, backend)[0]
+
+
+def test_one_after_the_other_then_both(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job, runs = write_job(JOB), operator.folder / "runs"
+
+    def trained(name: str, **fields: str) -> tuple[float, float]:
+        """Test loss of a run, at its start and at its end."""
+        fields = {name.replace("__", "."): value for name, value in {"name": name, **fields}.items()}
+        settings = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+        start = first_loss(job, fields)
+        train = operator.start(name, "train", str(job), "--quiet", *settings)
+        assert train.ends() == 0, train.log.read_text()
+        return start, operator.summary(name)["test_loss"]
+
+    first = trained("first", model__train="1")
+    below = (runs / "first" / "model.safetensors").read_bytes()
+    second = trained("second", model__trained="[runs/first]")
+    both = trained("both", model__train="all", model__trained="[runs/first, runs/second]", replicas="2")
+    assert first[1] < 0.5 * first[0]
+    assert second[1] < 0.8 * second[0]
+    assert both[0] == pytest.approx(first[1] + second[1], rel=1e-5)  # greedy: each one's own loss
+    assert both[1] < both[0]
+    assert (runs / "first" / "model.safetensors").read_bytes() == below
+    tensors = {name: load_file(runs / name / "model.safetensors") for name in ("first", "second", "both")}
+    assert set(tensors["second"]) == {"stack2.weight", "stack2.alpha"}
+    assert set(tensors["both"]) == {*tensors["first"], *tensors["second"]}
+    report = operator.start("report", "report", "runs/second", "--output", "drawn")
+    assert report.ends() == 0, report.log.read_text()
