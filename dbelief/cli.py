@@ -133,12 +133,18 @@ def status_command(where: str, as_json: bool, watch: bool) -> None:
 @main.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Of the pictures; default: RUN.")
-def report_command(run: Path, output: Path | None) -> None:
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="NPZ",
+    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron tells them apart.",
+)
+def report_command(run: Path, output: Path | None, images: Path | None) -> None:
     """Tell how the run of a folder went, or goes so far, and draw its pictures."""
     from dbelief.run import report_run
 
     with exits_cleanly():
-        report_run(run, output or run)
+        report_run(run, output or run, images)
 
 
 @main.command("health")
@@ -176,6 +182,18 @@ def whiten_command(source: str, output: Path, images: int, size: int, height: in
     with exits_cleanly():
         count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
         print(f"{output}: {shape[0]:,} images of {' x '.join(map(str, shape[1:]))} out of {count} photographs")
+
+
+@data_group.command("faces")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+@click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Their sides, pixels.")
+def faces_command(output: Path, size: int) -> None:
+    """Whiten the 100 faces and 100 other images that scikit-image brings along, as `whiten` does; labels 1 and 0."""
+    from dbelief.data.faces import write_faces
+
+    with exits_cleanly():
+        images, faces = write_faces(output, size)
+        print(f"{output}: {images} images of {size} x {size} x 1, {faces} of them faces")
 
 
 @main.group("job")

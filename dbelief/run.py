@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from safetensors.numpy import load_file
 
 from dbelief.backend import Backend, aligned, choose
 from dbelief.cluster import Cluster
 from dbelief.console import announce, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
-from dbelief.errors import DataError, Failure, Mistake, ModelError, NotFinite, NotWritten
+from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate
-from dbelief.job import AutoencoderModel, Job, load_job
+from dbelief.job import Job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
 from dbelief.report.account import account
@@ -28,7 +27,7 @@ from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
-from dbelief.result import read_model, result_file
+from dbelief.result import read_model
 from dbelief.session import begin_from, build_model, check_finite, initial_values
 from dbelief.status import Place, look, watch
 
@@ -69,39 +68,28 @@ def tell_status(where: str, as_json: bool, watched: bool) -> int:
     return 1 if watched and state == "failed" else 0
 
 
-def report_run(run: Path, output: Path) -> None:
+def report_run(run: Path, output: Path, images: Path | None = None) -> None:
     """Print how a run went, or goes so far, and draw its pictures into a folder.
+
+    Parameters
+    ----------
+    images
+        An .npz file of labelled images: of autoencoders, what their neurons tell apart. Other models have none.
 
     Raises
     ------
     Mistake
         `run` is no run folder, or nothing has happened there.
     """
+    from dbelief.neurons import tell_neurons
     from dbelief.report.pictures import draw_pictures
 
     job, facts = account(run)
     Console().print(facts)
-    for picture in [*draw_pictures(run, output, job), *_draw_filters(run, output, job)]:
+    pictures = draw_pictures(run, output, job)
+    pictures += tell_neurons(run, output, job, images)
+    for picture in pictures:
         print(picture)
-
-
-def _draw_filters(run: Path, output: Path, title: str) -> list[Path]:
-    """Draw the filters of a sparse autoencoder, of the newest parameters there are; of another model nothing."""
-    from dbelief.report.filters import draw_filters
-
-    model = load_job(run / "job.yaml").model
-    if not isinstance(model, AutoencoderModel):
-        return []
-    path = output / "filters.png"
-    try:
-        with result_file(run) as (file, _):
-            draw_filters(load_file(file)["weight"], model.autoencoder.block, path, title)
-    except Mistake as error:  # nothing is written yet
-        announce(f"no filters: {error}")
-        return []
-    except OSError as error:
-        raise NotWritten(f"{path}: the filters cannot be drawn: {error.strerror}") from error
-    return [path]
 
 
 def verdict(summary: Summary, folder: Path) -> str:

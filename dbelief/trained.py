@@ -22,9 +22,19 @@ from dbelief.nn.contrast import Lcn
 from dbelief.nn.stacks import Stacks, tensor_shapes
 from dbelief.result import result_file
 
+Image = tuple[int, int, int]
+
 
 def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backend: Backend) -> tuple[Stacks, str]:
-    """The job's stacks, and the sha256 of what earlier runs have given ("" for nothing).
+    """The job's stacks, and the sha256 of what earlier runs have given ("" for nothing); see `given_stacks`."""
+    image, stacks, given = given_stacks(job, model, features)
+    return Stacks(image, stacks, model.only, given, backend), _digest(given)
+
+
+def given_stacks(
+    job: Job, model: StacksModel, features: tuple[int, ...]
+) -> tuple[Image, list[tuple[Eq1, Lcn]], dict[str, np.ndarray]]:
+    """What the lowest stack sees, all stacks, and the tensors that earlier runs have given, by name.
 
     Parameters
     ----------
@@ -51,7 +61,7 @@ def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backen
             searched = ", ".join(str(job.path(text)) for text in model.trained)
             where = f"which is not in {searched}" if searched else "and names no run that holds it"
             raise ModelError(f"model.trained: stack {model.only} is trained on what {name!r} gives, {where}")
-    return Stacks(image, stacks, model.only, given, backend), _digest(given)
+    return image, stacks, given
 
 
 def _held(job: Job, text: str, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

@@ -1,6 +1,6 @@
 """The job file: what is trained, on what, how, and for how long."""
 
-from .autoencoder import Autoencoder, AutoencoderModel, StacksModel
+from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .layers import Layer
 from .load import build_job, load_job, parse_job
@@ -37,6 +37,7 @@ __all__ = [
     "Divergence",
     "Downpour",
     "Evaluate",
+    "Filters",
     "IdxData",
     "Job",
     "Layer",

@@ -198,6 +198,15 @@ class SparseAutoencoder:
             if below is not None:
                 self._input_gradient(kernels, arrays, w, below)
 
+    def give_back(self, views: Mapping[str, Array], dz: Array, out: Array) -> None:
+        """Write alpha W^T dz, (m, *image), for dz as `activations` are, after `encode` or `forward` of so many."""
+        w, m = views["weight"], len(dz)
+        arrays = self._arrays(m, w.dtype)
+        space_to_depth(dz, self.eq1.block, arrays.products)
+        arrays.products *= arrays.inverse[..., None] * views["alpha"]
+        self._work.kernels(self.blocks, m, w.dtype).backward_data(w, arrays.products, arrays.errors)
+        depth_to_space(arrays.errors, self.eq1.block, out)
+
     def _filter(self, kernels: Kernels, arrays: _Arrays, w: Array, images: Array) -> None:
         """Leave x, W x and 1 / |W~|."""
         space_to_depth(images, self.eq1.block, arrays.xe[..., : len(images)])

@@ -91,17 +91,27 @@ class Stack:
         self._pool, self._lcn = L2Pool(eq1.pool, eps=eq1.eps), lcn
         self._own, self._in_pool, self._in_lcn = (Workspace(backend) for _ in range(3))
 
-    def encode(self, views: Mapping[str, Array], images: Array) -> Array:
-        """Give y (m, *output) of images (m, *image), by the layer's parameters."""
+    def filters(self, views: Mapping[str, Array], images: Array) -> Array:
+        """Give z (m, *maps) of images (m, *image), by the layer's parameters."""
         z = self._array("z", len(images), self.sizes.maps, images.dtype)
         self.layer.encode(views, images, z)
-        return self._past_the_filters(z)
+        return z
+
+    def encode(self, views: Mapping[str, Array], images: Array) -> Array:
+        """Give y (m, *output) of images (m, *image), by the layer's parameters."""
+        return self._normalised(self.pooled(self.filters(views, images)))
 
     def output(self, views: Mapping[str, Array], m: int) -> Array:
         """Give y (m, *output) of what the layer's `forward` has just seen."""
         z = self._array("z", m, self.sizes.maps, views["weight"].dtype)
         self.layer.activations(views, m, z)
-        return self._past_the_filters(z)
+        return self._normalised(self.pooled(z))
+
+    def pooled(self, z: Array) -> Array:
+        """Give p (m, *pooled) of what `filters` has given."""
+        p = self._array("p", len(z), self.sizes.pooled, z.dtype)
+        self._pool.forward(self._in_pool, z, (), p)
+        return p
 
     def backward(
         self, views: Mapping[str, Array], m: int, out: Mapping[str, Array], dy: Array | None, down: bool
@@ -115,33 +125,39 @@ class Stack:
         down
             Whether to give the gradient in the images, (m, *image); else None is given.
         """
-        kind = views["weight"].dtype
-        dz = None if dy is None else self._before_the_maps(dy)
-        dx = self._array("dx", m, self.sizes.image, kind) if down else None
+        dz = None if dy is None else self.through_pooling(self.through_contrast(dy))
+        dx = self._array("dx", m, self.sizes.image, views["weight"].dtype) if down else None
         self.layer.backward(views, m, out, dz, dx)
         return dx
 
-    def _past_the_filters(self, z: Array) -> Array:
-        m = len(z)
-        p = self._array("p", m, self.sizes.pooled, z.dtype)
-        self._pool.forward(self._in_pool, z, (), p)
+    def through_contrast(self, dy: Array) -> Array:
+        """Give dL/dp, after `encode` or `output`."""
         assert self.sizes.output is not None, f"nothing is above a stack of {self.sizes}"
-        y = self._array("y", m, self.sizes.output, z.dtype)
-        self._lcn.forward(self._in_lcn, p, (), y)
-        return y
-
-    def _before_the_maps(self, dy: Array) -> Array:
-        """Give dL/dz, from z, p and y as `_past_the_filters` left them."""
-        m, kind, sizes = len(dy), dy.dtype, self.sizes
-        assert sizes.output is not None, f"nothing is above a stack of {sizes}"
-        z, p, y = (
-            self._array(name, m, shape, kind)
-            for name, shape in (("z", sizes.maps), ("p", sizes.pooled), ("y", sizes.output))
-        )
-        dp, dz = self._array("dp", m, sizes.pooled, kind), self._array("dz", m, sizes.maps, kind)
+        m, kind = len(dy), dy.dtype
+        p, y = self._array("p", m, self.sizes.pooled, kind), self._array("y", m, self.sizes.output, kind)
+        dp = self._array("dp", m, self.sizes.pooled, kind)
         self._lcn.give_back(self._in_lcn, p, y, dy, dp)
+        return dp
+
+    def through_pooling(self, dp: Array) -> Array:
+        """Give dL/dz, after `pooled`, `encode` or `output`."""
+        m, kind = len(dp), dp.dtype
+        z, p = self._array("z", m, self.sizes.maps, kind), self._array("p", m, self.sizes.pooled, kind)
+        dz = self._array("dz", m, self.sizes.maps, kind)
         self._pool.give_back(self._in_pool, z, p, dp, dz)
         return dz
+
+    def through_filters(self, views: Mapping[str, Array], dz: Array) -> Array:
+        """Give alpha W^T dz, which is dL/dx where only z counts, after `filters` or `encode`."""
+        dx = self._array("dx", len(dz), self.sizes.image, dz.dtype)
+        self.layer.give_back(views, dz, dx)
+        return dx
+
+    def _normalised(self, p: Array) -> Array:
+        assert self.sizes.output is not None, f"nothing is above a stack of {self.sizes}"
+        y = self._array("y", len(p), self.sizes.output, p.dtype)
+        self._lcn.forward(self._in_lcn, p, (), y)
+        return y
 
     def _array(self, name: str, m: int, shape: Shape, kind: object) -> Array:
         return self._own.array(name, (m, *shape), kind)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def draw_filters(weight: np.ndarray, block: int, path: Path, title: str) -> None
     filters = as_pixels(weight, block)
     edges = are_edges(filters)
     shown = filters[np.linspace(0, len(filters) - 1, min(len(filters), _MOST)).astype(int)]
-    sheet = _sheet(shown)
+    sheet = side_by_side(shown, _ACROSS)
     figure = new_figure(title, 0.9 + 7.6 * sheet.shape[0] / sheet.shape[1])
     axes: Axes = figure.subplots()
     drawn = f"{len(shown):,} of {len(filters):,} filters" if len(shown) < len(filters) else f"{len(filters):,} filters"
@@ -50,14 +50,17 @@ def draw_filters(weight: np.ndarray, block: int, path: Path, title: str) -> None
     figure.savefig(path, format="png")
 
 
-def _sheet(filters: np.ndarray) -> np.ndarray:
-    """All filters side by side, a white line between them: (height, width, 1 or 3), from 0 to 1."""
+def side_by_side(filters: np.ndarray, most: int) -> np.ndarray:
+    """All filters (n, height, width, channels), `most` in a row, a white line between: (height, width, 1 or 3), 0 to 1.
+
+    Each is on its own scale, where grey is 0.
+    """
     n, high, wide, channels = filters.shape
     if channels != 3:
         filters = filters.mean(axis=-1, keepdims=True)
     largest = abs(filters).max(axis=(1, 2, 3), keepdims=True)
     grey = 0.5 + 0.5 * filters / np.where(largest > 0, largest, 1)
-    across = min(n, _ACROSS)
+    across = min(n, most)
     sheet = np.ones((-(-n // across) * (high + 1) + 1, across * (wide + 1) + 1, grey.shape[-1]))
     for place, one in enumerate(grey):
         y, x = 1 + place // across * (high + 1), 1 + place % across * (wide + 1)

@@ -1,0 +1,53 @@
+"""Faces and what is none, labelled, of a size that a small network sees: the subset of LFW that scikit-image has.
+
+100 faces of Labeled Faces in the Wild (Huang et al. 2007) and 100 pieces of such photographs' corners, grey, 25 x 25
+pixels. Corners are emptier than faces: a neuron that answers to any contrast in the middle tells many of them apart.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.errors import DataError
+from dbelief.files import whole_file
+
+from .whiten import CONTRAST, whitened
+
+FACES = 100  # the first of them
+_MARGIN = 12  # pixels that are mirrored at each border, so that whitening meets no edge there
+
+
+def write_faces(path: Path, size: int) -> tuple[int, int]:
+    """Whiten each image as `whiten.py` does, cut its middle, and write an .npz file; how many, and how many faces.
+
+    The file holds `inputs` (200, size, size, 1) float32 and `targets` (200,) int64: 1 for a face.
+
+    Raises
+    ------
+    DataError
+        scikit-image is not there.
+    """
+    images = _images()
+    low = (images.shape[1] - size) // 2 + _MARGIN
+    mirrored = np.pad(images, ((0, 0), (_MARGIN, _MARGIN), (_MARGIN, _MARGIN)), mode="symmetric")
+    cut = np.stack([whitened(image[..., None])[low : low + size, low : low + size] for image in mirrored])
+    cut -= cut.mean(axis=(1, 2, 3), keepdims=True)
+    cut /= np.sqrt(cut.var(axis=(1, 2, 3), keepdims=True) + CONTRAST)
+    labels = (np.arange(len(images)) < FACES).astype(np.int64)
+    with whole_file(path) as file:
+        np.savez(file, inputs=cut.astype(np.float32), targets=labels)
+    return len(images), FACES
+
+
+def _images() -> np.ndarray:
+    """(200, 25, 25) float64, from 0 to 1."""
+    try:
+        folder = files("skimage.data")
+    except ModuleNotFoundError:
+        raise DataError("faces: skimage is not there; pip install 'dbelief[photographs]'") from None
+    with as_file(folder / "lfw_subset.npy") as path:
+        images: np.ndarray = np.load(path, allow_pickle=False)
+    return images
