@@ -3,9 +3,9 @@
 from .autoencoder import SparseAutoencoder
 from .build import build_autoencoder, build_network, image_of, load_python_model
 from .convolution import Conv
-from .dropout import Dropout
+from .dropout import Dropout, batch_key
 from .image import Image
-from .layers import Dense, Shape
+from .layers import Dense, Pointwise, Shape
 from .local import Local
 from .model import Array, Batch, Evaluates, Model
 from .network import Network, Stage, step_settings
@@ -21,9 +21,11 @@ __all__ = [
     "Local",
     "Model",
     "Network",
+    "Pointwise",
     "Shape",
     "SparseAutoencoder",
     "Stage",
+    "batch_key",
     "build_autoencoder",
     "build_network",
     "image_of",

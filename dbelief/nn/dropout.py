@@ -9,7 +9,7 @@ generator moves on. So loss and gradient stay functions of parameters and batch.
 same gradient: by a replay, by another replica after a death or as a backup, at the next point of a line search. Epochs
 compose their mini-batches anew, and so draw other masks; a method that takes the same portions again and again
 (Sandblaster on all samples) drops the same numbers of them each time. All is done in integers, which are the same on
-any machine and device; sums of floats would not be.
+any machine and device; sums of floats would not be. A rank that has a part of the layer drops what one rank would.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Dropout(Fixed):
             xp.copyto(y, x)
             return
         numbers = work.array("numbers", x.shape, UINT32)
-        xp.copyto(numbers, work.rows(x.size).reshape(x.shape), casting="unsafe")
+        xp.copyto(numbers, work.places(x.shape), casting="unsafe")
         xp.multiply(numbers, ODD, out=numbers)
         xp.bitwise_xor(numbers, work.key, out=numbers)
         _scramble(xp, numbers, work.array("part", x.shape, UINT32))

@@ -87,7 +87,7 @@ class Network:
     ) -> None:
         self.features = _image_or_numbers(features)
         self.loss = loss
-        self._seed = seed
+        self.seed = seed
         self._work = Workspace(backend)
         self.stages = tuple(stages(layers, self.features, backend))
         trainable = [place for place, stage in enumerate(self.stages) if stage.parameters]
@@ -153,7 +153,7 @@ class Network:
         activations = [x]
         for place, stage in enumerate(self.stages):
             if isinstance(stage.layer, Dropout):
-                stage.work.key = batch_key(stage.work, x, self._seed, place) if training else None
+                stage.work.key = batch_key(stage.work, x, self.seed, place) if training else None
             y = stage.work.array("y", (len(x), *stage.outputs), x.dtype)
             own = [views[name] for name in stage.parameters]
             stage.layer.forward(stage.work, activations[-1], own, y)

@@ -23,6 +23,8 @@ class Workspace:
         `numpy` or `cupy`.
     key : uint32 of shape (1,), or None
         What a layer with random numbers draws them by in this step; None: it shall not (evaluation).
+    part : (shape of a sample, index into it), or None
+        What of the layer's outputs is computed here, where that is not all.
     kernels(blocks, batch, dtype)
         The kernels of a block-local layer; the newest few are kept, with the buffers that they have.
     """
@@ -30,6 +32,7 @@ class Workspace:
     def __init__(self, backend: Backend) -> None:
         self.xp = backend.xp
         self.key: Array | None = None
+        self.part: tuple[tuple[int, ...], tuple[slice, ...]] | None = None
         self._backend = backend
         self._buffers: dict[str, Array] = {}
         self._rows: Array = self.xp.arange(0)
@@ -56,6 +59,13 @@ class Workspace:
         if len(self._rows) < m:
             self._rows = self.xp.arange(m)
         return self._rows[:m]
+
+    def places(self, shape: tuple[int, ...]) -> Array:
+        """Give each of (m, *outputs) numbers its place among all outputs of the layer for m samples, as int64."""
+        if self.part is None:
+            return self.rows(math.prod(shape)).reshape(shape)
+        sample, index = self.part
+        return self.rows(shape[0] * math.prod(sample)).reshape(shape[0], *sample)[(slice(None), *index)]
 
     def _allocate(self, size: int, dtype: np.dtype) -> Array:
         return aligned(size, dtype) if self._backend.name == "numpy" else self.xp.empty(size, dtype)

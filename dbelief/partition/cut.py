@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dbelief.errors import ModelError
 from dbelief.layout import Box, Layout
-from dbelief.nn import Dense, Dropout, Image, Local, Shape, Stage
+from dbelief.nn import Dense, Dropout, Image, Local, Pointwise, Shape, Stage
 
 from .grid import Grid
 from .window import Window, split
@@ -83,13 +83,14 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
     parts: list[Part] = []
     whole = True
     for stage in stages:
-        if isinstance(stage.layer, Dropout):
-            raise ModelError(f"layer {stage.name}: cannot be cut over ranks: its masks are drawn for whole samples")
         if isinstance(stage.layer, Image):
             if not whole:
                 raise ModelError(f"layer {stage.name}: cannot be cut over ranks: it may only come first")
             continue
-        outputs = tuple(_windows(stage, grid))
+        if parts and isinstance(stage.layer, Pointwise | Dropout):
+            outputs = parts[-1].outputs  # each rank has what it needs, however the layer before was cut
+        else:
+            outputs = tuple(_windows(stage, grid))
         inputs = tuple(seen(stage, window) for window in outputs)
         parts.append(Part(stage, outputs, inputs, whole))
         whole = False

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.layout import Layout
-from dbelief.nn import Array, Batch, Network, step_settings
+from dbelief.nn import Array, Batch, Dropout, Network, batch_key, step_settings
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
 
@@ -83,6 +83,9 @@ class PartitionedNetwork:
         self._network = network
         self._comm = comm
         self._parts = cut(network.stages, grid)
+        for part in self._parts:
+            whole = Window.whole(part.stage.outputs[: len(part.outputs[0].start)])
+            part.stage.work.part = part.stage.outputs, part.outputs[comm.rank].within(whole)
         self.layout: Layout = layout(self._parts, grid)
         self._first = next(place for place, part in enumerate(self._parts) if part.stage.parameters)
         self._overlaps = overlaps
@@ -104,20 +107,27 @@ class PartitionedNetwork:
             As `Network.loss_and_gradient`.
         """
         with step_settings():
-            arrays, activations = self._forward(views, batch)
+            arrays, activations = self._forward(views, batch, training=True)
             loss, slope = self._network.loss_and_slope(activations[-1], batch.targets)
             part = self._parts[-1]
             mine = part.outputs[self._comm.rank].along(slope.shape, 1).within(Window.whole(slope.shape))
-            self._backward(arrays, activations, np.ascontiguousarray(slope[mine]), out)
+            self._backward(arrays, activations, self._comm.xp.ascontiguousarray(slope[mine]), out)
             return loss / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
         """Give the sum of the losses and the number of right answers, the same on every rank."""
         with step_settings():
-            _, activations = self._forward(views, batch)
+            _, activations = self._forward(views, batch, training=False)
             return self._network.judge(activations[-1], batch.targets)
 
-    def _forward(self, views: Mapping[str, Array], batch: Batch) -> tuple[_Arrays, list[Any]]:
+    def _draw(self, x: Array | None) -> None:
+        """Let layers with random numbers draw them for these inputs of the whole network, or not at all."""
+        for part in self._parts:
+            if isinstance(part.stage.layer, Dropout):
+                work, place = part.stage.work, self._network.stages.index(part.stage)
+                work.key = None if x is None else batch_key(work, x, self._network.seed, place)
+
+    def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> tuple[_Arrays, list[Any]]:
         """Every layer's inputs and outputs on this rank, in pairs, and the whole of the last one's outputs."""
         kind = next((values.dtype for values in views.values()), batch.inputs.dtype)  # a rank may have no parameters
         x = self._network.checked_inputs(kind, batch)
@@ -129,13 +139,14 @@ class PartitionedNetwork:
         for name, tensor in arrays.shared.items():
             mine = views[name] if rank == OWNER else self._comm.xp.empty(tensor.output.shape, x.dtype)
             self._used[name] = tensor.gather(mine)
+        self._draw(x if training else None)
         found: list[Any] = []
         for part, array, early in zip(self._parts, arrays.between, arrays.inside, strict=True):
             y = part.stage.work.array("y", (len(x), *part.shape(rank)), x.dtype)
             if part.whole:
                 image = x.reshape(len(x), *part.stage.inputs)
                 window = part.inputs[rank].along(image.shape, 1)
-                seen = np.ascontiguousarray(image[window.within(Window.whole(image.shape))])
+                seen = self._comm.xp.ascontiguousarray(image[window.within(Window.whole(image.shape))])
                 self._compute(part, seen, y, [part.outputs[rank]])
             elif array is None:
                 seen = found[-1]
