@@ -28,7 +28,7 @@ from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
 from dbelief.result import read_model
-from dbelief.session import begin_from, build_model, check_finite, initial_values
+from dbelief.session import begin_from, build_model, check_finite, grid_of, initial_values, layout_over_ranks
 from dbelief.status import Place, look, watch
 
 
@@ -181,6 +181,7 @@ def _made_of(job: Job, backend: Backend, resume: bool = False) -> tuple[Dataset 
     data = load(job.data, job.folder) if job.data.source != "none" else None
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
+    layout_over_ranks(job, model, layout)
     taken = "" if resume else begin_from(job, layout, flat)
     check_finite(flat, layout, "initial value")
     return data, model, layout, flat, taken
@@ -193,12 +194,16 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     data, model, layout, flat, taken = _made_of(job, backend)
     if data is not None and data.train is not None:
         _try_gradient(job, model, layout, flat, data.train, backend)
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
+    ranges = layout_over_ranks(job, model, layout).rank_ranges()
+    spans = cut(ranges, nominal_length(layout.size, job.shards))
     counts = [count for _, count in place(spans, job.shards)]
     lines = [
         f"{job_file}: job {job.name} is fine",
         f"model: {layout.size:,} parameters in {len(layout.boxes)} tensors",
     ]
+    if len(ranges) > 1:
+        least, most = (one(b - a for a, b in ranges) for one in (min, max))
+        lines.append(f"ranks: {grid_of(job).size} a replica, holding {least:,} to {most:,} parameters each")
     lines.append(f"shards: {job.shards}, holding {', '.join(map(str, counts))} segments")
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]

@@ -139,6 +139,18 @@ def grid_of(job: Job) -> Grid:
     return Grid(rows, columns)
 
 
+def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
+    """The job's layout, of which `whole` is that of a model on one rank.
+
+    Raises
+    ------
+    ModelError
+        The job cuts its model, and it cannot be cut; names the layer.
+    """
+    grid = grid_of(job)
+    return whole if grid.size == 1 else layout_of(model, grid)
+
+
 @dataclass(frozen=True)
 class Task:
     """What a job is on this machine.
@@ -234,7 +246,7 @@ class Session:
             undo.callback(client.close)
             model, source = build_model(job, data, task.backend)
             whole, initial = initial_values(job, model)
-            layout = whole if ranks.size == 1 else layout_of(model, grid_of(job))
+            layout = layout_over_ranks(job, model, whole)
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 samples = len(data.train) if data is not None and data.train is not None else 0

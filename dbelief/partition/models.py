@@ -28,4 +28,4 @@ def layout_of(model: Model, grid: Grid) -> Layout:
 
 def uncuttable(model: Model) -> ModelError:
     """The error that a model of this kind stays on one rank."""
-    return ModelError(f"model {type(model).__name__}: cannot be cut over ranks")
+    return ModelError(f"grid: model {type(model).__name__} cannot be cut over ranks, as networks of layers can")

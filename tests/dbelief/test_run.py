@@ -44,6 +44,23 @@ def test_a_gradient_is_computed(tmp_path: Path) -> None:
         check_job(job_with(tmp_path, "np.nan"), {})
 
 
+def test_a_model_over_ranks_is_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^grid: model Own cannot be cut over ranks"):
+        check_job(job_with(tmp_path, "batch.inputs.sum()"), {"grid": "[2]"})
+    (tmp_path / "job.yaml").write_text("""
+name: ranks
+model: {layers: [{dense: 7}, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+grid: [2]
+""")
+    # 64 x 7 and 7 x 10 weights with a bias each: rank 0 has 3 and 5 neurons, rank 1 has 4 and 5.
+    each = [65 * 3 + 8 * 5, 65 * 4 + 8 * 5]
+    said = f"ranks: 2 a replica, holding {each[0]} to {each[1]} parameters each"
+    assert said in check_job(tmp_path / "job.yaml", {})
+
+
 def test_what_the_classes_are_called_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,kind\n" + "1,dog\n2,cat\n" * 10)
     (tmp_path / "job.yaml").write_text("""

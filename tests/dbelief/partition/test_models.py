@@ -34,5 +34,5 @@ def test_other_models_are_refused_by_name() -> None:
     class Mine:
         pass
 
-    with pytest.raises(ModelError, match=r"^model Mine: cannot be cut over ranks$"):
+    with pytest.raises(ModelError, match=r"^grid: model Mine cannot be cut over ranks"):
         layout_of(Mine(), Grid(1, 2))  # type: ignore[arg-type]

@@ -204,7 +204,7 @@ def test_models_are_cut_by_their_kind() -> None:
     def rank(comm: Comm) -> None:
         assert isinstance(partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
         assert isinstance(partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedAutoencoder)
-        with pytest.raises(ModelError, match=r"^model list: cannot be cut over ranks$"):
+        with pytest.raises(ModelError, match=r"^grid: model list cannot be cut over ranks"):
             partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
             partitioned(LAYER.model(), comm, Grid(1, 3))
