@@ -55,7 +55,7 @@ def test_contrast_normalisation_on_any_ranks(grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, layers, (13, 12, 1), 2, grid))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data(), GRIDS, st.integers(1, 2), st.integers(1, 3), st.integers(1, 2))
 def test_locally_connected_layers_on_any_ranks(
     data: st.DataObject, grid: Grid, channels: int, block: int, stride: int
