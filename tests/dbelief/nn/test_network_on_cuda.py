@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dbelief.backend import Backend, choose
-from dbelief.nn import Batch, build_network
+from dbelief.nn import Batch, SparseAutoencoder, build_network
+from dbelief.nn.autoencoder import Eq1
 
 LAYERS: Any = [
     ("dense", {"units": 40}), ("relu", {}),
@@ -17,9 +18,22 @@ LAYERS: Any = [
 ]  # fmt: skip
 
 
-def step(backend: Backend, loss: str, inputs: np.ndarray, targets: np.ndarray) -> tuple[Any, ...]:
+IMAGES: Any = [
+    ("image", {"height": 16, "width": 16, "channels": 1}),
+    ("conv", {"maps": 4, "kernel": 3}), ("relu", {}), ("max_pool", {"size": 2}), ("lcn", {"size": 3}),
+    ("local", {"window": 2, "block": 1, "maps": 3}), ("l2_pool", {"size": 2}), ("dropout", {"share": 0.2}),
+    ("dense", {"units": 10}),
+]  # fmt: skip
+
+
+def step(backend: Backend, loss: str, inputs: np.ndarray, targets: np.ndarray, layers: Any = LAYERS) -> tuple[Any, ...]:
     """Give loss, gradient and evaluation of one step, on the host."""
-    network = build_network(LAYERS, loss, features=50, outputs=10, backend=backend)
+    network = build_network(layers, loss, features=inputs.shape[1], outputs=10, backend=backend)
+    return model_step(backend, network, inputs, targets)
+
+
+def model_step(backend: Backend, network: Any, inputs: np.ndarray, targets: np.ndarray) -> tuple[Any, ...]:
+    """The same of any model."""
     views: Mapping[str, Any] = {
         name: backend.to_device(value) for name, value in network.parameters(np.random.default_rng(0)).items()
     }
@@ -42,3 +56,31 @@ def test_cuda_agrees_with_the_host(cuda: Backend, loss: str) -> None:
     assert total == pytest.approx(host_total, rel=1e-5)
     assert right == host_right
     np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_layers_of_images_agree_with_the_host(cuda: Backend) -> None:
+    rng = np.random.default_rng(2)
+    inputs, targets = rng.standard_normal((16, 256), dtype=np.float32), rng.integers(0, 10, 16)
+    mean, gradient, (total, right) = step(cuda, "softmax_cross_entropy", inputs, targets, IMAGES)
+    host_mean, host_gradient, (host_total, host_right) = step(
+        choose("cpu"), "softmax_cross_entropy", inputs, targets, IMAGES
+    )
+    assert mean == pytest.approx(host_mean, rel=1e-4)
+    assert total == pytest.approx(host_total, rel=1e-4)
+    assert right == host_right
+    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_an_autoencoder_agrees_with_the_host(cuda: Backend) -> None:
+    rng, eq1 = np.random.default_rng(3), Eq1(window=8, block=4, maps=3, pool=3)
+    inputs = rng.standard_normal((10, 24 * 20 * 2), dtype=np.float32)
+
+    def found(backend: Backend) -> tuple[Any, ...]:
+        return model_step(backend, SparseAutoencoder((24, 20, 2), eq1, backend), inputs, np.zeros(10, np.int64))
+
+    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = found(cuda), found(choose("cpu"))
+    assert mean == pytest.approx(host_mean, rel=1e-4)
+    assert total == pytest.approx(host_total, rel=1e-4)
+    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
