@@ -135,8 +135,7 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
 
 def grid_of(job: Job) -> Grid:
     """The ranks of one replica of the job; one number stands for so many columns."""
-    rows, columns = job.grid if len(job.grid) == 2 else (1, *job.grid)
-    return Grid(rows, columns)
+    return Grid.of(job.grid)
 
 
 def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:

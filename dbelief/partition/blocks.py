@@ -16,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dbelief.layout import Box, Layout
-from dbelief.nn import SparseAutoencoder
+from dbelief.nn.autoencoder import Eq1
 from dbelief.nn.kernels import Blocks
 
 from .cut import OWNER
+from .declared import Declared
 from .grid import Grid
 from .window import Window
 
@@ -46,12 +47,10 @@ class BlockParts:
     blocks: tuple[Window, ...]
 
     @classmethod
-    def of(cls, model: SparseAutoencoder, grid: Grid) -> BlockParts:
-        """Cut the layer over a grid."""
-        windows = grid.windows(model.blocks.nr, model.blocks.nc)
-        return cls(
-            model.blocks, model.eq1.block, model.eq1.pool, tuple(one if one.size else NOTHING for one in windows)
-        )
+    def of(cls, blocks: Blocks, eq1: Eq1, grid: Grid) -> BlockParts:
+        """Cut a layer over a grid."""
+        windows = grid.windows(blocks.nr, blocks.nc)
+        return cls(blocks, eq1.block, eq1.pool, tuple(one if one.size else NOTHING for one in windows))
 
     @property
     def tiles(self) -> tuple[Window, ...]:
@@ -105,6 +104,14 @@ class BlockParts:
         """
         rows, columns = self.tiles[rank].shape
         return Blocks(rows, columns, self.whole.window, self.whole.depth, self.whole.neurons)
+
+    def tile_array(self, samples: int) -> Declared:
+        """Tiles of `samples` images: written where their error is counted, read where blocks see them."""
+        return Declared(self.whole.x_shape(samples), self.counted, self.tiles)
+
+    def neuron_array(self, maps: int) -> Declared:
+        """So many maps, of all samples together: written where a neuron is, read where pooling windows see it."""
+        return Declared((*self.sides, maps), self.neurons, self.seen)
 
     @property
     def layout(self) -> Layout:

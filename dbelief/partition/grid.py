@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .window import Window, split
@@ -23,6 +24,12 @@ class Grid:
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"a grid of {self.rows} x {self.columns} ranks: each must be 1 or more")
+
+    @classmethod
+    def of(cls, sides: Sequence[int]) -> Grid:
+        """Of `[n]`, which is one row, or `[rows, columns]`."""
+        rows, columns = sides if len(sides) == 2 else (1, *sides)
+        return cls(rows, columns)
 
     @property
     def size(self) -> int:

@@ -22,7 +22,7 @@ def layout_of(model: Model, grid: Grid) -> Layout:
     if isinstance(model, Network):
         return layout(cut(model.stages, grid), grid)
     if isinstance(model, SparseAutoencoder):
-        return BlockParts.of(model, grid).layout
+        return BlockParts.of(model.blocks, model.eq1, grid).layout
     raise uncuttable(model)
 
 

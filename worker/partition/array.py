@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dbelief.partition import Window
-from dbelief.partition.cut import OWNER
+from dbelief.partition.declared import Declared
 from dbelief.partition.window import uncovered
 
 from ..comm import Comm
@@ -80,8 +80,6 @@ class DistributedArray:
         self.scatter_add = Exchange(comm, inputs, outputs, dtype, tag)
 
 
-def from_owner(comm: Comm, shape: Sequence[int], dtype: Any) -> DistributedArray:
-    """An array that the owner of what all share has and all ranks read; what they add to it goes back to the owner."""
-    whole, nothing = Window.whole(shape), Window.nothing(len(shape))
-    owners = [whole if rank == OWNER else nothing for rank in range(comm.size)]
-    return DistributedArray(comm, shape, dtype, owners, [whole] * comm.size)
+def declared(comm: Comm, array: Declared, dtype: Any) -> DistributedArray:
+    """The array of which all ranks have declared what they write and read."""
+    return DistributedArray(comm, array.shape, dtype, array.outputs, array.inputs, first_axis=array.first_axis)

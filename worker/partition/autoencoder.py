@@ -26,9 +26,10 @@ from dbelief.nn.autoencoder import EVALUATED
 from dbelief.nn.kernels import Blocks
 from dbelief.partition import Grid, Window
 from dbelief.partition.blocks import BlockParts
+from dbelief.partition.declared import Declared
 
 from ..comm import Comm
-from .array import DistributedArray, from_owner
+from .array import DistributedArray, declared
 
 
 class _Ranks:
@@ -44,11 +45,11 @@ class _Ranks:
 
         @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
         def tiles(m: int, dtype: np.dtype) -> DistributedArray:
-            return DistributedArray(comm, parts.whole.x_shape(m), dtype, parts.counted, parts.tiles)
+            return declared(comm, parts.tile_array(m), dtype)
 
         @lru_cache(maxsize=4)
         def neurons(n: int, dtype: np.dtype) -> DistributedArray:
-            return DistributedArray(comm, (*parts.sides, n), dtype, parts.neurons, parts.seen)
+            return declared(comm, parts.neuron_array(n), dtype)
 
         self._tiles, self._neurons = tiles, neurons
 
@@ -118,7 +119,7 @@ class PartitionedAutoencoder:
         if grid.size != comm.size:
             raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._model, self._comm = model, comm
-        parts = BlockParts.of(model, grid)
+        parts = BlockParts.of(model.blocks, model.eq1, grid)
         self.layout: Layout = parts.layout
         self._pixels = parts.pixels(comm.rank)
         ranks = _Ranks(comm, parts)
@@ -131,7 +132,7 @@ class PartitionedAutoencoder:
 
         @lru_cache(maxsize=2)
         def shared(dtype: np.dtype) -> DistributedArray:
-            return from_owner(comm, (1,), dtype)
+            return declared(comm, Declared.from_owner((1,), comm.size), dtype)
 
         self._shared = shared
 

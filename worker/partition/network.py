@@ -14,7 +14,6 @@ section 4.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,45 +22,31 @@ from dbelief.layout import Layout
 from dbelief.nn import Array, Batch, Dropout, Network, batch_key, step_settings
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
+from dbelief.partition.traffic import NetworkArrays
 
 from ..comm import Comm
-from .array import DistributedArray, from_owner
+from .array import declared
 from .pieces import compute, inside
 
 
 class _Arrays:
-    """What the ranks exchange in a step, for mini-batches of one length.
+    """What the ranks exchange in a step, for mini-batches of one length; see `NetworkArrays`.
 
     Attributes
     ----------
-    between
-        By layer, what brings its inputs; None where every rank has them already.
     inside
-        By layer, the window of its outputs to be computed before they come.
-    last
-        What brings the network's outputs to all.
-    shared
-        By name of a tensor that all ranks use.
+        By layer, the window of its outputs to be computed before its inputs come.
     """
 
     def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype, overlaps: bool) -> None:
-        self.between: list[DistributedArray | None] = [None]
-        self.inside: list[Window] = [Window.nothing(len(parts[0].outputs[comm.rank].start))]
-        for before, part in pairwise(parts):
-            shape = (length, *part.stage.inputs)
-            here = before.outputs == part.inputs
-            array = None if here else DistributedArray(comm, shape, dtype, before.outputs, part.inputs, first_axis=1)
-            self.between.append(array)
+        arrays = NetworkArrays.of(parts, length)
+        self.between = [None if array is None else declared(comm, array, dtype) for array in arrays.between]
+        self.last = declared(comm, arrays.last, dtype)
+        self.shared = {name: declared(comm, array, dtype) for name, array in arrays.shared.items()}
+        self.inside: list[Window] = []
+        for part, array in zip(parts, self.between, strict=True):
             nothing = Window.nothing(len(part.outputs[comm.rank].start))
             self.inside.append(inside(part, comm.rank, array.gather.ready) if array and overlaps else nothing)
-        stage, outputs = parts[-1].stage, parts[-1].outputs
-        everything = [Window.whole(stage.outputs[: len(outputs[0].start)]) for _ in range(comm.size)]
-        self.last = DistributedArray(comm, (length, *stage.outputs), dtype, outputs, everything, first_axis=1)
-        self.shared: dict[str, DistributedArray] = {}
-        for part in parts:
-            if part.shares:
-                for name, shape in part.tensors:
-                    self.shared[name] = from_owner(comm, shape, dtype)
 
 
 class PartitionedNetwork:

@@ -1,0 +1,102 @@
+"""What is counted without a rank is what tracing engines count in a real step: by pair of ranks, messages and bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.nn import Batch, Model
+from dbelief.nn.autoencoder import Eq1
+from dbelief.partition import Grid
+from dbelief.partition.blocks import BlockParts
+from dbelief.partition.cut import cut
+from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
+from worker.comm import Comm, run_ranks
+from worker.comm.tracing import Tracing
+from worker.partition import partitioned
+
+from .autoencoders import Case
+from .networks import CLASSES, Layers, made
+
+Counts = Counter[tuple[int, int]]
+GRIDS = [Grid(1, 1), Grid(1, 3), Grid(2, 2), Grid(3, 1), Grid(3, 3)]
+NETWORKS: dict[str, tuple[Layers, Any]] = {
+    "dense": ([("dense", {"units": 7}), ("tanh", {}), ("dense", {"units": 2}), ("relu", {})], 5),
+    "fewer numbers than ranks": ([("dense", {"units": 1}), ("dense", {"units": 4})], (3,)),
+    "rows of numbers": (
+        [("image", {"height": 9, "width": 8, "channels": 2}), ("conv", {"maps": 2, "kernel": 3}), ("relu", {})],
+        144,
+    ),
+    "a pool before what is trained": ([("max_pool", {"size": 2}), ("conv", {"maps": 2, "kernel": 2})], (12, 14, 1)),
+    "contrast": (
+        [("conv", {"maps": 3, "kernel": 3, "stride": 2}), ("l2_pool", {"size": 2}), ("lcn", {"size": 3})],
+        (21, 23, 2),
+    ),
+    "local": (
+        [
+            ("local", {"window": 4, "block": 3, "maps": 2, "stride": 2}),
+            ("max_pool", {"size": 2}),
+            ("local", {"window": 2, "block": 1, "maps": 3}),
+        ],
+        (16, 14, 2),
+    ),
+}
+
+
+def counted(model: Any, grid: Grid, batch: Batch) -> tuple[Counts, Counts]:
+    """Messages and bytes of one step, by (from, to)."""
+
+    def rank(comm: Comm) -> Tracing:
+        engine = Tracing(comm.engine)
+        mine = partitioned(model(), Comm(engine), grid)
+        flat, gradient = (np.zeros(mine.layout.size, np.float32) for _ in range(2))
+        views, out = (mine.layout.views(vector, comm.rank) for vector in (flat, gradient))
+        mine.loss_and_gradient(views, batch, out)
+        return engine
+
+    engines = run_ranks(grid.size, rank)
+    return sum((e.messages for e in engines), Counter()), sum((e.sent_bytes for e in engines), Counter())
+
+
+def planned(step: list[Passage], grid: Grid) -> tuple[Counts, Counts]:
+    """The same from the plan."""
+    messages, sent = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for pair in np.ndindex(grid.size, grid.size):
+        messages[pair] = sum(int(passage.messages[pair]) for passage in step)
+        sent[pair] = sum(int(passage.sent_bytes[pair]) for passage in step)
+    return +messages, +sent
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name: str, grid: Grid) -> None:
+    layers, features = NETWORKS[name]
+    layers = [*layers, ("dense", {"units": CLASSES})]
+    samples = 3
+
+    def model() -> Model:
+        return made(layers, features)
+
+    batch = Batch(np.ones((samples, *np.atleast_1d(features)), np.float32), np.zeros(samples, np.int64))
+    parts = cut(made(layers, features).stages, grid)
+    found = planned(network_step(parts, NetworkArrays.of(parts, samples)), grid)
+    assert found == counted(model, grid, batch)
+    assert (sum(found[0].values()) > 0) == (grid.size > 1)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data(), st.builds(Grid, st.integers(1, 3), st.integers(1, 3)))
+def test_autoencoders(data: st.DataObject, grid: Grid) -> None:
+    block, window = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    down, across = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    image = block * (window + down - 1), block * (window + across - 1), data.draw(st.integers(1, 2))
+    eq1 = Eq1(block * window, block, data.draw(st.integers(1, 3)), data.draw(st.integers(1, block * min(down, across))))
+    case = Case(image, eq1, data.draw(st.integers(1, 5)), np.float32)
+    parts = BlockParts.of(case.model().blocks, eq1, grid)
+    found = planned(autoencoder_step(parts, eq1.maps, case.samples), grid)
+    assert found == counted(case.model, grid, case.batch())
