@@ -76,6 +76,14 @@ def choose(device: Device) -> Backend:
     return Backend("numpy", np)
 
 
+def device_bytes(backend: Backend) -> int | None:
+    """All memory of the device that a backend computes on; None for the host."""
+    if backend.name == "numpy":
+        return None
+    _, total = backend.xp.cuda.runtime.memGetInfo()
+    return int(total)
+
+
 def _cuda() -> Backend | str:
     """Give the CuPy backend, or in words why there is none."""
     # A broken CUDA installation raises anything from ImportError and OSError to CuPy's own errors.

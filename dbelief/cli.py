@@ -85,6 +85,21 @@ def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quie
     raise SystemExit(code)
 
 
+@main.command("plan")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@click.option(
+    "--memory", "memory_gib", type=click.FloatRange(0, min_open=True), metavar="GIB", help="What each rank has."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+def plan_command(job_file: Path, overrides: tuple[str, ...], memory_gib: float | None, as_json: bool) -> None:
+    """Tell what a job would need: parameters, memory and messages of each rank, shards; nothing of it is made."""
+    from dbelief.run import plan_job
+
+    with exits_cleanly():
+        plan_job(job_file, pairs(overrides), memory_gib, as_json)
+
+
 @main.command("evaluate")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--on", "split", type=click.Choice(["validation", "test"]), default="test", show_default=True)

@@ -164,7 +164,12 @@ class Layout:
     @classmethod
     def of(cls, parameters: Mapping[str, np.ndarray]) -> Layout:
         """Layout of a model on one rank: its tensors whole, in the mapping's order."""
-        return cls(tuple(Box(name, a.shape, 0, (0,) * a.ndim, tuple(a.shape)) for name, a in parameters.items()))
+        return cls.whole({name: tuple(array.shape) for name, array in parameters.items()})
+
+    @classmethod
+    def whole(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+        """Layout of a model on one rank whose tensors have these shapes."""
+        return cls(tuple(Box(name, shape, 0, (0,) * len(shape), shape) for name, shape in shapes.items()))
 
     @cached_property
     def _all(self) -> RankPart:

@@ -303,23 +303,10 @@ class SparseAutoencoder:
 
     def _arrays(self, m: int, dtype: np.dtype) -> _Arrays:
         """Buffers for m samples; their memory is that of the largest batch so far."""
-        blocks, n = self.blocks, self.eq1.maps * m
-        rows, columns = map_sides(blocks, self.eq1)
         seen = self._around.seen
-        high, wide = (max(0, side - self.eq1.pool + 1) for side in seen)
-        shapes = {
-            "xe": blocks.x_shape(2 * m),
-            "dz": blocks.y_shape(2 * m),
-            "wx": blocks.y_shape(m),
-            "products": blocks.y_shape(m),
-            "errors": blocks.x_shape(m),
-            "maps": (rows, columns, n),
-            "seen": (*seen, n),
-            "pooled": (high, wide, n),
-            "inverse": blocks.norms_shape,
-        }
+        shapes = step_shapes(self.blocks, self.eq1, m, seen)
         # A shorter batch gets the beginning of each buffer: its arrays, too, are in one piece.
-        room = {"seen": "maps"} if seen == (rows, columns) else {}
+        room = {"seen": "maps"} if shapes["seen"] == shapes["maps"] else {}
         flat = {n: self._work.array(room.get(n, n), (math.prod(shape),), dtype) for n, shape in shapes.items()}
         return _Arrays(**{name: flat[name].reshape(shape) for name, shape in shapes.items()})
 
@@ -357,6 +344,29 @@ def fitting(image: tuple[int, int, int], eq1: Eq1) -> Blocks:
     if eq1.pool > min(rows, columns):
         raise ModelError(f"autoencoder: pool is {eq1.pool} neurons, maps are {rows} x {columns}")
     return blocks
+
+
+def step_shapes(blocks: Blocks, eq1: Eq1, m: int, seen: tuple[int, int]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what a step on m samples keeps; `seen` lies in the memory of `maps` where their shapes are the same.
+
+    Parameters
+    ----------
+    seen
+        Rows and columns of neurons that pooling windows see.
+    """
+    n = eq1.maps * m
+    high, wide = (max(0, side - eq1.pool + 1) for side in seen)
+    return {
+        "xe": blocks.x_shape(2 * m),
+        "dz": blocks.y_shape(2 * m),
+        "wx": blocks.y_shape(m),
+        "products": blocks.y_shape(m),
+        "errors": blocks.x_shape(m),
+        "maps": (*map_sides(blocks, eq1), n),
+        "seen": (*seen, n),
+        "pooled": (high, wide, n),
+        "inverse": blocks.norms_shape,
+    }
 
 
 def map_sides(blocks: Blocks, eq1: Eq1) -> tuple[int, int]:

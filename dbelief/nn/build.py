@@ -42,7 +42,7 @@ def build_network(
     loss: str,
     *,
     features: int | Shape,
-    outputs: int,
+    outputs: int | None,
     backend: Backend,
     seed: int = 0,
 ) -> Network:
@@ -56,8 +56,8 @@ def build_network(
         "softmax_cross_entropy", "one_vs_all" or "square".
     features : int or tuple of int
         Shape of a sample's inputs, as `Network` reads it.
-    outputs : int
-        Numbers the last layer must give: the classes, or the width of a target.
+    outputs : int or None
+        Numbers the last layer must give: the classes, or the width of a target; None: not known, any number.
     backend : Backend
     seed : int
         Of dropout's masks.
@@ -72,7 +72,7 @@ def build_network(
     built = [_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
     classes = outputs if loss != SquareLoss.name else None
     network = Network(built, LOSSES[loss](), features, classes, backend, seed)
-    if network.outputs != outputs:
+    if outputs is not None and network.outputs != outputs:
         raise ModelError(f"the last layer has {network.outputs} outputs, the data's targets have {outputs}")
     return network
 

@@ -113,18 +113,20 @@ class BlockParts:
         """So many maps, of all samples together: written where a neuron is, read where pooling windows see it."""
         return Declared((*self.sides, maps), self.neurons, self.seen)
 
+    def boxes(self, rank: int, prefix: str = "") -> list[Box]:
+        """Of `weight` and `alpha`, so called after a prefix, what one rank holds."""
+        shape, window, boxes = self.whole.w_shape, self.blocks[rank], []
+        if window.size:
+            weights = window.along(shape, 0)
+            boxes.append(Box(f"{prefix}weight", shape, rank, weights.start, weights.stop))
+        if rank == OWNER:
+            boxes.append(Box(f"{prefix}alpha", (1,), rank, (0,), (1,)))
+        return boxes
+
     @property
     def layout(self) -> Layout:
         """Where each rank's boxes of `weight` and `alpha` lie in the flat vector."""
-        shape = self.whole.w_shape
-        boxes = []
-        for rank, window in enumerate(self.blocks):
-            if window.size:
-                weights = window.along(shape, 0)
-                boxes.append(Box("weight", shape, rank, weights.start, weights.stop))
-            if rank == OWNER:
-                boxes.append(Box("alpha", (1,), rank, (0,), (1,)))
-        return Layout(tuple(boxes))
+        return Layout(tuple(box for rank in range(len(self.blocks)) for box in self.boxes(rank)))
 
 
 def _times(window: Window, factor: int) -> Window:

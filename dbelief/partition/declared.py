@@ -64,9 +64,10 @@ class Declared:
         last = self.first_axis + len(self.outputs[0].start)
         return math.prod(self.shape[: self.first_axis]) * math.prod(self.shape[last:])
 
-    def held(self) -> list[int]:
-        """By rank, the numbers of the boxes that it writes and reads."""
-        return [self._each * (a.size + b.size) for a, b in zip(self.outputs, self.inputs, strict=True)]
+    @property
+    def held(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """By rank, numbers of the box that it reads, and of the one that it writes."""
+        return tuple(self._each * w.size for w in self.inputs), tuple(self._each * w.size for w in self.outputs)
 
 
 def summed(count: int, ranks: int) -> tuple[Pairs, Pairs]:

@@ -33,6 +33,8 @@ class Passage:
         In which half of the step.
     numbers
         How many go from each rank to each other one.
+    held
+        By rank, how many the array has that is there after it.
     itemsize
         Bytes of a number.
     """
@@ -40,7 +42,28 @@ class Passage:
     what: str
     way: Way
     numbers: Pairs
+    held: tuple[int, ...]
     itemsize: int = 4
+
+    @classmethod
+    def there(cls, what: str, array: Declared, itemsize: int = 4, way: Way = "forward") -> Passage:
+        """To where an array is read."""
+        return cls(what, way, array.ways[0], array.held[0], itemsize)
+
+    @classmethod
+    def back(cls, what: str, array: Declared, itemsize: int = 4, way: Way = "backward") -> Passage:
+        """To where an array is written, and summed there."""
+        return cls(what, way, array.ways[1], array.held[1], itemsize)
+
+    @classmethod
+    def sums(cls, what: str, count: int, ranks: int) -> list[Passage]:
+        """Of `count` float64 numbers over all ranks, to all; see `summed`."""
+        to_sum, sums = summed(count, ranks)
+        held = (count,) * ranks
+        return [
+            cls(f"{what}, to sum", "backward", to_sum, held, 8),
+            cls(f"{what}, summed", "backward", sums, held, 8),
+        ]
 
     @property
     def messages(self) -> Pairs:
@@ -89,33 +112,29 @@ class NetworkArrays:
 
 def network_step(parts: Sequence[Part], arrays: NetworkArrays, itemsize: int = 4) -> list[Passage]:
     """The exchanges of one step of a network, in their order."""
-    there = [Passage(name, "forward", array.ways[0], itemsize) for name, array in arrays.shared.items()]
+    steps = [Passage.there(name, array, itemsize) for name, array in arrays.shared.items()]
     for part, array in zip(parts, arrays.between, strict=True):
         if array is not None:
-            there.append(Passage(f"inputs of {part.stage.name}", "forward", array.ways[0], itemsize))
-    there.append(Passage("outputs, for the loss", "forward", arrays.last.ways[0], itemsize))
+            steps.append(Passage.there(f"inputs of {part.stage.name}", array, itemsize))
+    steps.append(Passage.there("outputs, for the loss", arrays.last, itemsize))
     first = next(place for place, part in enumerate(parts) if part.stage.parameters)
-    back: list[Passage] = []
     for place in reversed(range(first, len(parts))):
         stage, array = parts[place].stage, arrays.between[place]
         shared = [name for name in stage.parameters if name in arrays.shared]
-        back += [Passage(f"gradient of {name}", "backward", arrays.shared[name].ways[1], itemsize) for name in shared]
+        steps += [Passage.back(f"gradient of {name}", arrays.shared[name], itemsize) for name in shared]
         if place > first and array is not None:
-            back.append(Passage(f"slopes in the inputs of {stage.name}", "backward", array.ways[1], itemsize))
-    return there + back
+            steps.append(Passage.back(f"slopes in the inputs of {stage.name}", array, itemsize))
+    return steps
 
 
 def autoencoder_step(parts: BlockParts, maps: int, samples: int, itemsize: int = 4) -> list[Passage]:
     """The exchanges of one step of a sparse autoencoder of so many maps, in their order."""
     tiles, neurons, ranks = parts.tile_array(samples), parts.neuron_array(maps * samples), len(parts.blocks)
-    alpha = Declared.from_owner((1,), ranks)
-    to_sum, sums = summed(2, ranks)
     return [
-        Passage("alpha", "forward", alpha.ways[0], itemsize),
-        Passage("W^T z, to be summed", "forward", tiles.ways[1], itemsize),
-        Passage("W^T z, summed", "forward", tiles.ways[0], itemsize),
-        Passage("activations, for pooling", "forward", neurons.ways[0], itemsize),
-        Passage("slopes in activations", "backward", neurons.ways[1], itemsize),
-        Passage("loss and alpha's slope, to be summed", "backward", to_sum, itemsize=8),
-        Passage("loss and alpha's slope, summed", "backward", sums, itemsize=8),
+        Passage.there("alpha", Declared.from_owner((1,), ranks), itemsize),
+        Passage.back("W^T z, to sum", tiles, itemsize, "forward"),
+        Passage.there("W^T z, summed", tiles, itemsize),
+        Passage.there("activations, for pooling", neurons, itemsize),
+        Passage.back("slopes in activations", neurons, itemsize),
+        *Passage.sums("loss and alpha's slope", 2, ranks),
     ]

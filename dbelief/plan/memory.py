@@ -1,0 +1,143 @@
+"""Bytes that a job needs: of each rank of a replica while it starts and while it trains, and of each shard.
+
+What is counted is what lives as long as the job does and grows with the model or the mini-batch. Not counted: Python
+itself (some 100 MB a process), what layers keep for themselves (a convolution's windows, kernels' copies of tiles), and
+messages under way to and from shards, of 1 MiB each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.job import Job, Sandblaster
+from dbelief.optim import make_rule
+from dbelief.partition.traffic import Passage
+
+FLOAT32 = 4
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+FETCHED, OUTGOING = 2, 2
+"""Copies that Downpour has of a rank's part: of parameters, one computed on while the other is fetched; of gradients,
+one computed while the other is on its way. And one to add up several mini-batches from."""
+DRAWN = 2
+"""Copies of the whole model that every rank has for a moment at the start: as it was drawn, and as one vector."""
+METHOD = 5
+"""Vectors that a batch method has on the shards beside its pairs: parameters, trial, gradient, the one before,
+direction."""
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank.
+
+    Attributes
+    ----------
+    host, device
+        By what they are for, while it trains; `device` is empty where the model is computed on the host.
+    start
+        On the host, for a moment, before it trains.
+    """
+
+    host: Mapping[str, int]
+    device: Mapping[str, int]
+    start: int
+
+    @property
+    def host_bytes(self) -> int:
+        """On the host, while it trains."""
+        return sum(self.host.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """On the device."""
+        return sum(self.device.values())
+
+    @property
+    def kinds(self) -> Mapping[str, int]:
+        """While it trains, where the model is computed."""
+        return self.device or self.host
+
+    @property
+    def computed_bytes(self) -> int:
+        """Where the model is computed, while it trains."""
+        return sum(self.kinds.values())
+
+
+def rank_memory(
+    job: Job, *, whole: int, part: int, frozen: int, activations: int, exchanged: int, batch: int, on_device: bool
+) -> RankMemory:
+    """Memory of one rank, from numbers of float32.
+
+    Parameters
+    ----------
+    whole, part
+        Parameters that the job trains, and how many of them the rank holds.
+    frozen
+        Held by the rank and not trained.
+    activations
+        That layers keep in a step.
+    exchanged
+        Bytes, of what goes between ranks.
+    batch
+        Numbers of a mini-batch's inputs.
+    """
+    copies = 1 if isinstance(job.strategy, Sandblaster) else FETCHED
+    batches = 2 if isinstance(job.strategy, Sandblaster) else 1
+    fetched = f"fetched, {copies} copies" if copies > 1 else "fetched"
+    computed = {
+        fetched: copies * part * FLOAT32,
+        f"outgoing, {OUTGOING} gradients": OUTGOING * part * FLOAT32,
+        "gradient": part * FLOAT32,
+        "frozen parameters": frozen * FLOAT32,
+        "activations": activations * FLOAT32,
+        "exchange": exchanged,
+        "mini-batch": batches * batch * FLOAT32,
+        "evaluation's copy": part * FLOAT32,
+    }
+    start = (DRAWN * whole + frozen) * FLOAT32
+    if not on_device:
+        return RankMemory(computed, {}, start)
+    both = (fetched, "frozen parameters", "mini-batch", "evaluation's copy")
+    return RankMemory({name: computed[name] for name in both}, computed, start)
+
+
+def exchange_bytes(step: Sequence[Passage], rank: int) -> int:
+    """Of one rank's messages in a step, packed as they leave and as they come, and of the arrays they are for."""
+    found = 0
+    for passage in step:
+        packed = passage.numbers[rank].sum() + passage.numbers[:, rank].sum()
+        found += (int(packed) + passage.held[rank]) * passage.itemsize
+    return found
+
+
+def shard_memory(job: Job, numbers: int) -> dict[str, int]:
+    """Memory of a shard that holds so many parameters, by what it is for."""
+    strategy, vector = job.strategy, numbers * FLOAT32
+    if isinstance(strategy, Sandblaster):
+        return {
+            "parameters and the method's vectors": (METHOD + 2 * strategy.history) * vector,
+            "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
+        }
+    rule = strategy.rule
+    states = make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})).state
+    found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
+    if job.keeps_best:
+        found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
+    if strategy.staleness == 0:
+        found["gradients of a round"] = job.replicas * vector
+    return found
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the container that this process is in where that is less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = CGROUP.read_text().strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdecimal() else physical

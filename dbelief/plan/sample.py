@@ -1,0 +1,74 @@
+"""What one sample of a job is: as its model says, without the data, or as its data are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dbelief.data import Dataset, load
+from dbelief.errors import DataError, ModelError
+from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, StacksModel
+
+_NO_IMAGE = "a job can be planned without its data where its model says what it sees: {} (height, width, channels)"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Of the inputs.
+
+    Attributes
+    ----------
+    features
+        Shape of one sample.
+    outputs
+        What a model is to give for it: the classes, or a target's width; None where only data could tell.
+    data
+        What was loaded; None where the model says its image.
+    """
+
+    features: tuple[int, ...]
+    outputs: int | None
+    data: Dataset | None
+
+    @property
+    def data_bytes(self) -> int:
+        """Of all sets in memory; 0 where they were not loaded."""
+        splits = [] if self.data is None else [self.data.train, self.data.validation, self.data.test]
+        return sum(split.inputs.nbytes + split.targets.nbytes for split in splits if split is not None)
+
+
+def sample_of(job: Job) -> Sample:
+    """What the job's model sees.
+
+    Raises
+    ------
+    ModelError
+        Only the model itself could tell what it has, or there is no data to take sizes from.
+    DataError
+        The model says no image, and the data cannot be loaded: says what would do instead.
+    """
+    if isinstance(job.model, PythonModel):
+        raise ModelError(
+            f"model {job.model.python}: what a Python model has, only making it can tell: see dbelief job check"
+        )
+    image, field = _image(job.model)
+    if image is not None:
+        return Sample(image, None, None)
+    try:
+        data = load(job.data, job.folder)
+    except DataError as error:
+        raise DataError(f"{error}; {_NO_IMAGE.format(field)}") from error
+    if data.train is None:
+        raise ModelError("this model takes its sizes from data, and data.source is none")
+    return Sample(data.features, data.outputs, data)
+
+
+def _image(model: LayersModel | AutoencoderModel | StacksModel) -> tuple[tuple[int, ...] | None, str]:
+    """The image that the model says it sees, and the field that says it."""
+    if isinstance(model, AutoencoderModel):
+        return model.autoencoder.image, "model.autoencoder.image"
+    if isinstance(model, StacksModel):
+        return model.image, "model.image"
+    first = model.layers[0]
+    if first.image is None:
+        return None, "a first layer image"
+    return (first.image.height * first.image.width * first.image.channels,), ""

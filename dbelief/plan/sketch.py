@@ -1,0 +1,169 @@
+"""A job's model as numbers: tensors, activations and exchanges, of every rank, without one array.
+
+Sizes come from where the model itself has them: a layer's `shapes`, `fitting`, `sizes_of`, and the cut over ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dbelief.backend import choose
+from dbelief.job import AutoencoderModel, Job, LayersModel, StacksModel
+from dbelief.layout import Layout
+from dbelief.nn import Network, SparseAutoencoder, build_autoencoder, build_network, image_of
+from dbelief.nn.autoencoder import Eq1, step_shapes
+from dbelief.nn.contrast import Lcn
+from dbelief.nn.stack import sizes_of
+from dbelief.nn.stacks import tensor_shapes
+from dbelief.partition import Grid, layout_of
+from dbelief.partition.blocks import BlockParts
+from dbelief.partition.cut import cut
+from dbelief.partition.stacks import StackParts
+from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
+
+from .sample import Sample
+
+Shape = tuple[int, ...]
+State = Literal["trained", "frozen", "later"]
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """One layer, or one stack.
+
+    Attributes
+    ----------
+    outputs
+        Shape of a sample's outputs.
+    tensors
+        Shapes of its parameters by name.
+    state
+        Whether this job trains it, uses it as it is, or has no part of it yet.
+    """
+
+    name: str
+    outputs: Shape
+    tensors: Mapping[str, Shape]
+    state: State = "trained"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its tensors have."""
+        return sum(math.prod(shape) for shape in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A model on a grid of ranks.
+
+    Attributes
+    ----------
+    layout
+        Of what is trained.
+    frozen, activations
+        By rank, numbers: of tensors that are used as they are, and of what layers give and keep in a step.
+    step
+        What the ranks exchange in a step; nothing on one rank.
+    notes
+        What is to be known of this, a sentence each.
+    """
+
+    layers: Sequence[PlannedLayer]
+    layout: Layout
+    frozen: Sequence[int]
+    activations: Sequence[int]
+    step: Sequence[Passage]
+    notes: Sequence[str] = ()
+
+
+def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
+    """The job's model, for mini-batches of so many samples.
+
+    Raises
+    ------
+    ModelError
+        It does not fit what it sees, or cannot be cut over several ranks.
+    """
+    model, host = job.model, choose("cpu")
+    if isinstance(model, LayersModel):
+        network = build_network(
+            model.described(), model.loss, features=sample.features, outputs=sample.outputs, backend=host
+        )
+        return _network(network, grid, samples)
+    if isinstance(model, AutoencoderModel):
+        layer = model.autoencoder
+        built = build_autoencoder(layer.eq1, features=sample.features, image=layer.image, backend=host)
+        return _autoencoder(built, grid, samples)
+    assert isinstance(model, StacksModel), f"a model of kind {type(model).__name__} has no sample"
+    return _stacks(model, image_of("stacks", sample.features, model.image), grid, samples)
+
+
+def _network(network: Network, grid: Grid, samples: int) -> Sketch:
+    layers = [
+        PlannedLayer(
+            stage.name, stage.outputs, dict(zip(stage.parameters, stage.layer.shapes(stage.inputs), strict=True))
+        )
+        for stage in network.stages
+    ]
+    if grid.size == 1:
+        first = next(place for place, layer in enumerate(layers) if layer.tensors)
+        kept = sum(math.prod(stage.outputs) for stage in network.stages)
+        slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
+        layout = Layout.whole({name: shape for layer in layers for name, shape in layer.tensors.items()})
+        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [])
+    parts = cut(network.stages, grid)
+    arrays = NetworkArrays.of(parts, samples)
+    first = next(place for place, part in enumerate(parts) if part.stage.parameters)
+    activations = []
+    for rank in range(grid.size):
+        made = sum(math.prod(part.shape(rank)) for part in parts)
+        read = [part.inputs[rank].size * math.prod(part.stage.inputs[2:]) for part in parts]
+        partial = sum(math.prod(shape) for part in parts if part.shares for _, shape in part.tensors)
+        activations.append(samples * (made + read[0] + sum(read[first + 1 :]) + network.outputs) + partial)
+    return Sketch(layers, layout_of(network, grid), [0] * grid.size, activations, network_step(parts, arrays))
+
+
+def _autoencoder(model: SparseAutoencoder, grid: Grid, samples: int) -> Sketch:
+    parts = BlockParts.of(model.blocks, model.eq1, grid)
+    layer = PlannedLayer("autoencoder", (*parts.sides, model.eq1.maps), {"weight": model.blocks.w_shape, "alpha": (1,)})
+    step = autoencoder_step(parts, model.eq1.maps, samples) if grid.size > 1 else []
+    return Sketch([layer], parts.layout, [0] * grid.size, _kept([(parts, model.eq1)], grid, samples), step)
+
+
+def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples: int) -> Sketch:
+    stacks = [(Eq1(**stack.eq1), Lcn(**stack.contrast.model_dump())) for stack in model.stacks]
+    sizes, tensors = sizes_of(image, stacks), tensor_shapes(image, stacks)
+    first, last = model.only or 1, model.only or len(stacks)
+    layers = []
+    for place, (one, own) in enumerate(zip(sizes, tensors, strict=True), start=1):
+        state: State = "frozen" if place < first else "trained" if place <= last else "later"
+        layers.append(PlannedLayer(f"stack {place}", one.output or one.pooled, own, state))
+    parts = StackParts(sizes[:last], stacks, first, grid)
+    kept = _kept([(own, eq1) for own, (eq1, _) in zip(parts.parts, stacks, strict=False)], grid, samples)
+    ways = 2 if model.only is None else 1  # activations, and slopes in them where stacks are trained below others
+    activations = [numbers + ways * samples * parts.carried(rank) for rank, numbers in enumerate(kept)]
+    frozen = [parts.frozen(rank) for rank in range(grid.size)]
+    filters = sum(layer.parameters - 1 for layer in layers)
+    notes = [f"all stacks have {filters:,} weights of filters, and an alpha each"]
+    if grid.size > 1:
+        notes.append("stacks are not trained on several ranks yet: this is what their cut over the grid would be")
+    step = parts.step(samples) if grid.size > 1 else []
+    return Sketch(layers, parts.layout, frozen, activations, step, notes)
+
+
+def _kept(layers: Sequence[tuple[BlockParts, Eq1]], grid: Grid, samples: int) -> list[int]:
+    """By rank, numbers that block-local layers keep in a step."""
+    return [sum(_kept_by(parts, eq1, rank, samples) for parts, eq1 in layers) for rank in range(grid.size)]
+
+
+def _kept_by(parts: BlockParts, eq1: Eq1, rank: int, samples: int) -> int:
+    if not parts.blocks[rank].size:
+        return 0
+    seen = parts.seen[rank].shape if len(parts.blocks) > 1 else parts.sides
+    shapes = step_shapes(parts.part(rank), eq1, samples, (seen[0], seen[1]))
+    if shapes["seen"] == shapes["maps"]:
+        del shapes["seen"]
+    return sum(math.prod(shape) for shape in shapes.values())
