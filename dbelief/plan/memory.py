@@ -28,7 +28,7 @@ DRAWN = 2
 """Copies of the whole model that every rank has for a moment at the start: as it was drawn, and as one vector."""
 METHOD = 5
 """Vectors that a batch method has on the shards beside its pairs: parameters, trial, gradient, the one before,
-direction."""
+direction. Of pairs there is one more than the history holds, for the next one."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     strategy, vector = job.strategy, numbers * FLOAT32
     if isinstance(strategy, Sandblaster):
         return {
-            "parameters and the method's vectors": (METHOD + 2 * strategy.history) * vector,
+            "parameters and the method's vectors": (METHOD + 2 * (strategy.history + 1)) * vector,
             "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
         }
     rule = strategy.rule

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -163,6 +165,7 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
     step = [*model.step, *_clipping(job, grid)]
     on_device, gpu = _device(job)
     placement = placed(model.layout, job.shards)
+    talks = _talks(model.layout, placement, grid.size)
     ranks = []
     for rank in range(grid.size):
         part = model.layout.part(rank)
@@ -176,10 +179,8 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
             batch=samples * int(np.prod(sample.features, dtype=np.int64)),
             on_device=on_device,
         )
-        runs = [(at.shard, len(placement.run(at, (part.start, part.stop)))) for at in placement.places]
         sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
-        talks = [(shard, segments) for shard, segments in runs if segments]
-        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks, sent, messages))
+        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages))
     shards = _shards(job, placement)
     fits = _fits(job, ranks, shards, sample.data_bytes, gpu, memory_gib)
     notes = list(model.notes)
@@ -204,6 +205,17 @@ def placed(layout: Layout, shards: int) -> Placement:
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
     runs = enumerate(place(spans, shards))
     return Placement(0, tuple(spans), tuple(Place(shard, "", 0, first, count) for shard, (first, count) in runs))
+
+
+def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[int, int]]]:
+    """By rank, (shard, segments) of its part; no segment is of two ranks."""
+    starts = [start for start, _ in layout.rank_ranges()]
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for at in placement.places:
+        counts = Counter(bisect_right(starts, span.start) - 1 for span in placement.run(at))
+        for rank, segments in sorted(counts.items()):
+            found[rank].append((at.shard, segments))
+    return found
 
 
 def _both(step: Sequence[Passage]) -> tuple[list[Any], list[Any]]:

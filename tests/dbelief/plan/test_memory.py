@@ -1,0 +1,164 @@
+"""What is planned in bytes is what is allocated where a rank, a shard or a method really is made."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import rosen, rosen_der
+
+from coordinator.iterations import PASSES, Iterations, Rules, Step
+from dbelief.backend import choose
+from dbelief.data import BatchBuffer, Split
+from dbelief.job import Job, build_job
+from dbelief.layout import Layout
+from dbelief.nn import Batch
+from dbelief.optim import RULES, make_rule
+from dbelief.optim.make import warm_up
+from dbelief.partition import Grid, layout_of
+from dbelief.plan import make_plan
+from dbelief.plan.memory import METHOD, machine_bytes, shard_memory
+from dbelief.plan.plan import placed
+from dbelief.pushes import Push, Pusher
+from dbelief.ranks import Alone
+from dbelief.session import build_model, initial_values
+from dbelief.space import LocalSpace
+from ps_server.shard import Shard
+from worker.comm import Comm, run_ranks
+from worker.partition import partitioned
+from worker.replica import Replica
+
+MODEL = {"autoencoder": {"window": 8, "block": 4, "maps": 4, "pool": 3, "image": [64, 64, 1]}}
+DOWNPOUR = {"name": "downpour", "batch": 32, "rule": {"name": "adam", "rate": 0.1}, "lease": None}
+SANDBLASTER = {"name": "sandblaster", "portion": 32, "iterations": 3}
+
+
+def job(strategy: dict[str, Any], **fields: Any) -> Job:
+    all_fields: dict[str, Any] = {
+        "name": "planned",
+        "data": {"source": "npz", "file": "nowhere.npz", "validation": 0.1},
+        "limits": {"samples": 1000},
+        "model": MODEL,
+        "device": "cpu",
+    }
+    return build_job({**all_fields, "strategy": strategy, **fields}, Path("/nonexistent"))
+
+
+def traced(make: Any) -> tuple[Any, int, int]:
+    """What is made, bytes that it holds on to, and the most that there were while it was made."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        made = make()
+        now, most = tracemalloc.get_traced_memory()
+        return made, now - before, most - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("strategy", [DOWNPOUR, SANDBLASTER], ids=lambda strategy: strategy["name"])
+def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) -> None:
+    planned = job(strategy)
+    split = Split(np.zeros((40, 64, 64, 1), np.float32), np.zeros(40, np.int64))
+    data = SimpleNamespace(train=split, features=(64, 64, 1))
+    model, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    layout, _ = initial_values(planned, model)
+    session = SimpleNamespace(
+        job=planned, data=data, ranks=Alone(), part=layout.part(0), backend=choose("cpu"), pusher=None,
+        parameters=SimpleNamespace(placement=placed(layout, 2)),
+    )  # fmt: skip
+    replica, held, _ = traced(lambda: Replica(session, model, None, threading.Event()))  # type: ignore[arg-type]
+    for thread in (replica._fetcher, replica._sender, replica._bundles):
+        if thread is not None:
+            thread.close()
+    memory = dict(make_plan(planned).ranks[0].memory.host)
+    for later in ("activations", "exchange", "evaluation's copy"):
+        del memory[later]
+    assert held == pytest.approx(sum(memory.values()), rel=0.02)
+
+
+def test_the_whole_model_is_drawn_at_the_start() -> None:
+    planned = job(DOWNPOUR)
+    data = SimpleNamespace(train=BatchBuffer, features=(64, 64, 1))
+    model, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    _, _, most = traced(lambda: initial_values(planned, model))
+    assert most == pytest.approx(make_plan(planned).ranks[0].memory.start, rel=0.05)
+
+
+@pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 2)], ids=str)
+def test_activations_of_a_step(grid: Grid) -> None:
+    """All ranks of one process have what is planned for them, and little more: kernels' copies, which are not."""
+    planned = job(DOWNPOUR, grid=[grid.rows, grid.columns])
+    data = SimpleNamespace(train=BatchBuffer, features=(64, 64, 1))
+    whole, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    batch = Batch(np.zeros((32, 64, 64, 1), np.float32), np.zeros(32))
+
+    def rank(comm: Comm) -> Any:
+        model = partitioned(whole, comm, grid) if comm.size > 1 else whole
+        own = layout_of(whole, grid)
+        views, out = (own.views(vector, comm.rank) for vector in vectors)
+        model.loss_and_gradient(views, batch, out)
+        return model
+
+    _, flat = initial_values(planned, whole)
+    vectors = flat, np.empty_like(flat)
+    _, held, _ = traced(lambda: run_ranks(grid.size, rank))
+    ranks = make_plan(planned).ranks
+    expected = sum(rank.memory.host["activations"] + rank.memory.host["exchange"] for rank in ranks)
+    assert expected <= held <= 1.25 * expected
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_shard_has_the_rules_state(rule: str) -> None:
+    planned = job({**DOWNPOUR, "rule": {"name": rule, "rate": 0.1}})
+    numbers = 1_000_000
+    placement = placed(Layout.whole({"weight": (numbers,)}), 1)
+    values = np.zeros(numbers, np.float32)
+
+    def made() -> Shard:
+        shard = Shard(placement.spans, make_rule(rule, {}))
+        for number, push in enumerate([Push(Pusher(0, 1), 1, assign=True), Push(Pusher(0, 1), 2, np.float32(0.1))]):
+            for span in placement.spans:
+                shard.push(push, span.index, values[span.start : span.stop])
+            if number == 0:
+                shard.make_ready()
+        return shard
+
+    warm_up(make_rule(rule, {}))
+    _, held, _ = traced(made)
+    assert held == pytest.approx(sum(shard_memory(planned, numbers).values()), rel=0.02)
+
+
+def test_a_shard_keeps_what_else_the_strategy_needs() -> None:
+    plain = sum(shard_memory(job(DOWNPOUR), 1000).values())
+    best = shard_memory(job(DOWNPOUR, evaluate={"keep": "best"}), 1000)
+    assert sum(best.values()) - plain == 2 * 4000
+    waiting = shard_memory(job({**DOWNPOUR, "staleness": 0}, replicas=5), 1000)
+    assert sum(waiting.values()) - plain == 5 * 4000
+
+
+@pytest.mark.parametrize("history", [1, 4])
+def test_a_batch_method_has_so_many_vectors(history: int) -> None:
+    start = np.linspace(-1.2, 1.5, 6)
+    space = LocalSpace({"w": start, "accrued": np.zeros(6)})
+    method = Iterations(Rules(iterations=10), history)
+    while method.step is not Step.ENDED:
+        if method.step in PASSES:
+            space.vectors["accrued"][:] = rosen_der(space.vectors["trial"])
+            method.passed(float(rosen(space.vectors["trial"])), 1)
+        else:
+            method.answered(space.run(method.program()))
+    numbers = sum(len(values) for values in space.vectors.values()) // 6
+    planned = shard_memory(job({**SANDBLASTER, "history": history}), 6)
+    assert numbers == METHOD + 2 * (history + 1) + 1
+    assert sum(planned.values()) == 6 * (4 * (numbers - 1) + 8)
+
+
+def test_this_machine_has_memory() -> None:
+    assert 0 < machine_bytes() <= int(Path("/proc/meminfo").read_text().split()[1]) * 1024

@@ -1,0 +1,252 @@
+"""A plan has the model's own sizes, places them as the job would, and makes nothing."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.backend import choose
+from dbelief.data import load
+from dbelief.errors import DataError, JobError, Mistake, ModelError
+from dbelief.job import Job, build_job, load_job
+from dbelief.layout import Layout, cut, nominal_length, place
+from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.contrast import Lcn
+from dbelief.nn.stack import sizes_of
+from dbelief.partition import Grid, layout_of
+from dbelief.partition.stacks import StackParts
+from dbelief.plan import Plan, make_plan
+from dbelief.report.plain import plain
+from dbelief.session import build_model, initial_values
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+GIB = 1 << 30
+
+
+def job(model: dict[str, Any], **fields: Any) -> Job:
+    """A job whose data are not there."""
+    plain_fields: dict[str, Any] = {
+        "name": "planned",
+        "data": {"source": "npz", "file": "nowhere.npz"},
+        "strategy": {"name": "downpour", "batch": 8, "rule": {"name": "adagrad", "rate": 0.1}},
+        "limits": {"samples": 1000},
+    }
+    return build_job({**plain_fields, "model": model, **fields}, Path("/nonexistent"))
+
+
+def filters(plan: Plan) -> list[int]:
+    """Weights of each stack."""
+    return [layer.parameters - 1 for layer in plan.layers]
+
+
+def test_the_largest_network_of_the_paper() -> None:
+    """Coates et al. 2013: 46 x 46, 36 x 36 and 26 x 26 blocks of 288 neurons; "over 11 billion parameters"."""
+    plan = make_plan(load_job(EXAMPLES / "cots_11b.yaml"))
+    assert filters(plan) == [731_289_600, 6_879_707_136, 3_588_489_216]
+    assert sum(filters(plan)) == 11_199_485_952
+    assert plan.parameters() == 11_199_485_952 + 3  # an alpha each
+    assert len(plan.ranks) == 64
+    assert sum(rank.parameters for rank in plan.ranks) == sum(shard.parameters for shard in plan.shards)
+    assert sum(rank.parameters for rank in plan.ranks) == plan.parameters()
+
+
+def test_the_smaller_network_of_the_paper() -> None:
+    plan = make_plan(load_job(EXAMPLES / "cots_1b.yaml"))
+    assert filters(plan) == [325_017_600, 623_001_600, 419_430_400]
+    assert sum(filters(plan)) == 1_367_449_600
+
+
+@pytest.mark.parametrize(("train", "states"), [(1, "tll"), (2, "ftl"), (3, "fft")])
+def test_greedy_training_has_one_stack(train: int, states: str) -> None:
+    plan = make_plan(load_job(EXAMPLES / "cots_11b.yaml", {"model.train": str(train)}))
+    assert "".join(layer.state[0] for layer in plan.layers) == states
+    counts = [layer.parameters for layer in plan.layers]
+    assert plan.parameters() == sum(rank.parameters for rank in plan.ranks) == counts[train - 1]
+    assert plan.parameters("frozen") == sum(rank.frozen for rank in plan.ranks) == sum(counts[: train - 1])
+    assert plan.parameters("later") == sum(counts[train:])
+
+
+SMALL_STACKS: dict[str, Any] = {
+    "image": [32, 28, 1],
+    "stacks": [
+        {"window": 8, "block": 4, "maps": 2, "pool": 5, "contrast": {"size": 3}},
+        {"window": 8, "block": 4, "maps": 3, "pool": 2},
+    ],
+}
+MODELS: list[dict[str, Any]] = [
+    {"layers": [{"dense": 7}, "relu", {"dropout": 0.5}, {"dense": 10}], "loss": "softmax_cross_entropy"},
+    {
+        "layers": [
+            {"image": {"height": 8, "width": 8}},
+            {"conv": {"maps": 3, "kernel": 3}},
+            {"local": {"window": 2, "block": 1, "maps": 2}},
+            {"dense": 10},
+        ],
+        "loss": "softmax_cross_entropy",
+    },
+    {"autoencoder": {"window": 4, "block": 2, "maps": 3, "pool": 2, "image": [8, 8, 1]}},
+    {
+        "stacks": [{"window": 2, "block": 1, "maps": 2, "pool": 2, "contrast": {"size": 1}}] * 2,
+        "image": [8, 8, 1],
+        "train": "all",
+    },
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: next(iter(model)))
+def test_sizes_are_those_of_the_model_itself(model: dict[str, Any]) -> None:
+    planned = job(model, data={"source": "digits"})
+    built, _ = build_model(planned, load(planned.data, planned.folder), choose("cpu"))
+    layout, _ = initial_values(planned, built)
+    plan = make_plan(planned)
+    assert {name: shape for layer in plan.layers for name, shape in layer.tensors.items()} == {
+        box.name: box.shape for box in layout.boxes
+    }
+    assert plan.parameters() == layout.size
+    assert [rank.parameters for rank in plan.ranks] == [layout.size]
+    assert not plan.step
+
+
+@pytest.mark.parametrize("model", MODELS[1:3], ids=["layers", "autoencoder"])
+def test_ranks_have_what_the_cut_gives_them(model: dict[str, Any]) -> None:
+    planned = job(model, data={"source": "digits"}, grid=[2, 3], shards=3)
+    built, _ = build_model(planned, load(planned.data, planned.folder), choose("cpu"))
+    layout = layout_of(built, Grid(2, 3))
+    plan = make_plan(planned)
+    assert [rank.parameters for rank in plan.ranks] == [layout.part(rank).size for rank in range(6)]
+    assert [list(rank.shards) for rank in plan.ranks] == talks(layout, 3)
+    assert sum(rank.sent_bytes for rank in plan.ranks) == sum(int(p.sent_bytes.sum()) for p in plan.step) > 0
+
+
+def talks(layout: Layout, shards: int) -> list[list[tuple[int, int]]]:
+    """By rank, segments by shard: each segment has a shard, and a number of it a rank."""
+    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
+    shard_of = np.repeat(np.arange(shards), [count for _, count in place(spans, shards)])
+    rank_of = np.repeat([box.rank for box in layout.boxes], [box.size for box in layout.boxes])
+    found = np.zeros((rank_of.max() + 1, shards), int)
+    for span, shard in zip(spans, shard_of, strict=True):
+        (rank,) = set(rank_of[span.start : span.stop])
+        found[rank, shard] += 1
+    return [[(int(shard), int(row[shard])) for shard in np.flatnonzero(row)] for row in found]
+
+
+def test_clipping_costs_a_sum_over_the_ranks() -> None:
+    fields = {"name": "downpour", "batch": 8, "rule": {"name": "sgd", "rate": 0.1}}
+    without, clipped = (
+        make_plan(job(MODELS[2], grid=[2, 2], strategy={**fields, **more})) for more in ({}, {"clip_norm": 1.0})
+    )
+    more = sum(r.sent_bytes for r in clipped.ranks) - sum(r.sent_bytes for r in without.ranks)
+    assert more == 2 * 3 * 8  # one float64 from each other rank to who sums it, and back
+
+
+def test_between_stacks_goes_what_the_next_one_sees() -> None:
+    """Number by number: pixels of a rank's blocks, two windows of 3 under them, pooling windows of 3 under those."""
+    stacks = [(Eq1(6, 2, 2, 3), Lcn(3)), (Eq1(8, 4, 3, 1), Lcn(3))]
+    grid = Grid(2, 3)
+    sizes = sizes_of((30, 34, 1), stacks)
+    parts = StackParts(sizes, stacks, 1, grid)
+    rows, columns = sizes[0].maps[:2]
+    owned, seen = (np.zeros((grid.size, rows, columns), bool) for _ in range(2))
+    for rank, (mine, above) in enumerate(zip(*(one.blocks for one in parts.parts), strict=True)):
+        for i, j in product(*map(range, mine.start, mine.stop)):
+            owned[rank, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2] = True
+        for i, j in product(*map(range, above.start, above.stop)):
+            for y, x in product(range(4 * i, 4 * i + 8), range(4 * j, 4 * j + 8)):
+                seen[rank, y : y + 7, x : x + 7] = True  # 1 + 2 + 2 and 2
+    there, back = parts.between(1, 5).ways
+    assert (owned.sum(axis=0) == 1).all()
+    for i, j in np.ndindex(grid.size, grid.size):
+        assert there[i, j] == back[j, i] == (0 if i == j else 2 * 5 * int((owned[i] & seen[j]).sum()))
+
+
+def test_stacks_on_several_ranks_are_said_to_be_a_thought() -> None:
+    notes = " ".join(make_plan(job(SMALL_STACKS, grid=[2, 2])).notes)
+    assert "stacks are not trained on several ranks yet" in notes
+    assert "not trained" not in " ".join(make_plan(job(SMALL_STACKS)).notes)
+
+
+def test_an_image_in_the_job_stands_for_the_data() -> None:
+    with pytest.raises(
+        DataError, match=r"nowhere\.npz.*no such file.*model says what it sees: model\.autoencoder\.image"
+    ):
+        make_plan(job({"autoencoder": {"window": 8}}))
+    with pytest.raises(DataError, match="a first layer image"):
+        make_plan(job({"layers": [{"dense": 3}], "loss": "square"}))
+    assert make_plan(job({"autoencoder": {"window": 8, "image": [16, 16, 3]}})).data_bytes == 0
+    layers = [{"image": {"height": 4, "width": 4}}, {"dense": 3}]
+    assert make_plan(job({"layers": layers, "loss": "square"})).parameters() == 16 * 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ({"python": "mine.py:Model"}, r"model mine\.py:Model: .* only making it can tell: see dbelief job check"),
+        ({"autoencoder": {"window": 20, "image": [8, 8, 1]}}, "window is 20 pixels, images are 8 x 8"),
+        ({**SMALL_STACKS, "image": [16, 16, 1]}, "stack 2: "),
+    ],
+)
+def test_what_cannot_be_planned_is_named(model: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        make_plan(job(model))
+
+
+def test_what_cannot_be_cut_is_named() -> None:
+    with pytest.raises(ModelError, match="layer dropout1: cannot be cut"):
+        make_plan(job(MODELS[0], data={"source": "digits"}, grid=[2]))
+
+
+def test_memory_is_held_against_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbelief.plan.plan.machine_bytes", lambda: 64 * GIB)
+    plan = make_plan(load_job(EXAMPLES / "cots_11b.yaml"), 16.0)
+    found = {fit.what: fit for fit in plan.fits}
+    assert found["the largest rank"].needs == max(rank.memory.host_bytes for rank in plan.ranks)
+    assert found["the largest rank"].has == 16 * GIB
+    assert found["each rank at its start"].needs == 2 * 4 * plan.parameters()
+    everything = sum(rank.memory.host_bytes for rank in plan.ranks) + sum(shard.bytes for shard in plan.shards)
+    assert found["replicas and shards on this machine"].needs == everything
+    assert [fit.fits for fit in plan.fits] == [True, False, False, False]
+
+
+def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_here(device: str) -> Any:
+        if device == "cuda":
+            raise JobError("device: cuda is asked for, but there is none")
+        return choose("cpu")
+
+    monkeypatch.setattr("dbelief.plan.plan.choose", none_here)
+    host, gpu = (make_plan(job(MODELS[2], device=device)) for device in ("cpu", "cuda"))
+    assert (host.on_device, gpu.on_device) == (False, True)
+    (on_host,), (on_gpu,) = host.ranks, gpu.ranks
+    assert on_gpu.memory.device == on_host.memory.host
+    assert on_gpu.memory.host == {
+        name: count
+        for name, count in on_host.memory.host.items()
+        if name.startswith(("fetched", "frozen", "mini", "ev"))
+    }
+    assert on_host.memory.device_bytes == 0
+
+
+def test_json_holds_all_of_it() -> None:
+    plan = make_plan(job(MODELS[2], grid=[2, 2]), 1.0)
+    told = json.loads(json.dumps(plain(plan.described())))
+    assert told["parameters"] == {"trained": plan.parameters(), "frozen": 0, "later": 0}
+    assert [rank["messages"] for rank in told["ranks"]] == [rank.messages for rank in plan.ranks]
+    assert sum(one["bytes"] for one in told["exchanges"]) == sum(rank["sent_bytes"] for rank in told["ranks"])
+    assert sum(one["messages"] for one in told["exchanges"]) == sum(rank["messages"] for rank in told["ranks"])
+    assert sum(shard["parameters"] for shard in told["shards"]) == plan.parameters()
+    assert told["fits"][0] == {
+        "what": "the largest rank",
+        "needs": max(r["memory"]["host_bytes"] for r in told["ranks"]),
+        "has": GIB,
+        "fits": True,
+    }
+
+
+def test_a_mistake_is_one_that_a_person_can_put_right() -> None:
+    with pytest.raises(Mistake):
+        make_plan(job({"autoencoder": {"window": 8}}, data={"source": "digits"}))
