@@ -76,12 +76,12 @@ def choose(device: Device) -> Backend:
     return Backend("numpy", np)
 
 
-def device_bytes(backend: Backend) -> int | None:
-    """All memory of the device that a backend computes on; None for the host."""
+def device_bytes(backend: Backend) -> list[int]:
+    """All memory of each device that a backend may compute on; nothing for the host."""
     if backend.name == "numpy":
-        return None
-    _, total = backend.xp.cuda.runtime.memGetInfo()
-    return int(total)
+        return []
+    cuda = backend.xp.cuda
+    return [int(cuda.Device(number).mem_info[1]) for number in range(cuda.runtime.getDeviceCount())]
 
 
 def _cuda() -> Backend | str:

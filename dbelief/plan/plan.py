@@ -163,7 +163,7 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
         samples = min(samples, len(sample.data.train))
     model = sketch(job, sample, grid, samples)
     step = [*model.step, *_clipping(job, grid)]
-    on_device, gpu = _device(job)
+    on_device, devices = _device(job)
     placement = placed(model.layout, job.shards)
     talks = _talks(model.layout, placement, grid.size)
     ranks = []
@@ -182,7 +182,7 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
         sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages))
     shards = _shards(job, placement)
-    fits = _fits(job, ranks, shards, sample.data_bytes, gpu, memory_gib)
+    fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     notes = list(model.notes)
     return Plan(
         job.name,
@@ -237,12 +237,12 @@ def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
     return found
 
 
-def _device(job: Job) -> tuple[bool, int | None]:
-    """Whether the job's model is computed on a GPU, and the bytes of this machine's; None where it has none."""
+def _device(job: Job) -> tuple[bool, list[int]]:
+    """Whether the job's model is computed on a GPU, and the bytes of each that this machine has."""
     try:
         backend = choose(job.device)
     except JobError:  # planned here for a machine that has one
-        return True, None
+        return True, []
     return backend.name != "numpy", device_bytes(backend)
 
 
@@ -251,7 +251,7 @@ def _fits(
     ranks: Sequence[PlannedRank],
     shards: Sequence[PlannedShard],
     data_bytes: int,
-    gpu: int | None,
+    devices: Sequence[int],
     memory_gib: float | None,
 ) -> list[Fit]:
     memories, found = [rank.memory for rank in ranks], []
@@ -265,7 +265,8 @@ def _fits(
     machine = machine_bytes()
     found.append(Fit("replicas and shards on this machine", job.replicas * training + beside, machine))
     found.append(Fit("the same at their start", job.replicas * starting + beside, machine))
-    if gpu is not None:
-        needs = job.replicas * sum(memory.device_bytes for memory in memories)
-        found.append(Fit("replicas on this machine's GPU", needs, gpu))
+    if devices:  # which a replica's ranks take in turn
+        shares = [memories[number :: len(devices)] for number in range(len(devices))]
+        needs = max(job.replicas * sum(memory.device_bytes for memory in share) for share in shares)
+        found.append(Fit("the fullest of this machine's GPUs", needs, min(devices)))
     return found

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.backend import Backend, choose
 from dbelief.data import load
 from dbelief.errors import DataError, JobError, Mistake, ModelError
 from dbelief.job import Job, build_job, load_job
@@ -21,6 +22,7 @@ from dbelief.nn.stack import sizes_of
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
 from dbelief.plan import Plan, make_plan
+from dbelief.plan.plan import Fit
 from dbelief.report.plain import plain
 from dbelief.session import build_model, initial_values
 
@@ -196,8 +198,25 @@ def test_what_cannot_be_planned_is_named(model: dict[str, Any], reason: str) -> 
 
 
 def test_what_cannot_be_cut_is_named() -> None:
-    with pytest.raises(ModelError, match="layer dropout1: cannot be cut"):
-        make_plan(job(MODELS[0], data={"source": "digits"}, grid=[2]))
+    layers = [{"dense": 16}, {"image": {"height": 4, "width": 4}}, {"dense": 10}]
+    with pytest.raises(ModelError, match="layer image1: cannot be cut over ranks: it may only come first"):
+        make_plan(job({"layers": layers, "loss": "softmax_cross_entropy"}, data={"source": "digits"}, grid=[2]))
+
+
+@pytest.mark.parametrize(("devices", "fullest"), [(1, [0, 1, 2, 3]), (3, [0, 3])])
+def test_ranks_take_the_devices_in_turn(devices: int, fullest: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Device:
+        mem_info = (1, 5 * GIB)
+
+        def __init__(self, number: int) -> None:
+            assert number < devices
+
+    cuda = SimpleNamespace(Device=Device, runtime=SimpleNamespace(getDeviceCount=lambda: devices))
+    backend = Backend("cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr("dbelief.plan.plan.choose", lambda device: backend)
+    plan = make_plan(job(MODELS[2], grid=[2, 2], replicas=2))
+    needs = 2 * sum(plan.ranks[rank].memory.device_bytes for rank in fullest)
+    assert plan.fits[-1] == Fit("the fullest of this machine's GPUs", needs, 5 * GIB)
 
 
 def test_memory_is_held_against_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ Counts = Counter[tuple[int, int]]
 GRIDS = [Grid(1, 1), Grid(1, 3), Grid(2, 2), Grid(3, 1), Grid(3, 3)]
 NETWORKS: dict[str, tuple[Layers, Any]] = {
     "dense": ([("dense", {"units": 7}), ("tanh", {}), ("dense", {"units": 2}), ("relu", {})], 5),
+    "dropout": ([("dense", {"units": 9}), ("relu", {}), ("dropout", {"share": 0.5})], 5),
     "fewer numbers than ranks": ([("dense", {"units": 1}), ("dense", {"units": 4})], (3,)),
     "rows of numbers": (
         [("image", {"height": 9, "width": 8, "channels": 2}), ("conv", {"maps": 2, "kernel": 3}), ("relu", {})],
