@@ -22,6 +22,9 @@ from rich.table import Table
 SHARE = 13_026 / 37_000
 """pi: positive images in the test set of Le et al. 2012."""
 
+HALVINGS = 10
+"""Times that the images are cut in two halves at random, each of which is once the one that a neuron is chosen on."""
+
 STEPS = 20
 """Thresholds of Le et al. 2012, equally spaced between a neuron's smallest and largest response."""
 
@@ -132,8 +135,8 @@ class Selectivity:
     exact, spaced : Best
         On all images.
     apart : float
-        Of the best neuron of one half of the images, with its threshold and sign, on the other half: the mean of both
-        ways.
+        Of the best neuron of one half of the images, with its threshold and sign, on the other half: the mean over
+        halves that are drawn at random. The others are what is best on the very images that it is measured on.
     """
 
     label: int
@@ -163,16 +166,21 @@ def selectivity(responses: np.ndarray, labels: np.ndarray) -> list[Selectivity]:
 
 
 def _of_class(responses: np.ndarray, positive: np.ndarray, label: int) -> Selectivity:
-    first = np.zeros(len(positive), bool)  # every second image of both kinds
-    for kind in (positive, ~positive):
-        first[np.flatnonzero(kind)[::2]] = True
+    rng, kinds = np.random.default_rng(0), (np.flatnonzero(positive), np.flatnonzero(~positive))
     apart = []
-    for half in (first, ~first):
-        best = exact(responses[half], positive[half])
-        chosen = best.accuracy.argmax()
-        apart.append(judged(best, responses[~half], positive[~half])[chosen])
+    for _ in range(HALVINGS):
+        first = np.zeros(len(positive), bool)
+        for kind in kinds:
+            first[rng.permutation(kind)[: len(kind) // 2]] = True
+        apart += [_of_other_half(responses, positive, half) for half in (first, ~first)]
     every = exact(responses, positive), spaced(responses, positive)
-    return Selectivity(label, len(positive), int(positive.sum()), *every, float(np.mean(apart)))
+    return Selectivity(label, len(positive), len(kinds[0]), *every, float(np.mean(apart)))
+
+
+def _of_other_half(responses: np.ndarray, positive: np.ndarray, half: np.ndarray) -> float:
+    """What the best neuron of one half is worth on the other."""
+    best = exact(responses[half], positive[half])
+    return float(judged(best, responses[~half], positive[~half])[best.accuracy.argmax()])
 
 
 def selectivity_table(random: Sequence[Selectivity], trained: Sequence[Selectivity]) -> RenderableType:

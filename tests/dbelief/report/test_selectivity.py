@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_curve
 
-from dbelief.report.selectivity import SHARE, Best, accuracy, exact, judged, spaced
+from dbelief.report.selectivity import SHARE, Best, accuracy, exact, judged, selectivity, spaced
 
 RESPONSES = st.integers(2, 12).flatmap(
     lambda n: st.tuples(
@@ -85,6 +85,28 @@ def test_a_neuron_that_knows_nothing_is_as_good_as_a_guess() -> None:
     constant = exact(np.ones((20, 1)), positive[:20])
     assert constant.accuracy[0] == 1 - SHARE
     assert np.isinf(constant.threshold[0])
+
+
+def test_a_neuron_that_is_best_by_chance_is_worth_less_on_other_images() -> None:
+    """Of a thousand that know nothing, one looks good; of one that knows, the worth stays."""
+    rng = np.random.default_rng(4)
+    labels = (rng.random(80) < 0.5).astype(np.int64)
+    (chance,) = selectivity(rng.standard_normal((80, 1000)), labels)
+    assert chance.exact.accuracy.max() > 0.72
+    assert chance.apart < 0.6
+    assert (chance.images, chance.positive, chance.label) == (80, labels.sum(), 1)
+    knows = np.concatenate([rng.standard_normal((80, 1000)), 3.0 * labels[:, None]], axis=1)
+    (found,) = selectivity(knows, labels)
+    assert found.best(1) == [(1000, 1, 1.0)]
+    assert found.apart == 1.0
+
+
+def test_of_three_classes_each_stands_against_the_others() -> None:
+    labels = np.arange(60) % 3
+    tests = selectivity((labels[:, None] == np.arange(3)) * 1.0 - (labels[:, None] == 1) * 2.0, labels)
+    assert [test.label for test in tests] == [0, 1, 2]
+    assert [test.positive for test in tests] == [20, 20, 20]
+    assert [test.exact.accuracy.max() for test in tests] == [1.0, 1.0, 1.0]
 
 
 def test_the_share_of_the_paper() -> None:
