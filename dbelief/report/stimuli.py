@@ -52,7 +52,7 @@ def draw_stimuli(
     across = rows.shape[1]
     sheet = side_by_side(rows.reshape(-1, *rows.shape[2:]), across)
     side = sheet.shape[1] / across
-    figure = new_figure(title, 0.9 + 7.0 * sheet.shape[0] / sheet.shape[1])
+    figure = new_figure(title, 0.7 + 7.0 * sheet.shape[0] / sheet.shape[1])
     axes: Axes = figure.subplots()
     told = "the image that a neuron answers to most, then those of the data that it likes best"
     axes.set_title(told, loc="left", fontsize=9.5, color=DARK)

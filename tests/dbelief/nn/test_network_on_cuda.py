@@ -9,6 +9,9 @@ import pytest
 from dbelief.backend import Backend, choose
 from dbelief.nn import Batch, SparseAutoencoder, build_network
 from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.neurons import Neurons
+from dbelief.nn.stacks import Stacks
+from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn
 
 LAYERS: Any = [
     ("dense", {"units": 40}), ("relu", {}),
@@ -84,3 +87,27 @@ def test_an_autoencoder_agrees_with_the_host(cuda: Backend) -> None:
     assert mean == pytest.approx(host_mean, rel=1e-4)
     assert total == pytest.approx(host_total, rel=1e-4)
     np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("train", [2, None])
+def test_stacks_agree_with_the_host(cuda: Backend, train: int | None) -> None:
+    w = drawn(IMAGE, SMALL, "float32")
+    inputs = np.random.default_rng(4).standard_normal((10, *IMAGE), dtype=np.float32)
+
+    def found(backend: Backend) -> tuple[Any, ...]:
+        return model_step(backend, Stacks(IMAGE, SMALL, train, w, backend), inputs, np.zeros(10, np.int64))
+
+    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = found(cuda), found(choose("cpu"))
+    assert mean == pytest.approx(host_mean, rel=1e-4)
+    assert total == pytest.approx(host_total, rel=1e-4)
+    np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
+
+
+@pytest.mark.gpu
+def test_neurons_agree_with_the_host(cuda: Backend) -> None:
+    w, chosen = drawn(IMAGE, SMALL, "float32"), np.arange(10)
+    inputs = np.random.default_rng(5).standard_normal((10, *IMAGE), dtype=np.float32)
+    here, there = (Neurons(IMAGE, SMALL, w, backend).gradients(inputs, chosen) for backend in (cuda, choose("cpu")))
+    for found, expected in zip(here, there, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
