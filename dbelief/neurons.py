@@ -25,7 +25,8 @@ from dbelief.report.stimuli import ROWS, choose_neurons, draw_stimuli
 from dbelief.result import result_file
 from dbelief.trained import given_stacks
 
-_SHOWN = 2_000  # images of the job's data that neurons are shown, at most
+_SHOWN = 2_000  # images of the job's data that neurons are shown, at most; fewer where there are many neurons
+_RESPONSES = 50_000_000
 _AT_A_TIME = 100
 
 
@@ -114,11 +115,11 @@ def _tell(
     """Print the table where images are labelled, and draw the neurons that it, or their kurtosis, points at."""
     neurons = network.neurons(backend)
     if labelled is None:
-        images = _gathered(shown, neurons)
+        images = _gathered(shown, neurons, min(len(shown), _SHOWN, max(_AT_A_TIME, _RESPONSES // neurons.count)))
         chosen = choose_neurons(_responses(neurons, images))
     else:
         split = _labelled(labelled, neurons)
-        images = _gathered(split, neurons)
+        images = _gathered(split, neurons, len(split))
         trained = selectivity(_responses(neurons, images), split.targets)
         random = selectivity(_responses(network.untrained(seed, backend), images), split.targets)
         Console().print(selectivity_table(random, trained))
@@ -180,9 +181,8 @@ def _labelled(path: Path, neurons: Neurons) -> Split:
     return split
 
 
-def _gathered(split: Split, neurons: Neurons) -> np.ndarray:
-    """Images (n, height, width, channels) as training sees them."""
-    n = min(len(split), _SHOWN)
+def _gathered(split: Split, neurons: Neurons, n: int) -> np.ndarray:
+    """The first n images (n, height, width, channels) as training sees them."""
     inputs = split.gather(np.arange(n), BatchBuffer(split, n)).inputs
     return np.asarray(inputs).reshape(n, *neurons.image)
 

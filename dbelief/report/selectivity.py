@@ -29,6 +29,9 @@ STEPS = 20
 """Thresholds of Le et al. 2012, equally spaced between a neuron's smallest and largest response."""
 
 
+_AT_ONCE = 1_000_000  # responses that are sorted at once
+
+
 @dataclass(frozen=True)
 class Best:
     """Of each neuron the best threshold; all of shape (neurons,).
@@ -62,9 +65,16 @@ def exact(responses: np.ndarray, positive: np.ndarray, share: float = SHARE, sig
 
     Notes
     -----
-    n log n steps for each neuron. The accuracy stays the same under any increasing function of a response.
+    n log n steps for each neuron; memory for some at a time. The accuracy stays the same under any increasing function
+    of a response.
     """
-    return _better([_sorted_scan(sign * responses, positive, share, sign) for sign in signs])
+    some = max(1, _AT_ONCE // len(responses))
+    parts = [
+        _better([_sorted_scan(sign * responses[:, at : at + some], positive, share, sign) for sign in signs])
+        for at in range(0, responses.shape[1], some)
+    ]
+    fields = zip(*((part.accuracy, part.threshold, part.sign) for part in parts), strict=True)
+    return Best(*(np.concatenate(field) for field in fields))
 
 
 def spaced(

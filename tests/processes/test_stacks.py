@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from dbelief.backend import choose
 from dbelief.data import load
+from dbelief.data.digits import load_digits
 from dbelief.evaluation import evaluate
 from dbelief.job import load_job
 from dbelief.session import build_model, initial_values
@@ -68,5 +70,10 @@ def test_one_after_the_other_then_both(operator: Operator, write_job: Callable[[
     tensors = {name: load_file(runs / name / "model.safetensors") for name in ("first", "second", "both")}
     assert set(tensors["second"]) == {"stack2.weight", "stack2.alpha"}
     assert set(tensors["both"]) == {*tensors["first"], *tensors["second"]}
-    report = operator.start("report", "report", "runs/second", "--output", "drawn")
+    digits = load_digits(["train"]).train
+    assert digits is not None
+    np.savez(operator.folder / "digits.npz", inputs=digits.inputs.astype("float32"), targets=digits.targets)
+    report = operator.start("report", "report", "runs/second", "--images", "digits.npz", "--output", "drawn")
     assert report.ends() == 0, report.log.read_text()
+    assert "of the other half" in report.log.read_text()
+    assert (operator.folder / "drawn" / "stimuli.png").stat().st_size > 0

@@ -109,6 +109,16 @@ def test_of_three_classes_each_stands_against_the_others() -> None:
     assert [test.exact.accuracy.max() for test in tests] == [1.0, 1.0, 1.0]
 
 
+def test_neurons_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    responses, positive = rng.standard_normal((30, 7)), rng.random(30) < 0.5
+    whole = exact(responses, positive)
+    monkeypatch.setattr("dbelief.report.selectivity._AT_ONCE", 70)
+    parts = exact(responses, positive)
+    for name in ("accuracy", "threshold", "sign"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
 def test_the_share_of_the_paper() -> None:
     """Table 2: a guess is right in 64.7 or 64.8 %."""
     assert round(100 * (1 - SHARE), 2) == 64.79
