@@ -2,12 +2,10 @@
 
     DBELIEF_DATA=... DBELIEF_HOSTNET=path/of/hostnet python benchmarks/network.py [--ways loopback,network,partition-3]
 
-Host 1 runs the coordinator and a shard, host 2 a shard and a worker, host 3 a worker. `hostnet PREFIX N RATE_MBIT
---delay-ms D --loss-pct L --seconds S` is a program that makes network namespaces PREFIXh1.. with the addresses
-10.77.0.1.. on eth0, joins them by links of that kind, prints "ready", and takes all away when it is told to end; it
-needs root. Way "partition-K" takes the link of host K down for 15 s in the middle of the samples. A shard or worker
-that fails is started again, as compose and Kubernetes do. A run is as it should be when every process ends with 0 in
-the end, none is left, and the test accuracy is within 0.5 points of the run on loopback.
+Host 1 runs the coordinator and a shard, host 2 a shard and a worker, host 3 a worker; hosts.py says what hostnet is.
+Way "partition-K" takes the link of host K down for 15 s in the middle of the samples. A shard or worker that fails is
+started again, as compose and Kubernetes do. A run is as it should be when every process ends with 0 in the end, none is
+left, and the test accuracy is within 0.5 points of the run on loopback.
 """
 
 from __future__ import annotations
@@ -21,11 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hosts import address, hosts, inside
 from launched import Run, total_samples, wait_for
 from rich.console import Console
 from rich.table import Table
@@ -43,22 +40,6 @@ STARTS_AGAIN = 3
 MODEL = '{"layers": [{"dense": 64}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"}'
 
 
-@contextmanager
-def hosts(hostnet: Path, prefix: str) -> Iterator[None]:
-    """The network, from its "ready" to the end of the block."""
-    kind = [str(HOSTS), f"{RATE_MBIT:g}", "--delay-ms", f"{DELAY_MS:g}", "--loss-pct", f"{LOSS_PCT:g}"]
-    command = [str(hostnet), prefix, *kind, "--seconds", f"{LIMIT_S + 60:g}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise SystemExit(f"{hostnet} did not make the hosts")
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def link(prefix: str, host: int, state: str) -> None:
     subprocess.run(["ip", "-n", f"{prefix}h{host}", "link", "set", "eth0", state], check=True)
 
@@ -72,7 +53,8 @@ def one(job: Path, fields: dict[str, str], way: str, hostnet: Path | None) -> di
         if hostnet is None:
             row = follow(run, job, {**fields, "output": folder}, way, "")
         else:
-            with hosts(hostnet, prefix):
+            bad = ("--delay-ms", f"{DELAY_MS:g}", "--loss-pct", f"{LOSS_PCT:g}")
+            with hosts(hostnet, prefix, HOSTS, RATE_MBIT, LIMIT_S + 60, *bad):
                 row = follow(run, job, {**fields, "output": folder}, way, prefix)
         summary = run.summary()
         row |= {key: summary.get(key) for key in ("test_accuracy", "samples", "samples_per_replica", "reason")}
@@ -111,11 +93,11 @@ class Member:
 def follow(run: Run, job: Path, fields: dict[str, str], way: str, prefix: str) -> dict[str, Any]:
     """Start every role where it belongs, cut a host off if that is the way, and wait for their ends."""
 
-    def inside(host: int) -> list[str]:
-        return ["ip", "netns", "exec", f"{prefix}h{host}"] if prefix else []
+    def on(host: int) -> list[str]:
+        return inside(prefix, host) if prefix else []
 
-    def address(host: int) -> str:
-        return f"10.77.0.{host}" if prefix else "127.0.0.1"
+    def at(host: int) -> str:
+        return address(host) if prefix else "127.0.0.1"
 
     sets = [part for field, value in fields.items() for part in ("--set", f"{field}={value}")]
     ready = run.folder / "address"
@@ -132,14 +114,14 @@ def follow(run: Run, job: Path, fields: dict[str, str], way: str, prefix: str) -
         return True if ended() or run.samples() >= total // 2 else None
 
     try:
-        listen = ["--listen", f"{address(1)}:0", "--ready-file", str(ready)]
-        members.append(Member(run, "coordinator", ["coordinator", str(job.absolute()), *sets, *listen], inside(1)))
+        listen = ["--listen", f"{at(1)}:0", "--ready-file", str(ready)]
+        members.append(Member(run, "coordinator", ["coordinator", str(job.absolute()), *sets, *listen], on(1)))
         wait_for(lambda: True if ready.exists() else None, "the coordinator", 60.0)
         for name, host in PARTS:
             role, number = name.split("-")
             arguments = [role, "--coordinator", ready.read_text(), "--number", number, "--name", name]
-            arguments += ["--listen", f"{address(host)}:0"] if role == "ps" else []
-            members.append(Member(run, name, arguments, inside(host)))
+            arguments += ["--listen", f"{at(host)}:0"] if role == "ps" else []
+            members.append(Member(run, name, arguments, on(host)))
         if way.startswith("partition-"):
             host = int(way.removeprefix("partition-"))
             wait_for(half, "half of the samples", LIMIT_S)

@@ -75,6 +75,15 @@ class Passage:
         """By (from, to)."""
         return self.numbers * self.itemsize
 
+    def seconds(self, alpha_s: float, beta_s: float) -> float:
+        """Time that it takes, by the model alpha + beta n: that of the rank with the most to do.
+
+        A rank's messages go one after the other, `alpha_s` seconds for each and `beta_s` for each of their bytes; what
+        it sends and what it receives go at the same time.
+        """
+        taken = alpha_s * self.messages + beta_s * self.sent_bytes
+        return float(max(taken.sum(axis=0).max(), taken.sum(axis=1).max()))
+
 
 @dataclass(frozen=True)
 class NetworkArrays:

@@ -17,8 +17,8 @@ Layers = list[tuple[str, dict[str, Any]]]
 CLASSES = 3
 
 
-def made(layers: Layers, features: Any) -> Network:
-    return build_network(layers, "softmax_cross_entropy", features=features, outputs=CLASSES, backend=choose("cpu"))
+def made(layers: Layers, features: Any, outputs: int = CLASSES) -> Network:
+    return build_network(layers, "softmax_cross_entropy", features=features, outputs=outputs, backend=choose("cpu"))
 
 
 def check(

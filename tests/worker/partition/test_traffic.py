@@ -101,3 +101,21 @@ def test_autoencoders(data: st.DataObject, grid: Grid) -> None:
     parts = BlockParts.of(case.model().blocks, eq1, grid)
     found = planned(autoencoder_step(parts, eq1.maps, case.samples), grid)
     assert found == counted(case.model, grid, case.batch())
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_speech_network(ranks: int) -> None:
+    """DistBelief's, in closed form: four times 2,560 activations there and back, 8,192 outputs there, to all others."""
+    hidden: Layers = [("dense", {"units": 2560}), ("sigmoid", {})] * 4
+    parts = cut(made([*hidden, ("dense", {"units": 8192})], 440, 8192).stages, Grid(1, ranks))
+    step = network_step(parts, NetworkArrays.of(parts, 100))
+    assert len(step) == 4 + 1 + 4
+    assert all(passage.messages.sum() == ranks * (ranks - 1) for passage in step)
+    assert sum(passage.sent_bytes.sum() for passage in step) == (2 * 4 * 2560 + 8192) * 100 * 4 * (ranks - 1)
+
+
+def test_the_time_is_that_of_the_rank_with_the_most_to_do() -> None:
+    passage = Passage("x", "forward", np.array([[0, 10, 20], [100, 0, 0], [0, 5, 0]]), (0, 0, 0), itemsize=1)
+    assert passage.seconds(1.0, 0.0) == 2.0  # rank 0 sends two, rank 1 receives two
+    assert passage.seconds(0.0, 0.5) == 50.0  # rank 0 receives 100 bytes, and sends 30 at the same time
+    assert passage.seconds(45.0, 0.5) == 2 * 45.0 + 15.0  # rank 0 sends 30
