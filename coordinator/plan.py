@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dbelief.job import Downpour, Job, Sandblaster
+from dbelief.job import AsyncElastic, Downpour, Job, Sandblaster
 from dbelief.work import Cadence
 
 from .leases import Leases
@@ -22,7 +22,7 @@ def leases(job: Job, shape: Shape, total: int | None) -> Leases:
 
 def cadence(job: Job) -> Cadence:
     """When a replica of this job fetches and pushes."""
-    strategy = _downpour(job)
+    strategy = _leasing(job)
     return Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
 
 
@@ -32,15 +32,16 @@ def lease_size(job: Job, shape: Shape) -> int:
     By default an eighth of a replica's share of an epoch, so that fast replicas get more and little is lost with a
     dead one; between 4 and 64 mini-batches, so that asking costs little.
     """
-    strategy = _downpour(job)
+    strategy = _leasing(job)
     cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
     share = shape.train // (8 * max(1, job.replicas))
     wanted = strategy.lease or min(64 * strategy.batch, max(4 * strategy.batch, share))
     return max(1, round(wanted / cycle)) * cycle
 
 
-def _downpour(job: Job) -> Downpour:
-    assert isinstance(job.strategy, Downpour)
+def _leasing(job: Job) -> Downpour | AsyncElastic:
+    """The strategy, of those that lease data."""
+    assert not isinstance(job.strategy, Sandblaster)
     return job.strategy
 
 

@@ -22,6 +22,11 @@ class ShardLike(Protocol):
     ) -> tuple[Any, int, int]:
         """Outcome, staleness and loss of one segment of a push."""
 
+    def exchange(
+        self, push: Push, parts: Sequence[tuple[int, np.ndarray]]
+    ) -> tuple[list[tuple[int, np.ndarray]], int, int]:
+        """Answers, duplicates and loss of some segments of an exchange."""
+
     def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`."""
 
@@ -60,3 +65,15 @@ class LocalParameters:
             if staged:  # with the dial at 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
         return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
+
+    def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """See `ShardedParameters.exchange`."""
+        staleness, lost = 0, 0
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            for span in self.placement.run(place):
+                ((version, before),), _, gone = shard.exchange(push, [(span.index, values[span.start : span.stop])])
+                out[span.start : span.stop] = before
+                staleness += max(0, version - max(0, int(versions[span.index])))
+                versions[span.index] = version + 1
+                lost = max(lost, gone)
+        return Pushed(staleness / max(1, len(self.placement.spans)), 0, lost)

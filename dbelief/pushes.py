@@ -13,6 +13,9 @@ TRIAL, ACCRUED = "trial", "accrued"
 """Of a batch method: where a pass computes gradients, and their sum, which bundles are added to."""
 
 
+WINDOW = 16
+"""Messages that an exchange may be ahead of its answers; a shard keeps so many of each pusher."""
+
 _ZERO = np.float32(0)
 
 

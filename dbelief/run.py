@@ -18,7 +18,7 @@ from dbelief.console import announce, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
 from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate
-from dbelief.job import Job, load_job
+from dbelief.job import Job, Sandblaster, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
 from dbelief.plan import make_plan
@@ -213,8 +213,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if data is not None and data.names is not None:
         lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
     strategy = job.strategy
-    samples = f"mini-batches of {strategy.batch}" if strategy.name == "downpour" else f"portions of {strategy.portion}"
-    lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {samples}")
+    what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
+    lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {what} of {job.samples_at_once}")
     if taken:
         lines.append(f"starts from: {taken}")
     return lines
@@ -239,8 +239,7 @@ def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, trai
     NotFinite
         Where it holds NaN or infinity; names the tensor.
     """
-    strategy = job.strategy
-    size = min(strategy.batch if strategy.name == "downpour" else strategy.portion, len(train))
+    size = min(job.samples_at_once, len(train))
     batch = train.gather(np.arange(size), BatchBuffer(train, size))
     if backend.name != "numpy":
         batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))

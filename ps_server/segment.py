@@ -174,6 +174,11 @@ class Segment:
             self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
 
+    def exchange(self, push: Push, weights: np.ndarray) -> tuple[int, np.ndarray] | None:
+        """Apply the rule to all of "w" once; version and numbers before that, None where this was done before."""
+        before = self.version, self.vectors[PARAMETERS].copy()
+        return before if self.apply(push, weights, 0, push.rate) is Outcome.APPLIED else None
+
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
         self.rule.apply(w, gradient, states, rate, self.applied + 1)
         self.applied += 1

@@ -21,11 +21,13 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
+from . import exchanging
+from .exchanging import Exchanging
 from .life import Life
 from .pushing import Pushing, answers_to
 from .shard import Shard
 
-_BYTES = {"Pull": (None, None), "Push": (None, wire.PushReply.SerializeToString)}
+_BYTES = {"Pull": (None, None), "Exchange": (None, None), "Push": (None, wire.PushReply.SerializeToString)}
 """How the bulk methods' messages are decoded and encoded on their way through gRPC: not at all, where they are bulk."""
 
 
@@ -181,12 +183,12 @@ class ShardService(stubs.ParametersServicer):
             begin = functools.partial(Pushing, self.life, self._metrics, functools.partial(self._wait, "pushes"))
             yield from answers_to(messages, begin, lambda: not self._streams.crowded)
 
-    def Exchange(
-        self, requests: Iterator[wire.ExchangeRequest], context: grpc.ServicerContext
-    ) -> Iterator[wire.ExchangeReply]:
-        """Not offered by any strategy of this version."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Exchange is not served by this version")
-        yield wire.ExchangeReply()
+    @streams
+    def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+        """See protos/parameters.proto; both ways are encoded by hand."""
+        with self._streams:
+            begin = functools.partial(Exchanging, self.life, self._metrics)
+            yield from exchanging.answers_to(messages, begin, lambda: not self._streams.crowded)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]

@@ -20,6 +20,7 @@ from dbelief.optim import Rule
 from dbelief.parts import Stored
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
+from .answers import Answer, Answers
 from .dial import Dial
 from .segment import Outcome, Segment
 
@@ -97,6 +98,7 @@ class Shard:
         self._table = threading.Lock()
         self._dial = Dial(staleness, self.segments)
         self._fenced: set[int] = set()
+        self.answers = Answers()
         for segment in self.segments.values():
             length = segment.span.length
             segment.vectors[PARAMETERS] = np.zeros(length, np.float32)
@@ -148,6 +150,7 @@ class Shard:
     def forget(self, incarnations: Iterable[int]) -> None:
         """Drop the ledger rows of lives that are fenced for good."""
         gone = set(incarnations)
+        self.answers.forget(gone)
         for segment in self.segments.values():
             with segment.lock:
                 for rows in (segment.ledger, segment.based):
@@ -232,6 +235,41 @@ class Shard:
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return Taken(outcome, staleness, lost)
+
+    def exchange(self, push: Push, parts: Sequence[tuple[int, np.ndarray]]) -> tuple[list[Answer], int, int]:
+        """Take the segments of one message of an exchange: (index, the worker's numbers) each.
+
+        Returns
+        -------
+        answers, duplicates, lost
+            Version and numbers of each segment as they were before; where it was done before, those told then. How
+            many were. How many earlier exchanges of this pusher died with the shard's former life.
+
+        Raises
+        ------
+        Refused
+            As `push` does; or done before, and told longer ago than answers are kept.
+        """
+        self.answers.begin(push.pusher, push.sequence)
+        answers, duplicates, most = [], 0, 0
+        for index, weights in parts:
+            segment = self._segment(index)
+            if len(weights) != segment.span.length:
+                raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
+            with segment.lock:
+                self._gate(push, segment, weights)
+                most = max(most, segment.rebase(push))
+                answer = segment.exchange(push, weights)
+                if answer is None:
+                    duplicates += 1
+                    answer = self.answers.find(push.pusher, push.sequence, index)
+                if answer is None:
+                    raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
+                self.answers.keep(push.pusher, index, answer)
+            answers.append(answer)
+        self.counters.pushes += len(parts) - duplicates
+        self.counters.duplicates += duplicates
+        return answers, duplicates, most
 
     def _rate(self, push: Push, staleness: int) -> np.float32:
         return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate

@@ -42,8 +42,18 @@ class Fetched:
             self.device.set(self.host)
 
 
+@dataclass(kw_only=True)
+class Done:
+    """What a push stands for: the mini-batches behind it."""
+
+    sequence: int = 0
+    samples: int = 0
+    steps: int = 0
+    loss_sum: float = 0.0
+
+
 @dataclass
-class Outgoing:
+class Outgoing(Done):
     """A rank's part of one gradient on its way: (n,) float32 where it is computed, and what it was computed from.
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
@@ -53,12 +63,8 @@ class Outgoing:
     views: dict[str, Any]
     versions: np.ndarray
     sent: Any = None
-    sequence: int = 0
     rate: float = 0.0
-    samples: int = 0
-    steps: int = 0
     clock: int = 0
-    loss_sum: float = 0.0
 
     @classmethod
     def make(cls, part: RankPart, segments: int, backend: Backend) -> Outgoing:

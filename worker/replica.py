@@ -18,20 +18,22 @@ from dbelief.console import announce
 from dbelief.data import Split
 from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
 from dbelief.evaluation import evaluate
+from dbelief.job import AsyncElastic, Sandblaster
 from dbelief.job import Downpour as DownpourSettings
-from dbelief.job import Sandblaster
 from dbelief.metrics import Metrics
 from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
 from dbelief.ranks import together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at, total_samples
-from dbelief.session import Session
+from dbelief.session import Session, check_finite
 from dbelief.work import Cadence, Lease
 
+from . import elastic
 from .batches import Batches
-from .buffers import Fetched, Outgoing
+from .buffers import Done, Fetched, Outgoing
 from .downpour import Downpour, Phases, Settings
+from .elastic import Elastic
 from .fetcher import Fetcher
 from .record import Recorder
 from .sandblaster import Bundles
@@ -88,11 +90,14 @@ class Replica:
         self._fetcher: Fetcher | None = None
         self._sender: Sender | None = None
         self._bundles: Bundles | None = None
+        self._elastic: Elastic | None = None
         strategy = session.job.strategy
         if isinstance(strategy, Sandblaster):
             self._bundles = self._make_bundles(strategy, session.data.train, portion_wait_s)
+        elif isinstance(strategy, AsyncElastic):
+            self._trains: Downpour | Elastic = self._make_elastic(strategy, session.data.train)
         else:
-            self._downpour = self._make_downpour(strategy, session.data.train)
+            self._trains = self._make_downpour(strategy, session.data.train)
 
     def _make_bundles(self, strategy: Sandblaster, train: Split, portion_wait_s: float) -> Bundles:
         session = self._session
@@ -143,6 +148,30 @@ class Replica:
             self._ranks.total,
         )
 
+    def _make_elastic(self, strategy: AsyncElastic, train: Split) -> Elastic:
+        session = self._session
+        job, part = session.job, session.part
+        self._elastic = Elastic(
+            self._model,
+            part,
+            session.backend,
+            session.parameters,
+            len(session.parameters.placement.spans),
+            session.pusher,
+            Batches(train, strategy.batch, job.seed, session.backend),
+            elastic.Settings(
+                Cadence(strategy.batch, strategy.n_fetch, strategy.n_push),
+                functools.partial(rate_at, job, total=total_samples(job.limits, len(train))),
+                functools.partial(strategy.moving_rate, replicas=job.replicas),
+                strategy.momentum,
+                strategy.nesterov,
+            ),
+            self._phases,
+            lambda weights: check_finite(weights, part, "weights"),
+            self._exchanged,
+        )
+        return self._elastic
+
     def run(self) -> str:
         """Work until the job is over, or this process is asked to end; returns why.
 
@@ -174,7 +203,7 @@ class Replica:
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
-            for thread in (self._fetcher, self._sender, self._bundles):
+            for thread in (self._fetcher, self._sender, self._bundles, self._elastic):
                 if thread is not None:
                     thread.close()
 
@@ -235,7 +264,7 @@ class Replica:
             )
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
-        self._downpour.train(lease)
+        self._trains.train(lease)
         self._ranks.barrier()
         self._report_progress()
         self._show()
@@ -245,7 +274,12 @@ class Replica:
             slot.gradient, slot.versions, slot.sequence, slot.rate, slot.samples, slot.clock, slot.sent
         )
 
-    def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
+    def _exchanged(self, done: Done, pushed: Pushed) -> None:
+        """Book an exchange that is done."""
+        self._session.sequences[PARAMETERS] = done.sequence
+        self._acknowledged(done, pushed)
+
+    def _acknowledged(self, slot: Done, pushed: Pushed) -> None:
         """On the push thread: book a push that is done, and report now and then."""
         self._recorder.acknowledged(slot.sequence)
         with self._told_lock:

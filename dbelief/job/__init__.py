@@ -12,6 +12,7 @@ from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, Npz
 from .strategy import (
     AdagradRule,
     AdamRule,
+    AsyncElastic,
     ConstantSchedule,
     Downpour,
     MomentumRule,
@@ -27,6 +28,7 @@ from .strategy import (
 __all__ = [
     "AdagradRule",
     "AdamRule",
+    "AsyncElastic",
     "Autoencoder",
     "AutoencoderModel",
     "ConstantSchedule",

@@ -144,9 +144,13 @@ class Downpour(Section):
 
     @model_validator(mode="after")
     def _lease_holds_a_batch(self) -> Self:
-        if self.lease is not None and self.lease < self.batch:
-            raise refusal("lease", f"must be at least one batch, {self.batch} samples, or null, not {self.lease}")
+        _check_lease(self.lease, self.batch)
         return self
+
+
+def _check_lease(lease: int | None, batch: int) -> None:
+    if lease is not None and lease < batch:
+        raise refusal("lease", f"must be at least one batch, {batch} samples, or null, not {lease}")
 
 
 class Sandblaster(Section):
@@ -200,7 +204,81 @@ class Sandblaster(Section):
         return self
 
 
-Strategy = Annotated[Downpour | Sandblaster, Field(discriminator="name")]
+class ElasticRule(Section):
+    """w <- w + a (x - w): the centre moves towards a worker's own weights."""
+
+    name: Literal["elastic"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="eta, the learning rate of the workers' own steps")
+
+
+class AsyncElastic(Section):
+    """Asynchronous elastic averaging (Zhang et al. 2015; You et al. 2017, section 5.1).
+
+    Each replica trains weights of its own, and now and then both it and the centre move towards each other.
+    """
+
+    name: Literal["async-easgd", "async-measgd"] = Field(description="Which strategy this is; measgd has momentum")
+    batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
+    rate: Positive = Field(description="eta, before the schedule; parameter units per gradient unit")
+    rho: Positive | None = Field(
+        default=None,
+        description="Elastic force: what parts replica and centre shrinks by eta rho at each exchange; "
+        "null for 0.9 / (eta replicas)",
+    )
+    period: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        default=1, description="tau, mini-batches from one exchange to the next"
+    )
+    mu: Decay | None = Field(
+        default=None, description="Of async-measgd: part of the velocity that is kept at each step; null for 0.9"
+    )
+    nesterov: bool = Field(
+        default=False, description="Of async-measgd: the gradient is taken where the velocity alone would lead"
+    )
+    lease: Count | None = Field(
+        default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
+    )
+
+    staleness: ClassVar[None] = None
+    staleness_aware: ClassVar[bool] = False
+    literal: ClassVar[bool] = False
+    clip_norm: ClassVar[None] = None
+    warm_start: ClassVar[None] = None
+
+    @property
+    def n_push(self) -> int:
+        """Mini-batches behind an exchange."""
+        return self.period
+
+    @property
+    def n_fetch(self) -> int:
+        """The same: an exchange fetches too."""
+        return self.period
+
+    @property
+    def momentum(self) -> float | None:
+        """Part of the velocity that is kept; None where there is none."""
+        return None if self.name == "async-easgd" else 0.9 if self.mu is None else self.mu
+
+    @property
+    def rule(self) -> ElasticRule:
+        """What shards apply."""
+        return ElasticRule(name="elastic", rate=self.rate)
+
+    def moving_rate(self, rate: float, replicas: int) -> float:
+        """How much of their difference a replica and the centre each give up, at this learning rate."""
+        return 0.9 / max(1, replicas) if self.rho is None else rate * self.rho
+
+    @model_validator(mode="after")
+    def _moves(self) -> Self:
+        if self.name == "async-easgd" and (self.mu is not None or self.nesterov):
+            raise refusal("name", "must be async-measgd where mu or nesterov is given: async-easgd has no velocity")
+        if self.rho is not None and self.rate * self.rho > 1:
+            raise refusal("rho", f"must be at most 1 / rate, {1 / self.rate:g}: they would move past each other")
+        _check_lease(self.lease, self.batch)
+        return self
+
+
+Strategy = Annotated[Downpour | Sandblaster | AsyncElastic, Field(discriminator="name")]
 
 
 class ConstantSchedule(Section):

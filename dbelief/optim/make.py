@@ -8,13 +8,14 @@ import numpy as np
 from .adagrad import Adagrad
 from .adam import Adam
 from .adamw import AdamW
+from .elastic import Elastic
 from .momentum import Momentum
 from .nesterov import Nesterov
 from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW)
+    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW, Elastic)
 }
 
 RULES: tuple[str, ...] = tuple(_MAKERS)

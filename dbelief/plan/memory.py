@@ -14,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.job import Job, Sandblaster
+from dbelief.job import AsyncElastic, Job, Sandblaster
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
+from dbelief.pushes import WINDOW
+from dbelief.rpc.frames import FULL_BYTES
 
 FLOAT32 = 4
 CGROUP = Path("/sys/fs/cgroup/memory.max")
@@ -86,13 +88,10 @@ def rank_memory(
     batch
         Numbers of a mini-batch's inputs.
     """
-    copies = 1 if isinstance(job.strategy, Sandblaster) else FETCHED
     batches = 2 if isinstance(job.strategy, Sandblaster) else 1
-    fetched = f"fetched, {copies} copies" if copies > 1 else "fetched"
+    copies = _copies(job)
     computed = {
-        fetched: copies * part * FLOAT32,
-        f"outgoing, {OUTGOING} gradients": OUTGOING * part * FLOAT32,
-        "gradient": part * FLOAT32,
+        **{name: count * part * FLOAT32 for name, count in copies.items()},
         "frozen parameters": frozen * FLOAT32,
         "activations": activations * FLOAT32,
         "exchange": exchanged,
@@ -102,8 +101,20 @@ def rank_memory(
     start = (DRAWN * whole + frozen) * FLOAT32
     if not on_device:
         return RankMemory(computed, {}, start)
-    both = (fetched, "frozen parameters", "mini-batch", "evaluation's copy")
+    both = (next(iter(copies)), "frozen parameters", "mini-batch", "evaluation's copy")
     return RankMemory({name: computed[name] for name in both}, computed, start)
+
+
+def _copies(job: Job) -> dict[str, int]:
+    """Vectors as long as its part that a rank trains with; on a device, the host has the first of them too."""
+    strategy = job.strategy
+    if isinstance(strategy, AsyncElastic):
+        moving = {"velocity": 1} if strategy.momentum is not None else {}
+        ahead = {"where the velocity leads": 1} if strategy.nesterov else {}
+        return {"centre": 1, "own weights": 1, "gradient": 1, **moving, **ahead}
+    copies = 1 if isinstance(strategy, Sandblaster) else FETCHED
+    fetched = f"fetched, {copies} copies" if copies > 1 else "fetched"
+    return {fetched: copies, f"outgoing, {OUTGOING} gradients": OUTGOING, "gradient": 1}
 
 
 def exchange_bytes(step: Sequence[Passage], rank: int) -> int:
@@ -128,6 +139,8 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
     if job.keeps_best:
         found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
+    if isinstance(strategy, AsyncElastic):
+        found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = job.replicas * vector
     return found

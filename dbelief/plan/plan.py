@@ -157,8 +157,7 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
         The model does not fit what it sees, cannot be cut, or nothing says what it sees.
     """
     sample, grid = sample_of(job), Grid.of(job.grid)
-    strategy = job.strategy
-    samples = strategy.portion if isinstance(strategy, Sandblaster) else strategy.batch
+    samples = job.samples_at_once
     if sample.data is not None and sample.data.train is not None:
         samples = min(samples, len(sample.data.train))
     model = sketch(job, sample, grid, samples)

@@ -6,6 +6,7 @@ A leg knows how far it has come, so that it can go on in another stream: `reques
 from __future__ import annotations
 
 import dataclasses
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
@@ -15,13 +16,16 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.outgoing import Source
 from dbelief.placement import Place
-from dbelief.pushes import Push, Pusher
+from dbelief.pushes import WINDOW, Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 
 from . import frames
 from .convert import push_to_wire, pusher_to_wire
 from .streams import Stream
+
+_LOOK_S = 0.5
+"""How often a sender that waits looks whether it still is to send."""
 
 
 class Leg(ABC):
@@ -172,8 +176,14 @@ class PushLeg(Leg):
                 values = block[span.start - group[0].start : span.stop - group[0].start]
                 version = max(0, int(self._versions[span.index]))
                 message += frames.pieces(frames.part_of(span.index, version, values))
+            if not self.may_send():
+                return
             yield b"".join(message)
             message = []
+
+    def may_send(self) -> bool:
+        """Whether the next message may leave; False where this leg was broken off meanwhile."""
+        return True
 
     def begin(self, base: int | None) -> None:
         """Be sent with this base; its answers count from here."""
@@ -193,6 +203,61 @@ class PushLeg(Leg):
         if place.shard_epoch != self.place.shard_epoch:
             self.done = self.staleness = self.duplicates = self.lost = 0
         super().in_new_life(place)
+
+
+class ExchangeLeg(PushLeg):
+    """An exchange with one shard: a push whose answers are the numbers as they were before, written into `out`.
+
+    No more than `WINDOW` messages leave before the first of them is answered.
+    """
+
+    method = "Exchange"
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        run: Sequence[Span],
+        source: Source,
+        out: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        rule: segments.Rule,
+        origin: int = 0,
+    ) -> None:
+        super().__init__(job, place, run, source, versions, push, rule, origin)
+        self._out = out
+        self._ahead = threading.Semaphore(WINDOW)
+
+    def requests(self) -> Iterator[bytes]:
+        """See `PushLeg`; what was begun before in vain has a semaphore of its own, and ends."""
+        self._ahead = threading.Semaphore(WINDOW)
+        return super().requests()
+
+    def may_send(self) -> bool:
+        """Wait until few enough messages are under way."""
+        ahead = self._ahead
+        while not ahead.acquire(timeout=_LOOK_S):
+            if self.stream is None or self._ahead is not ahead:
+                return False
+        return True
+
+    def take(self, answer: object) -> None:
+        """Put what the centre was where it belongs."""
+        assert isinstance(answer, bytes)
+        _, parts = frames.decode(answer)
+        if not parts:
+            self.lost = max(self.lost, frames.parse(wire.ExchangeReply, answer).lost)
+            return
+        for part in parts:
+            if self.done == len(self.run) or part.index != self.run[self.done].index:
+                raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one sent")
+            span = self.run[self.done]
+            self._out[span.start - self._origin : span.stop - self._origin] = frames.numbers(part)
+            self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
+            self._versions[span.index] = part.version + 1
+            self.done += 1
+        self._ahead.release()
 
 
 def _together(run: Sequence[Span]) -> Iterator[Sequence[Span]]:

@@ -26,7 +26,7 @@ from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import segments_pb2 as segments
 
 from .channel import named_errors
-from .legs import Leg, PullLeg, PushLeg
+from .legs import ExchangeLeg, Leg, PullLeg, PushLeg
 from .streams import Streams, Watchdog
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -133,6 +133,36 @@ class ShardedParameters:
         applied = sum(len(leg.run) for leg in legs) - duplicates
         lost = max((leg.lost for leg in legs), default=0)
         return Pushed(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
+
+    def exchange(self, values: np.ndarray | Source, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """Send a worker's own weights, and get "w" as it was before the rule moved it towards them.
+
+        Parameters
+        ----------
+        values, out
+            (N,) float32, or as long as a rank's part; they may be the same memory only where nothing breaks off.
+        versions
+            (segments,) int64: those that this pusher's last pull or exchange left behind; overwritten.
+
+        Returns
+        -------
+        Pushed
+            Its staleness: exchanges of others between this one and the one before, a mean over the segments.
+
+        Raises
+        ------
+        Unreachable, Refused
+            Naming the shard.
+        """
+        source = OnHost(values) if isinstance(values, np.ndarray) else values
+        legs = [
+            ExchangeLeg(self.job, place, run, source, out, versions, push, self._rule, self._origin)
+            for place, run in self._runs()
+        ]
+        self._run(legs)
+        segments_here = sum(len(leg.run) for leg in legs)
+        lost = max((leg.lost for leg in legs), default=0)
+        return Pushed(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
 
     def _runs(self) -> list[tuple[Place, Sequence[Span]]]:
         """The shards that hold something of what this is about, and what they hold."""

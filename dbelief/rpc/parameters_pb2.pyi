@@ -519,96 +519,26 @@ class PushReply(_message.Message):
 Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
 
 @_typing.final
-class ExchangeRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPENING_FIELD_NUMBER: _builtins.int
-    SEGMENT_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def opening(self) -> Global___ExchangeOpening:
-        """the first message of the stream, and only that"""
-
-    @_builtins.property
-    def segment(self) -> _segments_pb2.Segment:
-        """the worker's own weights"""
-
-    def __init__(
-        self,
-        *,
-        opening: Global___ExchangeOpening | None = ...,
-        segment: _segments_pb2.Segment | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening", "part", b"part", "segment", b"segment"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening", "part", b"part", "segment", b"segment"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["opening", "segment"]  # noqa: Y015
-    _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
-
-Global___ExchangeRequest: _TypeAlias = ExchangeRequest  # noqa: Y015
-
-@_typing.final
-class ExchangeOpening(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TARGET_FIELD_NUMBER: _builtins.int
-    PUSHER_FIELD_NUMBER: _builtins.int
-    SEQUENCE_FIELD_NUMBER: _builtins.int
-    ELASTIC_FIELD_NUMBER: _builtins.int
-    VECTOR_FIELD_NUMBER: _builtins.int
-    sequence: _builtins.int
-    """as in PushOpening"""
-    elastic: _builtins.float
-    """moving rate, eta * rho"""
-    vector: _builtins.str
-    """the centre"""
-    @_builtins.property
-    def target(self) -> Global___Target:
-        """job and life of the shard"""
-
-    @_builtins.property
-    def pusher(self) -> _segments_pb2.Pusher:
-        """who exchanges"""
-
-    def __init__(
-        self,
-        *,
-        target: Global___Target | None = ...,
-        pusher: _segments_pb2.Pusher | None = ...,
-        sequence: _builtins.int = ...,
-        elastic: _builtins.float = ...,
-        vector: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pusher", b"pusher", "target", b"target"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elastic", b"elastic", "pusher", b"pusher", "sequence", b"sequence", "target", b"target", "vector", b"vector"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ExchangeOpening: _TypeAlias = ExchangeOpening  # noqa: Y015
-
-@_typing.final
 class ExchangeReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEGMENT_FIELD_NUMBER: _builtins.int
-    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
-    acknowledged: _builtins.int
-    """as in PushReply"""
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    lost: _builtins.int
+    """as in PushReply; alone in a message before the answers, where there is a base"""
     @_builtins.property
-    def segment(self) -> _segments_pb2.Segment:
-        """the old centre"""
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
+        """the centre before, and its version; the number that they have in a push"""
 
     def __init__(
         self,
         *,
-        segment: _segments_pb2.Segment | None = ...,
-        acknowledged: _builtins.int = ...,
+        segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        lost: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "segment", b"segment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost", b"lost", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -51,7 +51,7 @@ class ParametersStub:
                 _registered_method=True)
         self.Exchange = channel.stream_stream(
                 '/dbelief.v1.Parameters/Exchange',
-                request_serializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeRequest.SerializeToString,
+                request_serializer=dbelief_dot_rpc_dot_parameters__pb2.PushRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.FromString,
                 _registered_method=True)
         self.Operate = channel.unary_unary(
@@ -105,7 +105,10 @@ class ParametersServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Exchange(self, request_iterator, context):
-        """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version.
+        """Push and pull in one stream: each message of segments, a worker's own weights, is answered by one with the centre
+        as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
+        that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
+        from the first message that was not answered. A stream is kept open as that of a push.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +162,7 @@ def add_ParametersServicer_to_server(servicer, server):
             ),
             'Exchange': grpc.stream_stream_rpc_method_handler(
                     servicer.Exchange,
-                    request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeRequest.FromString,
+                    request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.PushRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.SerializeToString,
             ),
             'Operate': grpc.unary_unary_rpc_method_handler(
@@ -289,7 +292,7 @@ class Parameters:
             request_iterator,
             target,
             '/dbelief.v1.Parameters/Exchange',
-            dbelief_dot_rpc_dot_parameters__pb2.ExchangeRequest.SerializeToString,
+            dbelief_dot_rpc_dot_parameters__pb2.PushRequest.SerializeToString,
             dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.FromString,
             options,
             channel_credentials,

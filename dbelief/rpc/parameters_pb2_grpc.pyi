@@ -49,8 +49,12 @@ class ParametersStub:
     push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
     any push.
     """
-    Exchange: _grpc.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]
-    """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
+    Exchange: _grpc.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.ExchangeReply]
+    """Push and pull in one stream: each message of segments, a worker's own weights, is answered by one with the centre
+    as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
+    that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
+    from the first message that was not answered. A stream is kept open as that of a push.
+    """
     Operate: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]
     """Runs a short program over named vectors; only scalars come back."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]
@@ -75,8 +79,12 @@ class ParametersAsyncStub(ParametersStub):
     push or, kept open, many, each begun when the one before it is answered. The server may end a kept stream after
     any push.
     """
-    Exchange: _aio.StreamStreamMultiCallable[_parameters_pb2.ExchangeRequest, _parameters_pb2.ExchangeReply]  # type: ignore[assignment]
-    """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
+    Exchange: _aio.StreamStreamMultiCallable[_parameters_pb2.PushRequest, _parameters_pb2.ExchangeReply]  # type: ignore[assignment]
+    """Push and pull in one stream: each message of segments, a worker's own weights, is answered by one with the centre
+    as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
+    that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
+    from the first message that was not answered. A stream is kept open as that of a push.
+    """
     Operate: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]  # type: ignore[assignment]
     """Runs a short program over named vectors; only scalars come back."""
     Snapshot: _aio.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]  # type: ignore[assignment]
@@ -120,10 +128,14 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Exchange(
         self,
-        request_iterator: _MaybeAsyncIterator[_parameters_pb2.ExchangeRequest],
+        request_iterator: _MaybeAsyncIterator[_parameters_pb2.PushRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameters_pb2.ExchangeReply], _abc.AsyncIterator[_parameters_pb2.ExchangeReply]]:
-        """Push and pull in one stream, segment by segment, by the elastic rule. UNIMPLEMENTED in this version."""
+        """Push and pull in one stream: each message of segments, a worker's own weights, is answered by one with the centre
+        as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
+        that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
+        from the first message that was not answered. A stream is kept open as that of a push.
+        """
 
     @_abc_1.abstractmethod
     def Operate(

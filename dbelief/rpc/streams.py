@@ -100,7 +100,7 @@ class Streams:
         self._lock = threading.Lock()
 
     def take(self, address: str, method: str) -> Stream:
-        """An open stream for `method`, "Pull" or "Push", that nobody else has."""
+        """An open stream for `method`, "Pull", "Push" or "Exchange", that nobody else has."""
         key = address, method
         with self._lock:
             idle = self._idle.get(key, [])
@@ -122,7 +122,7 @@ class Streams:
     def leave(self, address: str) -> None:
         """Keep no stream to an address at which nobody lives any more."""
         with self._lock:
-            for method in ("Pull", "Push"):
+            for method in ("Pull", "Push", "Exchange"):
                 for stream in self._idle.pop((address, method), []):
                     stream.end()
 

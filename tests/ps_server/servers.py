@@ -44,7 +44,9 @@ class Job:
         staleness: int | None = None,
         deadline_s: float = 10.0,
         prepare: Prepare = nothing,
+        rule: str = "sgd",
     ) -> None:
+        self.rule = segments.Rule(name=rule)
         self.metrics = [Metrics("ps") for _ in range(2)]
         self.services = [ShardService(metrics, deadline_s) for metrics in self.metrics]
         for service in self.services:
@@ -103,7 +105,7 @@ class Job:
 
     def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
         run = self.placement.run(self.placement.places[number])
-        return wire.Assignment(segments=spans_to_wire(run), rule=SGD, staleness=staleness)
+        return wire.Assignment(segments=spans_to_wire(run), rule=self.rule, staleness=staleness)
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)
@@ -117,7 +119,7 @@ class Job:
 
     def client(self, pusher: Pusher, **options: Any) -> ShardedParameters:
         options = {"deadline_s": 10.0, "placement": self.placement, **options}
-        self.clients.append(ShardedParameters("digits", rule=("sgd", {}), pusher=pusher, **options))
+        self.clients.append(ShardedParameters("digits", rule=(self.rule.name, {}), pusher=pusher, **options))
         return self.clients[-1]
 
     def full(self, value: float) -> np.ndarray:
@@ -135,7 +137,7 @@ class Job:
         return wire.Target(job="digits", shard_epoch=number + 5)
 
     def opening(self, push: Push, number: int = 0) -> wire.PushRequest:
-        return wire.PushRequest(opening=push_to_wire(push, self.target(number), SGD))
+        return wire.PushRequest(opening=push_to_wire(push, self.target(number), self.rule))
 
     def part(self, index: int, value: float = 1.0, **fields: Any) -> wire.PushRequest:
         length = self.placement.spans[index].length

@@ -96,12 +96,6 @@ def test_a_fenced_life_is_refused(job: Job) -> None:
     assert life not in [row.pusher for row in stats.ledgers]
 
 
-def test_what_no_strategy_needs_yet_is_unimplemented(job: Job) -> None:
-    code, details = status(lambda: list(job.stubs[0].Exchange(iter([wire.ExchangeRequest()]))))
-    assert code is grpc.StatusCode.UNIMPLEMENTED
-    assert "not served by this version" in details
-
-
 # -- commands ------------------------------------------------------------------------------------------------
 
 

@@ -190,6 +190,17 @@ WRONG = [
     (strategy("batch: 0"), "strategy.batch: must be a whole number from 1*not 0"),
     (strategy("batch: 2.5"), "strategy.batch: must be a whole number*not 2.5"),
     (strategy("overlap: yes"), "strategy.overlap: must be true or false, not 'yes'"),
+    (
+        "strategy: {name: async-easgd, rate: 0.1, mu: 0.5}",
+        "strategy.name: must be async-measgd where mu or nesterov is given: async-easgd has no velocity",
+    ),
+    ("strategy: {name: async-easgd, rate: 0.5, rho: 3}", "strategy.rho: must be at most 1 / rate, 2: they would move"),
+    ("strategy: {name: async-easgd, rate: 0.5, lease: 3}", "strategy.lease: must be at least one batch, 32 samples"),
+    ("strategy: {name: async-easgd}", "strategy.rate: missing; must be a number above 0"),
+    (
+        "strategy: {name: async-measgd, rate: 0.5}\nrecord: true",
+        "record: must be false with async-measgd: only pushes of gradients are replayed",
+    ),
     (strategy("staleness: -1"), "strategy.staleness: must be a whole number from 0 to 1,000,000, or null, not -1"),
     (strategy("staleness: 1.5"), "strategy.staleness: must be a whole number*, or null, not 1.5"),
     (strategy("staleness: 0, n_push: 2"), "strategy.staleness: 0 needs n_push 1*not n_push 2"),
@@ -207,7 +218,7 @@ WRONG = [
     ),
     (strategy("clip_norm: -1"), "strategy.clip_norm: must be a number above 0, or null, not -1"),
     ("batch: 32", "batch: no such field, did you mean strategy.batch?"),
-    ("lr: 0.1", "lr: no such field, did you mean strategy.rule.rate?"),
+    ("lr: 0.1", "lr: no such field, did you mean strategy.rule.rate or strategy.rate?"),
     ("schedule: {kind: steps, every: 3, factor: 0.1}", "schedule.kind: *did you mean step?"),
     ("schedule: {kind: step, every: 0, factor: 0.1}", "schedule.every: must be a whole number from 1*not 0"),
     (

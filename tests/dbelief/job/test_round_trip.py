@@ -124,6 +124,15 @@ STRATEGY = options(
     warm_start=st.none() | options({}, samples=COUNT, loss=st.floats(-10, 10), share=SHARE),
     lease=st.integers(1000, 10**6),
 ) | options({"name": st.just("downpour"), "rule": RULE, "staleness": st.sampled_from([0, 1, 7])})
+ELASTIC = options(
+    {"name": st.just("async-measgd"), "rate": st.floats(1e-3, 0.5)},
+    batch=st.integers(1, 1000),
+    rho=st.floats(1e-3, 2) | st.none(),
+    period=st.integers(1, 100),
+    mu=SHARE | st.none(),
+    nesterov=st.booleans(),
+    lease=st.integers(1000, 10**6) | st.none(),
+) | options({"name": st.just("async-easgd"), "rate": POSITIVE}, period=st.integers(1, 100))
 SCHEDULE = st.one_of(
     st.just({"kind": "constant"}),
     options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
@@ -138,7 +147,7 @@ JOBS = options(
         "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
         "model": MODEL | AUTOENCODER | STACKS,
         "data": DATA,
-        "strategy": STRATEGY,
+        "strategy": STRATEGY | ELASTIC,
         "limits": LIMITS,
     },
     schedule=SCHEDULE,
@@ -149,7 +158,7 @@ JOBS = options(
     record=st.booleans(),
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
-)
+).filter(lambda fields: not (fields.get("record") and fields["strategy"]["name"] != "downpour"))
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,0 +1,40 @@
+"""The elastic rule of the centre: w <- w + a (x - w), where x are a worker's own weights (Zhang et al. 2015, eq. 2).
+
+The other half is the worker's: x <- x - a (x - w) with the same two old values, after which x + w is what it was.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .fused import fused
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """w <- w + a (x - w). No state; x stands where other rules have a gradient, a where they have a rate."""
+
+    name: ClassVar[str] = "elastic"
+    state: ClassVar[tuple[str, ...]] = ()
+
+    def initial(self, state_name: str) -> float:
+        """There is no state; 0."""
+        return 0.0
+
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
+        """Move w towards g in place, compiled (see `Rule.apply`)."""
+        _loop(w, g, rate)
+
+    def apply_reference(
+        self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
+    ) -> None:
+        """Move w towards g in place, as a formula (see `Rule.apply_reference`)."""
+        with np.errstate(all="ignore"):
+            w += w.dtype.type(rate) * (g - w)
+
+
+@fused(states=0, scalars=1)
+def _loop(w, g, rate):  # type: ignore[no-untyped-def]
+    for i in range(w.size):
+        w[i] += rate * (g[i] - w[i])

@@ -1,0 +1,51 @@
+"""Old centres that a shard has answered and their asker may not have yet, so that a repeated question gets the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection
+
+import numpy as np
+
+from dbelief.pushes import WINDOW, Pusher
+
+Answer = tuple[int, np.ndarray]
+"""Version and numbers of a segment, as they were before."""
+
+
+class Answers:
+    """The newest answers to each pusher, by message: number of the exchange, and answers by segment.
+
+    Cost: at most `WINDOW` messages, 1 MiB each, for each pusher.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Pusher, deque[tuple[int, dict[int, Answer]]]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, pusher: Pusher, sequence: int) -> None:
+        """A message comes: what came `WINDOW` messages before was answered, and all of earlier exchanges."""
+        with self._lock:
+            kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW))
+            if kept and kept[-1][0] < sequence:
+                kept.clear()
+            kept.append((sequence, {}))
+
+    def keep(self, pusher: Pusher, index: int, answer: Answer) -> None:
+        """Keep the answer to a segment of the message that began last."""
+        self._kept[pusher][-1][1][index] = answer
+
+    def find(self, pusher: Pusher, sequence: int, index: int) -> Answer | None:
+        """The answer that was given before, if it is still kept."""
+        with self._lock:
+            for number, answers in reversed(self._kept.get(pusher, ())):
+                if number == sequence and index in answers:
+                    return answers[index]
+        return None
+
+    def forget(self, incarnations: Collection[int]) -> None:
+        """Drop all that was kept for lives that are over."""
+        with self._lock:
+            for pusher in [pusher for pusher in self._kept if pusher.incarnation in incarnations]:
+                del self._kept[pusher]

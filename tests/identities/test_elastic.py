@@ -1,0 +1,263 @@
+"""Elastic averaging against its equations (ALGORITHMS: Zhang et al. 2015; You et al. 2017, equations 1 to 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.local import LocalParameters
+from dbelief.optim import make_rule
+from dbelief.optim.elastic import Elastic as ElasticRule
+from dbelief.pushes import Push, Pushed, Pusher
+from dbelief.work import Cadence, Lease
+from worker.buffers import Done
+from worker.downpour import Phases
+from worker.elastic import Elastic, Settings
+
+from .harness import HOST, Problem, network, quadratic, serve, values_of
+
+BATCH = 4
+PLAIN = Settings(Cadence(BATCH), lambda samples: 0.25, lambda rate: 0.125)
+
+
+class Worker:
+    """One replica, told lease by lease what to train."""
+
+    def __init__(self, problem: Problem, centre: LocalParameters, settings: Settings, number: int = 0) -> None:
+        self.problem, self.done = problem, list[tuple[Done, Pushed]]()
+        self._settings, self._sequence, self._samples = settings, 0, 0
+        segments = len(centre.placement.spans)
+        self._elastic = Elastic(
+            problem.make(),
+            problem.layout.part(0),
+            HOST,
+            centre,
+            segments,
+            Pusher(number, 10 + number),
+            problem.batch,
+            settings,
+            Phases(),
+            lambda weights: None,
+            lambda done, pushed: self.done.append((replace(done), pushed)),
+        )
+        self.close = self._elastic.close
+
+    def train(self, start: int, stop: int) -> None:
+        lease = Lease(1, 0, start, stop, self._sequence + 1, self._samples)
+        self._sequence += self._settings.cadence.pushes(lease.samples)
+        self._samples += lease.samples
+        self._elastic.train(lease)
+
+    @property
+    def weights(self) -> np.ndarray:
+        weights: np.ndarray = self._elastic._weights.copy()
+        return weights
+
+
+@contextmanager
+def working(problem: Problem, settings: Settings, workers: int = 1) -> Iterator[tuple[LocalParameters, list[Worker]]]:
+    """Workers that all begin at the same centre."""
+    centre = serve(problem.start, make_rule("elastic", {}))
+    with ExitStack() as stack:
+        made = [stack.enter_context(closing(Worker(problem, centre, settings, n))) for n in range(workers)]
+        for worker in made:
+            worker._elastic._begin()
+        yield centre, made
+
+
+def direct(
+    problem: Problem, order: list[int], eta: float, a: float, mu: float | None = None, nesterov: bool = False
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The equations in a loop: centre and weights after each worker of `order` has had one mini-batch."""
+    gradient, centre = problem.gradients(), problem.start.copy()
+    weights = [centre.copy() for _ in range(max(order) + 1)]
+    velocities = [np.zeros_like(centre) for _ in weights]
+    number = np.float32
+    for step, i in enumerate(order):
+        w, v = weights[i], velocities[i]
+        at = v * number(mu) + w if nesterov and mu is not None else w
+        g = gradient(at, step * BATCH, (step + 1) * BATCH) * number(eta)
+        difference = (w - centre) * number(a)
+        centre = centre + difference
+        if mu is None:
+            weights[i] = (w - g) - difference
+        else:
+            velocities[i] = v * number(mu) - g
+            weights[i] = (w + velocities[i]) - difference
+    return centre, weights
+
+
+@pytest.mark.parametrize("make", [quadratic, network])
+@pytest.mark.parametrize(("mu", "nesterov"), [(None, False), (0.9, False), (0.9, True)])
+def test_a_forced_order_gives_the_equations_bits(
+    make: Callable[[int], Problem], mu: float | None, nesterov: bool
+) -> None:
+    """Round robin, and an order of arrival as it might be."""
+    for order in ([0, 1, 2] * 4, [2, 0, 0, 1, 2, 1, 1, 0, 2, 2, 0]):
+        problem = make(BATCH * len(order))
+        settings = replace(PLAIN, mu=mu, nesterov=nesterov)
+        with working(problem, settings, 3) as (centre, workers):
+            for step, i in enumerate(order):
+                workers[i].train(step * BATCH, (step + 1) * BATCH)
+            expected, weights = direct(problem, order, 0.25, 0.125, mu, nesterov)
+            np.testing.assert_array_equal(values_of(centre), expected)
+            for worker, own in zip(workers, weights, strict=True):
+                np.testing.assert_array_equal(worker.weights, own)
+
+
+def test_without_momentum_kept_the_two_are_one() -> None:
+    ends = []
+    for mu in (None, 0.0):
+        problem = network(48)
+        with working(problem, replace(PLAIN, mu=mu), 2) as (centre, workers):
+            for step in range(12):
+                workers[step % 2].train(step * BATCH, (step + 1) * BATCH)
+            ends.append([values_of(centre).tobytes(), *(worker.weights.tobytes() for worker in workers)])
+    assert ends[0] == ends[1]
+
+
+def test_no_force_is_so_many_workers_by_themselves() -> None:
+    problem = network(48)
+    free = replace(PLAIN, moving_rate=lambda rate: 0.0)
+    with working(problem, free, 3) as (centre, workers):
+        for step in range(12):
+            workers[step % 3].train(step * BATCH, (step + 1) * BATCH)
+        np.testing.assert_array_equal(values_of(centre), problem.start)
+        gradient = problem.gradients()
+        for i, worker in enumerate(workers):
+            w = problem.start.copy()
+            for step in range(i, 12, 3):
+                w = w - gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
+            np.testing.assert_array_equal(worker.weights, w)
+
+
+def test_one_step_from_the_centre_is_sgd_and_leaves_it() -> None:
+    problem = network(BATCH)
+    with working(problem, PLAIN) as (centre, (worker,)):
+        worker.train(0, BATCH)
+        np.testing.assert_array_equal(values_of(centre), problem.start)
+        step = problem.gradients()(problem.start, 0, BATCH) * np.float32(0.25)
+        np.testing.assert_array_equal(worker.weights, problem.start - step)
+
+
+class Whole:
+    """Gradients that are small whole numbers, whatever the weights: sums of them are exact."""
+
+    def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"w": np.zeros(7, np.float32)}
+
+    def loss_and_gradient(self, views: object, batch: object, out: dict[str, np.ndarray]) -> float:
+        out["w"][:] = batch.inputs.sum(axis=0)  # type: ignore[attr-defined]
+        return 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 3), st.sampled_from([None, 0.5]))
+def test_what_workers_and_centre_have_together_changes_by_gradients_alone(
+    order: list[int], period: int, mu: float | None
+) -> None:
+    """With momentum by the velocities instead. All numbers are exact in float32, so the sums are equal."""
+    rng = np.random.default_rng(len(order))
+    inputs = rng.integers(-4, 5, (len(order) * 2 * BATCH, 7)).astype(np.float32)
+    problem = Problem(Whole, inputs, np.zeros(len(inputs), np.int64))  # type: ignore[arg-type]
+    cadence = Cadence(BATCH, period, period)
+    halves = Settings(cadence, lambda samples: 0.5, lambda rate: 0.5, mu)
+    moved = np.zeros(7)
+    with working(problem, halves, 4) as (centre, workers):
+        velocities = np.zeros((4, 7))
+        for turn, i in enumerate(order):
+            for step in (2 * turn, 2 * turn + 1):
+                g = 0.5 * inputs[step * BATCH : (step + 1) * BATCH].sum(axis=0)
+                velocities[i] = (mu or 0.0) * velocities[i] - g
+                moved += velocities[i]
+            workers[i].train(2 * turn * BATCH, 2 * (turn + 1) * BATCH)
+        have = sum(worker.weights.astype(np.float64) for worker in workers) + values_of(centre)
+    np.testing.assert_array_equal(have, moved)
+
+
+def test_between_exchanges_a_worker_is_alone() -> None:
+    problem = network(40)
+    settings = replace(PLAIN, cadence=Cadence(BATCH, 4, 4))
+    with working(problem, settings) as (centre, (worker,)):
+        worker.train(0, 40)
+        assert [(done.sequence, done.steps, done.samples) for done, _ in worker.done] == [
+            (1, 4, 16),
+            (2, 4, 16),
+            (3, 2, 8),
+        ], "and a lease ends with an exchange"
+        gradient, w, c = problem.gradients(), problem.start.copy(), problem.start.copy()
+        for step in range(10):
+            g = gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
+            d = (w - c) * np.float32(0.125) if step in (3, 7, 9) else np.float32(0)
+            c, w = c + d, (w - g) - d
+        np.testing.assert_array_equal(worker.weights, w)
+        np.testing.assert_array_equal(values_of(centre), c)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 5])
+@pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
+def test_round_robin_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta: float) -> None:
+    """On w^2 / 2 for an odd number of workers: a <= (4 - 2 eta) / (4 - eta) (Zhang et al. 2015, section 4)."""
+    limit = (4 - 2 * eta) / (4 - eta)
+    for share, stable in ((0.98, True), (1.02, False)):
+        a = share * limit
+        turn = np.eye(workers + 1)
+        for i in range(workers):
+            one = np.eye(workers + 1)
+            one[i, i], one[i, -1] = 1 - eta - a, a
+            one[-1, i], one[-1, -1] = a, 1 - a
+            turn = one @ turn
+        radius = np.abs(np.linalg.eigvals(turn)).max()
+        assert (radius < 1) == stable, (share, radius)
+        end = simulated(workers, eta, a, turns=400)
+        assert np.all(np.abs(end) < 1e-2) == stable or (not stable and np.abs(end).max() > 1)
+
+
+def simulated(workers: int, eta: float, a: float, turns: int) -> np.ndarray:
+    """Centre and weights of our workers on w^2 / 2 after so many turns; all begin at 1."""
+
+    class Square:
+        def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+            return {"w": np.ones(2, np.float32)}
+
+        def loss_and_gradient(self, views: dict[str, np.ndarray], batch: object, out: dict[str, np.ndarray]) -> float:
+            out["w"][:] = views["w"]
+            return 0.0
+
+    problem = Problem(Square, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # type: ignore[arg-type]
+    problem = replace(problem, inputs=np.zeros((BATCH, 1), np.float32), targets=np.zeros(BATCH, np.int64))
+    settings = Settings(Cadence(BATCH), lambda samples: eta, lambda rate: a)
+    with working(problem, settings, workers) as (centre, all_workers):
+        for _ in range(turns):
+            for worker in all_workers:
+                worker.train(0, BATCH)
+        return np.concatenate([values_of(centre), *(worker.weights for worker in all_workers)])
+
+
+def test_the_rule_compiled_and_as_a_formula_are_one() -> None:
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((2, 1001)).astype(np.float32)
+    formula, rule = w.copy(), ElasticRule()
+    rule.apply_reference(np, formula, x, (), np.float32(0.3), 1)
+    rule.apply(w, x, (), np.float32(0.3), 1)
+    assert w.tobytes() == formula.tobytes()
+
+
+def test_an_exchange_that_is_repeated_is_answered_as_before() -> None:
+    problem = quadratic(BATCH)
+    centre = serve(problem.start, make_rule("elastic", {}))
+    weights = problem.start + np.float32(1)
+    versions, first, again = (np.zeros(len(centre.placement.spans), np.int64), *np.empty((2, len(weights)), np.float32))
+    push = Push(Pusher(0, 1), 1, np.float32(0.25))
+    centre.exchange(weights, first, versions.copy(), push)
+    moved = values_of(centre)
+    centre.exchange(weights, again, versions.copy(), push)
+    np.testing.assert_array_equal(again, first)
+    np.testing.assert_array_equal(first, problem.start)
+    np.testing.assert_array_equal(values_of(centre), moved)

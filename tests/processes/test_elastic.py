@@ -1,0 +1,54 @@
+"""Elastic averaging by real processes: it learns, and loses nothing with a worker or a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: elastic
+model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{{strategy}, batch: 16, period: 4}}
+limits: {{epochs: {epochs}}}
+deadlines: {{beat_s: 2}}
+snapshots: {{every_s: 1}}
+shards: 2
+replicas: {replicas}
+"""
+EASGD = "name: async-easgd, rate: 0.1"
+MEASGD = "name: async-measgd, rate: 0.01, mu: 0.9, nesterov: true"
+
+
+@pytest.mark.parametrize("strategy", [EASGD, MEASGD])
+def test_the_centre_learns(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))
+    train = operator.start("train", "train", str(job), "--quiet")
+    assert train.ends() == 0, train.log.read_text()
+    summary = operator.summary("elastic")
+    assert summary["samples"] == 20 * 1257
+    assert summary["test_accuracy"] > 0.94
+    assert summary["pushes_lost"] == 0
+
+
+def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=EASGD, epochs=30, replicas=2)))
+    shards = operator.members(address, 2, 0)
+    workers = operator.members(address, 0, 2)
+    operator.until_samples("elastic", 4_000)
+    workers[0].kill()
+    operator.until_died("elastic")
+    operator.until_samples("elastic", 8_000)
+    shards[1].kill()
+    operator.start("ps-again", "ps", "--coordinator", address)
+    assert coordinator.ends() == 0
+    assert workers[1].ends() == 0
+    summary = operator.summary("elastic")
+    assert summary["samples"] == 30 * 1257
+    assert summary["test_accuracy"] > 0.94
