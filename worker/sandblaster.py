@@ -123,7 +123,9 @@ class Bundles:
         began = time.monotonic()
         try:
             if bundle.turn != self.turn:
-                together(self._ranks, lambda: self._fetch(bundle.turn))
+                together(self._ranks, self._fetch)
+                self.turn = bundle.turn  # where one rank was refused, all ask again
+                self._phases.end("fetch")
             following = self._sum(bundle, slot)
         except Unreachable:
             raise
@@ -192,11 +194,9 @@ class Bundles:
 
     # -- shards ------------------------------------------------------------------------------------------
 
-    def _fetch(self, turn: int) -> None:
+    def _fetch(self) -> None:
         self._parameters.pull(self._trial.host, self._trial.versions, vector=TRIAL)
         self._trial.to_device()
-        self.turn = turn
-        self._phases.end("fetch")
 
     def _push(self, slot: Outgoing) -> Pushed:
         push = Push(self._pusher, 0, samples=slot.samples, vector=ACCRUED, clock=slot.clock, bundle=slot.sequence)

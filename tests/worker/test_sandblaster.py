@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from dbelief.backend import choose
-from dbelief.errors import Unreachable
+from dbelief.errors import Refused, Unreachable
 from dbelief.layout import Layout
 from dbelief.nn import Batch
 from dbelief.pushes import Push, Pushed, Pusher
+from dbelief.ranks import Ranks
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
+from worker.comm import Comm, run_ranks
 from worker.downpour import Phases
 from worker.sandblaster import Bundles
 
@@ -32,12 +34,15 @@ class Shards:
     def __init__(self) -> None:
         self.placement = SimpleNamespace(spans=[None])
         self.pulls = 0
+        self.refuses = 0  # so many pulls
         self.pushed: list[tuple[int, int | None, np.ndarray]] = []
         self.error: Exception | None = None
 
     def pull(self, out: np.ndarray, versions: np.ndarray, vector: str) -> None:
         assert vector == "trial"
         self.pulls += 1
+        if self.pulls <= self.refuses:
+            raise Refused("no vector 'trial' yet")
         out[:] = TRIAL
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
@@ -104,12 +109,14 @@ def gather() -> Callable[[int, int, int], Batch]:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks | None = None) -> None:
         self.shards, self.coordinator, self.model = Shards(), Coordinator(), Model()
         part, shards = Layout.of({"w": TRIAL}).part(0), cast("ShardedParameters", self.shards)
         gathers = gather(), gather()
         backend, pusher = choose("cpu"), Pusher(0, 1)
-        self.bundles = Bundles(self.model, part, backend, shards, pusher, gathers, Phases(), self.coordinator)
+        self.bundles = Bundles(
+            self.model, part, backend, shards, pusher, gathers, Phases(), self.coordinator, ranks=ranks
+        )
 
     def bundle(self, number: int, start: int, stop: int, turn: int = 1) -> wire.Bundle:
         return wire.Bundle(turn=turn, bundle=number, epoch=0, start=start, stop=stop, portion=10)
@@ -185,3 +192,18 @@ def test_a_push_that_failed_is_heard_of_by_who_waits_for_work(world: World) -> N
     with pytest.raises(Unreachable, match="shard 0"):
         world.bundles.check()
     assert world.coordinator.told == []
+
+
+def test_a_trial_that_one_rank_was_refused_is_fetched_again_by_all() -> None:
+    def rank(comm: Comm) -> tuple[int, list[str], list[int]]:
+        world = World(comm)
+        with closing(world.bundles):
+            world.shards.refuses = comm.rank  # rank 1 is, once
+            for number in (1, 2):
+                world.bundles.compute(world.bundle(number, 0, 10))
+                world.bundles.flush()
+                comm.barrier()
+        reasons = [failed.reason for failed in world.coordinator.failures]
+        return world.shards.pulls, reasons, [told.bundle for told in world.coordinator.told]
+
+    assert run_ranks(2, rank, 5.0) == [(2, ["rank 1: no vector 'trial' yet"], [2])] * 2
