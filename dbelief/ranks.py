@@ -73,3 +73,8 @@ def together(ranks: Ranks, act: Callable[[], None]) -> None:
         reason = ranks.share(str(error or "").encode(), rank)
         if reason:
             raise Refused(f"rank {rank}: {reason.decode()}") from error
+
+
+def largest(ranks: Ranks, value: int) -> int:
+    """The largest of all ranks' whole numbers; returns when every rank has called this."""
+    return max(int(ranks.share(str(value).encode(), rank)) for rank in range(ranks.size))

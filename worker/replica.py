@@ -23,7 +23,7 @@ from dbelief.job import Downpour as DownpourSettings
 from dbelief.metrics import Metrics
 from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
-from dbelief.ranks import together
+from dbelief.ranks import largest, together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at, total_samples
 from dbelief.session import Session, check_finite
@@ -265,7 +265,8 @@ class Replica:
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
         self._trains.train(lease)
-        self._ranks.barrier()
+        # Each rank hears of its own shards only; and when all have said it, all shards have the lease.
+        self._told.lost = largest(self._ranks, self._told.lost)
         self._report_progress()
         self._show()
 
@@ -297,9 +298,11 @@ class Replica:
         self._metrics.steps_total.inc(slot.steps)
         self._metrics.loss.set(slot.loss_sum / slot.samples)
         self._metrics.staleness.observe(pushed.staleness)
-        # What one rank's shards have, those of others may not have yet: then only a lease that is through is told of.
-        if self._ranks.size == 1 and time.monotonic() - self._reported_s > REPORT_EVERY_S:
-            self._report_progress()
+        if time.monotonic() - self._reported_s > REPORT_EVERY_S:
+            if self._ranks.size == 1:
+                self._report_progress()
+            else:  # what this rank's shards have, those of others may not: told is only that the lease comes on
+                self._report()
 
     def _report_progress(self) -> None:
         with self._told_lock:

@@ -1,11 +1,18 @@
-"""A replica that is told to stop, and why."""
+"""A replica that is told to stop, and why; and what one of several ranks tells while a lease is under way."""
 
+import threading
+import time
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dbelief.errors import Refused, Unreachable
+from dbelief.pushes import Pushed, Pusher
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.work import Lease
+from worker.buffers import Outgoing
+from worker.comm import Comm, run_ranks
 from worker.replica import Replica
 
 
@@ -38,3 +45,61 @@ def test_the_end_of_a_job_is_a_good_end() -> None:
     for member in (Told(), Told(error=Unreachable("the coordinator has left"))):
         stopped(member)
         assert (member.beats, member.lost) == (1, ""), "it asked, and was not given up"
+
+
+class Coordinator:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.reports: list[wire.ReportRequest] = []
+
+    def call(self, method: str, request: wire.ReportRequest) -> wire.ReportReply:
+        assert method == "Report"
+        self.reports.append(request)
+        return wire.ReportReply()
+
+
+def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
+    """One rank trains a lease of three pushes, none of them too early to report; the first has lost some before it."""
+    monkeypatch.setattr("worker.replica.REPORT_EVERY_S", -1.0)
+    replica: Any = object.__new__(Replica)
+    replica._session = SimpleNamespace(next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator)
+    replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
+    replica._recorder = replica._metrics = _Anything()
+    replica._phases, replica._shown = SimpleNamespace(seconds={}), {}
+
+    def train(lease: Lease) -> None:
+        for sequence in (1, 2, 3):
+            slot = cast("Outgoing", SimpleNamespace(sequence=sequence, samples=10, steps=1, loss_sum=1.0))
+            replica._acknowledged(slot, Pushed(0.0, 0, lost if sequence == 1 else 0))
+
+    replica._trains = SimpleNamespace(train=train)
+    replica._train(wire.TrainingLease(lease=1, stop=30, first_sequence=1))
+
+
+class _Anything:
+    """Metrics that nobody looks at."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *values: Any) -> Any:
+        return self
+
+
+def test_a_lease_of_several_ranks_comes_on_long_before_it_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who tells nothing for long is given up; but what one rank's shards have, those of others may not."""
+    coordinator = Coordinator()
+    run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch))
+    assert [report.HasField("progress") for report in coordinator.reports] == [False, False, False, True]
+    assert coordinator.reports[-1].progress.samples == 30
+    assert {(report.replica, report.incarnation) for report in coordinator.reports} == {(3, 7)}
+
+
+@pytest.mark.parametrize(("lost", "told"), [((0, 4), 4), ((5, 5), 5), ((3, 0), 3)])
+def test_what_a_shard_of_any_rank_lost_is_told_once(
+    lost: tuple[int, int], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordinator = Coordinator()
+    run_ranks(2, lambda comm: trained(comm, coordinator, monkeypatch, lost[comm.rank]))
+    assert coordinator.reports[-1].progress.lost == told
