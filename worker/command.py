@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ from dbelief.rpc.settings import prepare_process
     help="For tests of stragglers: seconds that every portion of a batch method takes longer.",
 )
 def command(
-    coordinator: str, metrics_listen: str | None, folder: Path | None, patience_s: float, **options: Any
+    coordinator: str, comm: str, metrics_listen: str | None, folder: Path | None, patience_s: float, **options: Any
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
@@ -75,9 +75,10 @@ def command(
         from dbelief.metrics import Metrics
         from dbelief.session import Task
 
-        from .life import Options, live
+        from .life import Options, live, processes
 
-        with closing(Metrics("worker")) as metrics:
-            serve_metrics(metrics.serve, metrics_listen)
-            announce(f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains")
-            live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics)
+        with closing(Metrics("worker")) as metrics, processes() if comm == "mpi" else nullcontext() as ranks:
+            if ranks is None or ranks.rank == 0:
+                serve_metrics(metrics.serve, metrics_listen)
+                announce(f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains")
+            live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from threadpoolctl import threadpool_limits
 
@@ -36,11 +35,20 @@ class Options:
     name: str | None = None
     portion_wait_s: float = 0.0
     ranks: int | None = None
-    comm: Literal["threads", "mpi"] = "threads"
 
 
-def live(task: Task, options: Options, metrics: Metrics) -> None:
+def processes() -> Comm:
+    """The processes of mpiexec as ranks: made before anything that may fail, for only then can one tell the others."""
+    return Comm(MpiEngine())
+
+
+def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = None) -> None:
     """Train one replica until the job is over, or this process is asked to end.
+
+    Parameters
+    ----------
+    comm
+        Of the processes that are its ranks; None: they are threads of this one.
 
     Raises
     ------
@@ -56,18 +64,18 @@ def live(task: Task, options: Options, metrics: Metrics) -> None:
         task.backend.take_device(comm.rank)
         _live(task, options, metrics, comm)
 
-    if options.comm == "mpi":
-        with Comm(MpiEngine(), longest_s) as comm:
-            _check(comm.size, wanted, f"mpiexec -n {wanted}")
-            if task.backend.name == "numpy" or comm.size == 1:
-                rank(comm)
-            else:
-                task.backend.take_device(comm.rank)  # NCCL begins on it
-                with Comm(NcclEngine(comm.engine), longest_s) as between_devices:
-                    rank(between_devices)
-    else:
-        _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
+    _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
+    if comm is None:
         run_ranks(wanted, rank, longest_s, xp=task.backend.xp)
+        return
+    comm.deadline_s = longest_s
+    _check(comm.size, wanted, f"mpiexec -n {wanted}")
+    if task.backend.name == "numpy" or comm.size == 1:
+        rank(comm)
+    else:
+        task.backend.take_device(comm.rank)  # NCCL begins on it
+        with Comm(NcclEngine(comm.engine), longest_s) as between_devices:
+            rank(between_devices)
 
 
 def _check(ranks: int, wanted: int, advice: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.worker.comm.mpiexec import MPIEXEC, needs_mpi
 from .conftest import Operator, Role, wait_for
 
 pytestmark = pytest.mark.processes
+
+DBELIEF = (sys.executable, "-P", "-m", "dbelief")
 
 JOB = """
 name: ranks
@@ -32,10 +36,16 @@ def job(epochs: int = 12, replicas: int = 1, rule: str = "adagrad", rate: str = 
     return JOB.format(epochs=epochs, replicas=replicas, rule=rule, rate=rate)
 
 
-def mpi(operator: Operator, address: str, ranks: int = 2) -> Role:
+def mpi(operator: Operator, address: str, ranks: int = 2, *more: str) -> Role:
     assert MPIEXEC is not None
     launcher = (MPIEXEC, "-n", str(ranks))
-    return operator.start("mpi", "worker", "--comm", "mpi", "--coordinator", address, launcher=launcher)
+    return operator.start("mpi", "worker", "--comm", "mpi", "--coordinator", address, *more, launcher=launcher)
+
+
+def a_free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def a_rank(words: str) -> int:
@@ -77,7 +87,8 @@ def test_a_dead_rank_ends_its_replica_and_the_job_goes_on(operator: Operator, wr
 def test_what_one_rank_finds_is_told_to_the_job(way: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(job(rule="sgd", rate="1.0e+30")))
     operator.members(address, 2, 0)
-    replica = mpi(operator, address) if way == "mpi" else operator.members(address, 0, 1)[0]
+    metrics = ("--metrics", a_free_address())  # one rank serves those of all
+    replica = mpi(operator, address, 2, *metrics) if way == "mpi" else operator.members(address, 0, 1)[0]
     assert coordinator.ends() == 1
     assert replica.ends() == 1
     reason = operator.summary("ranks")["reason"]
@@ -94,3 +105,11 @@ def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator, write_job: 
     processes = mpi(operator, address, 3)
     assert processes.ends() == 2
     assert processes.log.read_text().count("Error: 3 ranks, and the job's grid has 2: mpiexec -n 2") == 3
+
+
+@needs_mpi
+def test_a_rank_that_cannot_begin_ends_the_others(operator: Operator) -> None:
+    lost = ("worker", "--comm", "mpi", "--coordinator", "127.0.0.1:1", "--patience")
+    replica = mpi(operator, "127.0.0.1:1", 1, "--patience", "600", ":", "-n", "1", *DBELIEF, *lost, "0")
+    assert replica.ends() == 1
+    assert "coordinator at 127.0.0.1:1 did not answer within 0 s" in replica.log.read_text()
