@@ -81,8 +81,13 @@ class Group:
                 )
             posted.popleft()
         source, target = (mine, theirs) if side.message.sends else (theirs, mine)
-        self.xp.copyto(target, source.reshape(target.shape))
-        self.settle()
+        try:
+            self.xp.copyto(target, source.reshape(target.shape))
+            self.settle()
+        except BaseException as error:  # the other rank waits for this copy alone, and without a deadline
+            self.fail(f"rank {rank}", error)
+            other.over.set()
+            raise
         other.finish()
         side.finish()
 

@@ -6,6 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,3 +193,33 @@ def test_wrong_groups_are_refused() -> None:
         Comm(ThreadEngine(Group(1), 0), 0)
     with pytest.raises(ValueError, match="C-contiguous"):
         Comm(ThreadEngine(Group(1), 0)).allreduce(np.ones((3, 3)).T)
+
+
+def test_a_copy_that_fails_ends_both_of_its_ranks() -> None:
+    """The one that waits is told, though the message is under way and not to be withdrawn any more."""
+
+    class Failing:
+        """NumPy on a device that does not copy."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
+            raise MemoryError("the device has no room")
+
+    deaths: list[str] = []
+
+    def body(comm: Comm) -> None:
+        try:
+            comm.recv(np.empty(3), 1 - comm.rank) if comm.rank else comm.send(np.ones(3), 1)
+        except RankDied as died:
+            deaths.append(str(died))
+            raise
+
+    xp = Failing()
+    xp.__dict__["cuda"] = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None))
+    with pytest.raises(MemoryError, match="no room") as caught:
+        run_ranks(2, body, 2.0, xp=xp)
+    assert not hasattr(caught.value, "__notes__"), "no rank is left behind"
+    assert len(deaths) == 1
+    assert "died of MemoryError: the device has no room" in deaths[0]
