@@ -184,8 +184,7 @@ class Replica:
             while (reply := self._orders()) is not None:
                 work = reply.WhichOneof("work")
                 if work == "stop":
-                    if self._leads:
-                        self._check_standing()
+                    together(self._ranks, self._check_standing)
                     return reply.stop
                 if work == "training":
                     self._train(reply.training)
@@ -235,6 +234,8 @@ class Replica:
 
     def _check_standing(self) -> None:
         """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
+        if not self._leads:
+            return
         member = self._session.member
         with contextlib.suppress(Unreachable):
             member.beat(patience_s=0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from dbelief.errors import Refused, Unreachable
 from dbelief.pushes import Pushed, Pusher
+from dbelief.ranks import Alone, Ranks
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.work import Lease
 from worker.buffers import Outgoing
@@ -30,10 +31,13 @@ class Told:
         self.lost = self._news
 
 
-def stopped(member: Told) -> None:
+def stopped(member: Told, ranks: Ranks | None = None) -> str:
     replica: Any = object.__new__(Replica)
-    replica._session = SimpleNamespace(member=member)
-    replica._check_standing()
+    replica._session, replica._ranks = SimpleNamespace(member=member), ranks or Alone()
+    replica._orders = lambda: wire.LeaseReply(stop="no more work")
+    replica._fetcher = replica._sender = replica._bundles = replica._elastic = None
+    reason: str = replica.run()
+    return reason
 
 
 def test_one_that_was_given_up_does_not_end_well() -> None:
@@ -41,9 +45,18 @@ def test_one_that_was_given_up_does_not_end_well() -> None:
         stopped(Told(lost="the coordinator gave this member up"))
 
 
+def test_all_ranks_of_one_that_was_given_up_know_it() -> None:
+    def rank(comm: Comm) -> str:
+        with pytest.raises(Refused) as caught:
+            stopped(Told(lost="the coordinator gave this member up" if comm.rank == 0 else ""), comm)
+        return str(caught.value)
+
+    assert run_ranks(2, rank, 5.0) == ["rank 0: the coordinator gave this member up"] * 2
+
+
 def test_the_end_of_a_job_is_a_good_end() -> None:
     for member in (Told(), Told(error=Unreachable("the coordinator has left"))):
-        stopped(member)
+        assert stopped(member) == "no more work"
         assert (member.beats, member.lost) == (1, ""), "it asked, and was not given up"
 
 
