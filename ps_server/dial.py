@@ -36,7 +36,7 @@ class Dial:
         self._membership = Membership()  # replaced whole, never changed
         self._turn = threading.Condition()  # a round closed, a clock was pushed, or members changed
         self._came_back = False
-        self._told: dict[int, int] = {}  # after coming back, at 0: clocks below this a replica has passed
+        self._told: dict[tuple[int, int], int] = {}  # after coming back, at 0: clocks passed, by segment and replica
 
     # -- members -----------------------------------------------------------------------------------------
 
@@ -71,22 +71,26 @@ class Dial:
 
     # -- rounds and clocks -------------------------------------------------------------------------------
 
-    def heard(self, replica: int, clock: int) -> None:
-        """A replica's pull for `clock`, or at 0 its push, says how far it is at least."""
-        if self.staleness == 0:
-            moved = self._came_back and clock > self._told.get(replica, 0)
-            if moved:
-                self._told[replica] = clock
-        else:
-            moved = self.staleness is not None and self._raise(replica, clock - self.staleness)
-        if moved:
-            self.close_rounds(self._segments)
+    def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
+        """A replica's pull of these segments for `clock`, or at 0 its push, says how far it is with them at least.
 
-    def _raise(self, replica: int, passed: int) -> bool:
-        """At N >= 1: a member has passed at least so many clocks; whether that is new."""
+        With no others: of a replica's ranks, each of which has segments of its own, one may be behind another.
+        """
+        if self.staleness == 0:
+            late = [i for i in indices if clock > self._told.get((i, replica), 0)] if self._came_back else []
+            self._told.update(((index, replica), clock) for index in late)
+            moved = bool(late)
+        else:
+            moved = self.staleness is not None and self._raise(indices, replica, clock - self.staleness)
+        if moved:
+            self.close_rounds(indices)
+
+    def _raise(self, indices: Iterable[int], replica: int, passed: int) -> bool:
+        """At N >= 1: a member has passed at least so many clocks on these segments; whether that is new."""
         if passed <= 0 or replica not in self._membership.at(passed):
             return False
-        late = [segment for segment in self._segments.values() if segment.passed.get(replica, 0) < passed]
+        segments = (self._segments[index] for index in indices)
+        late = [segment for segment in segments if segment.passed.get(replica, 0) < passed]
         for segment in late:
             with segment.lock:
                 segment.passed[replica] = max(passed, segment.passed.get(replica, 0))
@@ -102,7 +106,7 @@ class Dial:
     def arrived(self, segment: Segment, push: Push) -> None:
         """A push of this segment was taken; no lock is held."""
         if self.staleness == 0:
-            self.heard(push.pusher.replica, push.clock)
+            self.heard([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
 
     def close_rounds(self, indices: Iterable[int]) -> None:
@@ -112,7 +116,7 @@ class Dial:
         for index in indices if self.staleness == 0 else ():
             segment = self._segments[index]
             with segment.lock:
-                while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment.rounds)):
+                while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
         with self._turn:
             self._turn.notify_all()
@@ -121,9 +125,10 @@ class Dial:
         """Whether somebody takes part in this round or a later one: else its members are yet to be named."""
         return bool(self._membership.at(clock)) or self._membership.goes_on_after(clock)
 
-    def _expected(self, clock: int) -> frozenset[int]:
-        """Who takes part in a round and has not passed it."""
-        return frozenset(r for r in self._membership.at(clock) if self._told.get(r, 0) <= clock)
+    def _expected(self, segment: Segment) -> frozenset[int]:
+        """Who takes part in a segment's round and has not passed it."""
+        clock, index = segment.rounds, segment.span.index
+        return frozenset(r for r in self._membership.at(clock) if self._told.get((index, r), 0) <= clock)
 
     # -- waiting -----------------------------------------------------------------------------------------
 
@@ -158,5 +163,5 @@ class Dial:
             return f"clock {clock} still waits for replicas {behind}, which have not pushed clock {due - 1}"
         with segment.lock:
             here = {pusher.replica for pusher in segment.staged.get(segment.rounds, {})}
-            absent = sorted(self._expected(segment.rounds) - here)
+            absent = sorted(self._expected(segment) - here)
             return f"round {segment.rounds} still waits for replicas {absent}"

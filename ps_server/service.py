@@ -153,8 +153,9 @@ class ShardService(stubs.ParametersServicer):
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
             raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
-            shard.heard(request.pusher.replica, request.clock)
-            self._wait("pulls", shard, list(request.segments), request.clock)
+            segments = list(request.segments)
+            shard.heard(segments, request.pusher.replica, request.clock)
+            self._wait("pulls", shard, segments, request.clock)
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
         together: list[bytes] = []
         filled = sent = 0

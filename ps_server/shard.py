@@ -191,9 +191,9 @@ class Shard:
         """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
         self._dial.wait([self._segment(index) for index in indices], clock, timeout_s)
 
-    def heard(self, replica: int, clock: int) -> None:
+    def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `Dial.heard`."""
-        self._dial.heard(replica, clock)
+        self._dial.heard([self._segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 

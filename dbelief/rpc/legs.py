@@ -137,6 +137,12 @@ class PullLeg(Leg):
             self._versions[span.index] = part.version
             self.done += 1
 
+    def in_new_life(self, place: Place) -> None:
+        """Begin anew where the life is another: with the dial it must hear of each segment how far this is."""
+        if place.shard_epoch != self.place.shard_epoch:
+            self.done = 0
+        super().in_new_life(place)
+
 
 class PushLeg(Leg):
     """A push into one shard, from a source that begins at number `origin` of the vector.

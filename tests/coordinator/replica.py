@@ -157,7 +157,7 @@ class Replica:
         """Whether every shard answers the fetch for the push's last mini-batch at once; all are asked together."""
         living = [shard for number, shard in enumerate(self.world.shards) if number not in self.world.dead]
         for shard in living:
-            shard.heard(self.number, clock)
+            shard.heard(list(shard.segments), self.number, clock)
         if len(living) < len(self.world.shards) and self.world.job.strategy.staleness is not None:
             return False
         try:

@@ -150,9 +150,9 @@ def test_a_pull_says_how_far_the_puller_is_at_least(make: Make) -> None:
     subject.send(Push(C, 1, np.float32(1), clock=8), subject.full(0.0), [1])
     assert members(subject, 1, 0, 1) == 9
     assert not may_read(subject, 9)
-    subject.shard.heard(0, 9)
+    subject.shard.heard(ALL, 0, 9)
     assert not may_read(subject, 9)
-    subject.shard.heard(1, 9)
+    subject.shard.heard(ALL, 1, 9)
     assert may_read(subject, 9)
     assert not may_read(subject, 11)
 
@@ -173,7 +173,7 @@ def test_who_waits_is_woken(make: Make, ends: str) -> None:
     if ends == "a push":
         subject.push(B, 1.0)
     elif ends == "a call":
-        subject.shard.heard(1, 2)
+        subject.shard.heard(ALL, 1, 2)
     else:
         members(subject, 2, 0)
     assert woken.wait(5)
@@ -236,9 +236,9 @@ def test_rounds_that_all_have_passed_go_by_without_a_step(make: Make) -> None:
         before.push(pusher, 1.0)
     again = came_back(before, make, 0)
     members(again, 2, 0, 1)
-    again.shard.heard(0, 40)
+    again.shard.heard(ALL, 0, 40)
     assert not may_read(again, 40)
-    again.shard.heard(1, 40)
+    again.shard.heard(ALL, 1, 40)
     assert may_read(again, 40)
     assert steps(again) == {1}
     for pusher in (A, B):
@@ -251,7 +251,7 @@ def test_a_round_waits_only_for_those_who_have_not_passed_it(make: Make) -> None
     """One was told that round 5 is done, the other's answer was lost with the shard: it pushes again, alone."""
     again = came_back(make(staleness=0), make, 0)
     members(again, 1, 0, 1)
-    again.shard.heard(0, 6)
+    again.shard.heard(ALL, 0, 6)
     again.push(B, 2.0, clock=5)
     np.testing.assert_array_equal(again.read(), again.full(-2.0))
     assert may_read(again, 6)
@@ -269,10 +269,33 @@ def test_a_push_tells_as_a_pull_does(make: Make) -> None:
     assert may_read(again, 8)
 
 
+def test_one_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> None:
+    """Of each replica rank 0 has segment 0, and is told that round 4 is done there; rank 1 is still to push its own."""
+    again = came_back(make(staleness=0), make, 0)
+    members(again, 1, 0, 1)
+    for replica in (0, 1):
+        again.shard.heard([0], replica, 5)
+    for pusher in (A, B):
+        push = Push(pusher._replace(rank=1), 1, np.float32(1), clock=4)
+        again.send(push, again.full(2.0), [1, 2])
+    for index, expected in ((0, 0.0), (1, -2.0), (2, -2.0)):
+        np.testing.assert_array_equal(np.frombuffer(again.shard.pull("w", index)[1], np.float32), expected)
+    assert may_read(again, 5)
+
+
+def test_at_n_a_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> None:
+    subject = make(staleness=1)
+    members(subject, 1, 0, 1)
+    subject.send(Push(A, 1, np.float32(1), clock=8), subject.full(0.0))
+    subject.shard.heard([0], 1, 9)
+    assert may_read(subject, 9, [0])
+    assert not may_read(subject, 9, [1])
+
+
 def test_a_shard_that_never_came_back_believes_no_call(make: Make) -> None:
     subject = make(staleness=0)
     members(subject, 1, 0)
-    subject.shard.heard(0, 9)
+    subject.shard.heard(ALL, 0, 9)
     assert not may_read(subject, 1)
 
 
@@ -316,7 +339,7 @@ def test_replicas_go_on_over_a_shard_that_lost_clocks(make: Make, staleness: int
             subject = old
             members(subject, 2, 0, 1, 2)
         for pusher in (A, B, C):
-            subject.shard.heard(pusher.replica, clock)
+            subject.shard.heard(ALL, pusher.replica, clock)
         for pusher in (A, B, C):
             assert may_read(subject, clock)
             subject.sequences[pusher] = subject.shard.segments[0].ledger.get(("w", pusher), 0)

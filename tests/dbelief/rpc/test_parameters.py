@@ -1,5 +1,6 @@
 """The client against a server that anybody could have written from the protos alone."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.legs import PullLeg
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
 
@@ -146,3 +148,13 @@ def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: st
     finally:
         client.close()
         server.close()
+
+
+@pytest.mark.parametrize(("life", "asked"), [(1, [1, 2]), (2, [0, 1, 2])])
+def test_a_pull_begins_anew_where_the_shard_is_in_another_life(life: int, asked: list[int]) -> None:
+    """With the dial a shard that came back waits for who has not told, of each segment, how far it is."""
+    place, versions = Place(0, "127.0.0.1:1", 1, 0, 3), np.full(len(SPANS), -1, np.int64)
+    leg = PullLeg("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
+    leg.done = 1
+    leg.in_new_life(dataclasses.replace(place, shard_epoch=life))
+    assert list(wire.PullRequest.FromString(next(leg.requests())).segments) == asked
