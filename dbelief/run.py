@@ -23,7 +23,7 @@ from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
 from dbelief.plan import make_plan
 from dbelief.report.account import account
-from dbelief.report.folder import check_start
+from dbelief.report.folder import check_resumed, check_start
 from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.planned import planned
@@ -183,7 +183,9 @@ def _made_of(job: Job, backend: Backend, resume: bool = False) -> tuple[Dataset 
     data = load(job.data, job.folder) if job.data.source != "none" else None
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
-    layout_over_ranks(job, model, layout)
+    over_ranks = layout_over_ranks(job, model, layout)
+    if resume:
+        check_resumed(job, over_ranks)
     taken = "" if resume else begin_from(job, layout, flat)
     check_finite(flat, layout, "initial value")
     return data, model, layout, flat, taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -10,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dbelief.console import write_address
-from dbelief.errors import Mistake
+from dbelief.errors import Mistake, SnapshotError
 from dbelief.files import whole_file
 from dbelief.job import Job, StacksModel
+from dbelief.layout import Layout
+from dbelief.sets import read_set, sets_in
 
 ADDRESS = "address"
 """File of a run folder that tells where its coordinator listens; there while the run lives."""
@@ -41,6 +44,25 @@ def prepare_folder(job: Job, resume: bool) -> Path:
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
     return folder
+
+
+def check_resumed(job: Job, layout: Layout) -> None:
+    """See that the snapshot set that a run would go on from is of this layout; a set that is torn tells nothing.
+
+    Raises
+    ------
+    Mistake
+        The model, or the ranks that it is cut over, are others by now.
+    """
+    folder = _folder(job)
+    for one in reversed(sets_in(folder / "snapshots")):
+        with contextlib.suppress(SnapshotError, OSError, KeyError):
+            if read_set(one)["layout"] != layout.digest():
+                raise Mistake(
+                    f"{folder}: its snapshot sets are of another layout, for the model or the grid was another: resume "
+                    "with those, or let a run of another name start_from this one"
+                )
+            return
 
 
 def check_start(job: Job) -> None:

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dbelief.errors import Mistake
 from dbelief.job import Job, build_job
-from dbelief.report.folder import check_start, held, prepare_folder
+from dbelief.layout import Box, Layout
+from dbelief.report.folder import check_resumed, check_start, held, prepare_folder
+from dbelief.sets import write_set
 
 
 @pytest.fixture
@@ -41,6 +44,20 @@ def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -
 def test_there_must_be_something_to_resume(job: Job) -> None:
     with pytest.raises(Mistake, match="no run to resume"):
         prepare_folder(job, resume=True)
+
+
+def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> None:
+    over_ranks = Layout((Box("w", (4,), 0, (0,), (2,)), Box("w", (4,), 1, (2,), (4,))))
+    whole = Layout.of({"w": np.zeros(4, np.float32)})
+    check_resumed(job, whole)  # there is no set: it is for the coordinator to say so
+    snapshots = prepare_folder(job, resume=False) / "snapshots"
+    for number, layout in ((1, whole), (2, over_ranks)):
+        (snapshots / f"100-{number}").mkdir()
+        write_set(snapshots / f"100-{number}", f"100-{number}", "test", {"layout": layout.digest()})
+    (snapshots / "100-3").mkdir()  # begun, and not complete
+    check_resumed(job, over_ranks)
+    with pytest.raises(Mistake, match="another layout, for the model or the grid was another"):
+        check_resumed(job, whole)
 
 
 @pytest.mark.parametrize("start", ["test", "test.previous", "other/../test"])
