@@ -55,6 +55,9 @@ FLOP_PER_S = 80e9 / SLOWER
 """Of a machine: 20 cores (DistBelief, section 5) of 8 float32 flop a cycle at 2.5 GHz, a fifth of it reached by
 products as thin as a mini-batch."""
 CASES = ("speech:100", "image:10")
+FULL_GRIDS = {
+    ranks: Grid(*sides) for ranks, sides in ((4, (2, 2)), (8, (2, 4)), (12, (3, 4)), (16, (4, 4)), (64, (8, 8)))
+}
 GRIDS = {1: Grid(1, 1), 2: Grid(1, 2), 4: Grid(2, 2), 8: Grid(2, 4)}
 PING_BYTES, PINGS = (1, 1 << 22), (21, 3)
 LASTS_S = 0.5
@@ -243,6 +246,22 @@ def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["network"], -row["rate_mbit"], -row["samples"], row["ranks"]))
 
 
+def full_speed(cases: list[str], results: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """The model's speed-ups for machines and links SLOWER times as fast, and messages that cost what they cost here."""
+    alpha_s = statistics.median(row["alpha_s"] for row in results)
+    beta_s = min(row["beta_s"] for row in results) / SLOWER
+    found: dict[str, dict[int, float]] = {}
+    for case in cases:
+        name, samples = case.split(":")
+        alone_s = waits_s(cut(built(name).stages, GRIDS[1]), int(samples), 1) / SLOWER
+        for ranks, grid in FULL_GRIDS.items():
+            parts = cut(built(name).stages, grid)
+            talk_s = sum(passage.seconds(alpha_s, beta_s) for passage in exchanges(parts, int(samples)))
+            step_s = waits_s(parts, int(samples), ranks) / SLOWER + talk_s
+            found.setdefault(case, {})[ranks] = round(alone_s / step_s, 2)
+    return found
+
+
 def table(results: list[dict[str, Any]]) -> Table:
     columns = ("network", "Mbit/s", "samples", "ranks", "messages", "MB", "ms", "model ms", "ratio")
     compared = ("speed-up", "model's", "overlapping ms", "speed-up")
@@ -290,7 +309,9 @@ def main() -> None:
                 print(*map(json.dumps, new), sep="\n", file=sys.stderr, flush=True)
     results = medians(rows)
     Console(stderr=True, width=160).print(table(results))
-    print(json.dumps({"flop_per_s": FLOP_PER_S, "results": results}))
+    at_full_speed = full_speed(chosen.cases, results)
+    print(f"the model's speed-ups at full speed, by ranks: {at_full_speed}", file=sys.stderr)
+    print(json.dumps({"flop_per_s": FLOP_PER_S, "at_full_speed": at_full_speed, "results": results}))
 
 
 if __name__ == "__main__":
