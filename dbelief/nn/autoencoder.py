@@ -122,19 +122,8 @@ class SparseAutoencoder:
         self._work = Workspace(backend)
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Draw W~ from a Gaussian, with rows of about unit length.
-
-        alpha is what is best for such a W, about, where lambda is 0 and the numbers of x are alike and unrelated:
-        tr(W^T W) / tr((W^T W)^2). Two neurons that both see n numbers add n / K^2 to the latter.
-        """
-        blocks, k = self.blocks, self.blocks.fan_in
-        weight = rng.standard_normal(blocks.w_shape, dtype=np.float32)
-        weight *= np.float32(1 / math.sqrt(k))
-        seen_by = (np.convolve(np.ones(sides), np.ones(blocks.window)) for sides in (blocks.nr, blocks.nc))
-        rows, columns = ((blocks_there**2).sum() for blocks_there in seen_by)
-        shared = blocks.depth * rows * columns * blocks.neurons**2 / k**2
-        alpha = 1 / (1 + shared / math.prod(blocks.norms_shape))
-        return {"weight": weight, "alpha": np.full(1, alpha, np.float32)}
+        """Draw what `initial` gives."""
+        return initial(self.blocks, rng)
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         """Give the mean of J over the batch, and write its gradient into `out`.
@@ -276,12 +265,15 @@ class SparseAutoencoder:
         self._project(along, w, out["weight"])
 
     def _input_gradient(self, kernels: Kernels, arrays: _Arrays, w: Array, out: Array) -> None:
-        """Write the mean of dJ/dx = alpha W^T delta - 2 e, from what `_backward` left: delta alpha / (|W~| m)."""
-        m = arrays.wx.shape[-1]
+        """Write the mean of dJ/dx = alpha W^T delta - 2 e, from what `_backward` left: delta alpha / (|W~| m).
+
+        Of a part it is what its own blocks and the error that it counts have for that: a share of the sum.
+        """
+        m, counted = arrays.wx.shape[-1], self._around.counted
         e, gradient = arrays.xe[..., m:], arrays.errors
         kernels.backward_data(w, arrays.dz[..., :m], gradient)
         e *= 2 / m
-        gradient -= e
+        gradient[counted] -= e[counted]
         depth_to_space(gradient, self.eq1.block, out)
 
     def _project(self, along: Array, w: Array, gradient: Array) -> None:
@@ -315,12 +307,39 @@ class SparseAutoencoder:
         return self._shaped(kind, batch.inputs)
 
     def _shaped(self, kind: np.dtype, inputs: Array) -> Array:
-        size, own = math.prod(inputs.shape[1:]), math.prod(self.image)
-        if size != own:
-            raise ModelError(f"autoencoder: got {size} numbers per sample, expected {own} of images {self.image}")
-        if inputs.dtype != kind:
-            raise ModelError(f"autoencoder: got inputs of {inputs.dtype}, expected {kind} as its parameters")
-        return inputs.reshape(len(inputs), *self.image)
+        return shaped("autoencoder", self.image, kind, inputs)
+
+
+def initial(blocks: Blocks, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Draw W~ from a Gaussian, with rows of about unit length.
+
+    alpha is what is best for such a W, about, where lambda is 0 and the numbers of x are alike and unrelated:
+    tr(W^T W) / tr((W^T W)^2). Two neurons that both see n numbers add n / K^2 to the latter.
+    """
+    k = blocks.fan_in
+    weight = rng.standard_normal(blocks.w_shape, dtype=np.float32)
+    weight *= np.float32(1 / math.sqrt(k))
+    seen_by = (np.convolve(np.ones(sides), np.ones(blocks.window)) for sides in (blocks.nr, blocks.nc))
+    rows, columns = ((blocks_there**2).sum() for blocks_there in seen_by)
+    shared = blocks.depth * rows * columns * blocks.neurons**2 / k**2
+    alpha = 1 / (1 + shared / math.prod(blocks.norms_shape))
+    return {"weight": weight, "alpha": np.full(1, alpha, np.float32)}
+
+
+def shaped(model: str, image: tuple[int, int, int], kind: np.dtype, inputs: Array) -> Array:
+    """Give the inputs of a kind of model as images, once they are known to be of this size and of this type.
+
+    Raises
+    ------
+    ModelError
+        They are not; names the model.
+    """
+    size, own = math.prod(inputs.shape[1:]), math.prod(image)
+    if size != own:
+        raise ModelError(f"{model}: got {size} numbers per sample, expected {own} of images {image}")
+    if inputs.dtype != kind:
+        raise ModelError(f"{model}: got inputs of {inputs.dtype}, expected {kind} as its parameters")
+    return inputs.reshape(len(inputs), *image)
 
 
 def fitting(image: tuple[int, int, int], eq1: Eq1) -> Blocks:

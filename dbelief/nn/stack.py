@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
 
 from dbelief.backend import Backend
 from dbelief.errors import ModelError
@@ -26,15 +29,13 @@ from .workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Of one stack, without the batch.
+class Shapes:
+    """What one stack, or a part of it, takes and gives, without the batch.
 
     Attributes
     ----------
     image : (height, width, channels)
         What it sees.
-    blocks
-        Of its filters: `blocks.w_shape` is the shape of W.
     maps, pooled : (rows, columns, maps)
         Of z and p.
     output : (rows, columns, maps)
@@ -42,10 +43,22 @@ class Sizes:
     """
 
     image: tuple[int, int, int]
-    blocks: Blocks
     maps: Shape
     pooled: Shape
     output: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True)
+class Sizes(Shapes):
+    """Of one stack that is whole.
+
+    Attributes
+    ----------
+    blocks
+        Of its filters: `blocks.w_shape` is the shape of W.
+    """
+
+    blocks: Blocks
 
 
 def sizes_of(image: tuple[int, int, int], stacks: Sequence[tuple[Eq1, Lcn]]) -> list[Sizes]:
@@ -68,10 +81,55 @@ def sizes_of(image: tuple[int, int, int], stacks: Sequence[tuple[Eq1, Lcn]]) -> 
                 output = (height, width, channels)
         except ModelError as error:
             raise ModelError(f"stack {place}: {str(error).removeprefix('autoencoder: ')}") from error
-        found.append(Sizes(image, blocks, maps, pooled, output))
+        found.append(Sizes(image, maps, pooled, output, blocks))
         if output is not None:
             image = output
     return found
+
+
+class Filters(Protocol):
+    """What a stack asks of its filters: those of a `SparseAutoencoder`, whose methods these are."""
+
+    def forward(self, views: Mapping[str, Array], inputs: Array) -> float: ...  # noqa: D102
+
+    def encode(self, views: Mapping[str, Array], inputs: Array, out: Array) -> None: ...  # noqa: D102
+
+    def activations(self, views: Mapping[str, Array], m: int, out: Array) -> None: ...  # noqa: D102
+
+    def backward(  # noqa: D102
+        self,
+        views: Mapping[str, Array],
+        m: int,
+        out: Mapping[str, Array],
+        above: Array | None = None,
+        below: Array | None = None,
+    ) -> None: ...
+
+    def give_back(self, views: Mapping[str, Array], dz: Array, out: Array) -> None: ...  # noqa: D102
+
+
+class Crossing(Protocol):
+    """The way of images (m, rows, columns, maps) from where they are made to where they are seen."""
+
+    def gather(self, made: Array) -> Array:
+        """What is seen here of what is made everywhere."""
+        ...
+
+    def scatter_add(self, slopes: Array) -> Array:
+        """Sums of what those who see what is made here, everywhere, have for a gradient in it."""
+        ...
+
+
+class Here:
+    """No way: a whole stack sees what it makes."""
+
+    def gather(self, made: Array) -> Array:
+        """Itself."""
+        return made
+
+    def scatter_add(self, slopes: Array) -> Array:
+        """Itself."""
+        return slopes
 
 
 class Stack:
@@ -81,15 +139,29 @@ class Stack:
 
     Parameters
     ----------
-    sizes : Sizes
-        As `sizes_of` has found them.
+    sizes : Shapes
+        As `sizes_of` has found them, or those of a part.
+    layer, crossings : optional
+        Of a stack that is cut: the filters that are here, and the ways of z to pooling, of p to LCN and of y to the
+        next stack.
     """
 
-    def __init__(self, sizes: Sizes, eq1: Eq1, lcn: Lcn, backend: Backend) -> None:
+    def __init__(
+        self,
+        sizes: Shapes,
+        eq1: Eq1,
+        lcn: Lcn,
+        backend: Backend,
+        layer: Filters | None = None,
+        crossings: Sequence[Crossing] = (Here(), Here(), Here()),
+    ) -> None:
         self.sizes = sizes
-        self.layer = SparseAutoencoder(sizes.image, eq1, backend)
+        self.layer = SparseAutoencoder(sizes.image, eq1, backend) if layer is None else layer
+        self._to_pool, self._to_contrast, self._to_next = crossings
         self._pool, self._lcn = L2Pool(eq1.pool, eps=eq1.eps), lcn
         self._own, self._in_pool, self._in_lcn = (Workspace(backend) for _ in range(3))
+        self._pools: Array = None  # of z and p what is seen here: what backward goes by
+        self._normalises: Array = None
 
     def filters(self, views: Mapping[str, Array], images: Array) -> Array:
         """Give z (m, *maps) of images (m, *image), by the layer's parameters."""
@@ -103,14 +175,15 @@ class Stack:
 
     def output(self, views: Mapping[str, Array], m: int) -> Array:
         """Give y (m, *output) of what the layer's `forward` has just seen."""
-        z = self._array("z", m, self.sizes.maps, views["weight"].dtype)
+        z = self._array("z", m, self.sizes.maps, views["alpha"].dtype)
         self.layer.activations(views, m, z)
         return self._normalised(self.pooled(z))
 
     def pooled(self, z: Array) -> Array:
         """Give p (m, *pooled) of what `filters` has given."""
+        self._pools = self._to_pool.gather(z)
         p = self._array("p", len(z), self.sizes.pooled, z.dtype)
-        self._pool.forward(self._in_pool, z, (), p)
+        self._pool.forward(self._in_pool, self._pools, (), p)
         return p
 
     def backward(
@@ -126,26 +199,26 @@ class Stack:
             Whether to give the gradient in the images, (m, *image); else None is given.
         """
         dz = None if dy is None else self.through_pooling(self.through_contrast(dy))
-        dx = self._array("dx", m, self.sizes.image, views["weight"].dtype) if down else None
+        dx = self._array("dx", m, self.sizes.image, views["alpha"].dtype) if down else None
         self.layer.backward(views, m, out, dz, dx)
         return dx
 
     def through_contrast(self, dy: Array) -> Array:
         """Give dL/dp, after `encode` or `output`."""
         assert self.sizes.output is not None, f"nothing is above a stack of {self.sizes}"
-        m, kind = len(dy), dy.dtype
-        p, y = self._array("p", m, self.sizes.pooled, kind), self._array("y", m, self.sizes.output, kind)
-        dp = self._array("dp", m, self.sizes.pooled, kind)
-        self._lcn.give_back(self._in_lcn, p, y, dy, dp)
-        return dp
+        made, p = self._to_next.scatter_add(dy), self._normalises
+        y = self._array("y", len(dy), self.sizes.output, dy.dtype)
+        dp = self._array("dp", len(dy), p.shape[1:], dy.dtype)
+        if y.size:
+            self._lcn.give_back(self._in_lcn, p, y, made, dp)
+        return self._to_contrast.scatter_add(dp)
 
     def through_pooling(self, dp: Array) -> Array:
         """Give dL/dz, after `pooled`, `encode` or `output`."""
-        m, kind = len(dp), dp.dtype
-        z, p = self._array("z", m, self.sizes.maps, kind), self._array("p", m, self.sizes.pooled, kind)
-        dz = self._array("dz", m, self.sizes.maps, kind)
+        z, p = self._pools, self._array("p", len(dp), self.sizes.pooled, dp.dtype)
+        dz = self._array("dz", len(dp), z.shape[1:], dp.dtype)
         self._pool.give_back(self._in_pool, z, p, dp, dz)
-        return dz
+        return self._to_pool.scatter_add(dz)
 
     def through_filters(self, views: Mapping[str, Array], dz: Array) -> Array:
         """Give alpha W^T dz, which is dL/dx where only z counts, after `filters` or `encode`."""
@@ -155,9 +228,11 @@ class Stack:
 
     def _normalised(self, p: Array) -> Array:
         assert self.sizes.output is not None, f"nothing is above a stack of {self.sizes}"
+        self._normalises = self._to_contrast.gather(p)
         y = self._array("y", len(p), self.sizes.output, p.dtype)
-        self._lcn.forward(self._in_lcn, p, (), y)
-        return y
+        if y.size:
+            self._lcn.forward(self._in_lcn, self._normalises, (), y)
+        return self._to_next.gather(y)
 
-    def _array(self, name: str, m: int, shape: Shape, kind: object) -> Array:
-        return self._own.array(name, (m, *shape), kind)  # type: ignore[arg-type]
+    def _array(self, name: str, m: int, shape: Shape, kind: np.dtype) -> Array:
+        return self._own.array(name, (m, *shape), kind)

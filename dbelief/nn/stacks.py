@@ -15,15 +15,15 @@ for each trained weight and sample, and two for each one below; a joint step two
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from dbelief.backend import Backend
-from dbelief.errors import ModelError
 
-from .autoencoder import EVALUATED, Eq1
+from .autoencoder import Eq1, initial, shaped
+from .chain import Chain
 from .contrast import Lcn
 from .model import Array, Batch
 from .stack import Stack, sizes_of
@@ -63,6 +63,15 @@ class Stacks:
     backend : Backend
         Where views, batches and gradients live.
 
+    Attributes
+    ----------
+    stacks, sizes
+        Up to the highest that is trained.
+    first
+        The lowest that is trained, from 1.
+    image, train, given, backend
+        As above.
+
     Raises
     ------
     ModelError
@@ -80,23 +89,34 @@ class Stacks:
         last = len(stacks) if train is None else train
         if not 1 <= last <= len(stacks):
             raise ValueError(f"train is {train}, must be from 1 to {len(stacks)}")
-        all_sizes = sizes_of(image, stacks)[:last]
-        built = [Stack(sizes, eq1, lcn, backend) for sizes, (eq1, lcn) in zip(all_sizes, stacks, strict=False)]
-        self._first = 1 if train is None else train
-        self._frozen, self._trained = built[: self._first - 1], built[self._first - 1 :]
-        self._given, self.image = given, image
-        self._below = [
-            {own: backend.to_device(given[tensor_name(place, own)]) for own in TENSORS}
-            for place in range(1, self._first)
+        self.stacks, self.sizes = list(stacks)[:last], sizes_of(image, stacks)[:last]
+        self.first = 1 if train is None else train
+        self.image, self.train, self.given, self.backend = image, train, given, backend
+
+    @cached_property
+    def _chain(self) -> Chain:
+        """Not before it is used: it takes what is given for stacks below to the device."""
+        built = [
+            Stack(sizes, eq1, lcn, self.backend) for sizes, (eq1, lcn) in zip(self.sizes, self.stacks, strict=True)
         ]
+        below = [own_tensors(self.given, place) for place in range(1, self.first)]
+        to_device = self.backend.to_device
+        return Chain(built, [{name: to_device(values) for name, values in own.items()} for own in below])
+
+    def without_below(self) -> Stacks:
+        """The same without what was given of stacks that are not trained, for who has their tensors elsewhere."""
+        places = range(self.first, len(self.stacks) + 1)
+        names = [tensor_name(place, own) for place in places for own in TENSORS]
+        kept = {name: self.given[name] for name in names if name in self.given}
+        return Stacks(self.image, self.stacks, self.train, kept, self.backend)
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Give what was given of the trained stacks; the rest is drawn as `SparseAutoencoder` does."""
         values = {}
-        for place, stack in enumerate(self._trained, start=self._first):
-            for own, drawn in stack.layer.parameters(rng).items():
+        for place, sizes in enumerate(self.sizes[self.first - 1 :], start=self.first):
+            for own, drawn in initial(sizes.blocks, rng).items():
                 name = tensor_name(place, own)
-                values[name] = self._given.get(name, drawn)
+                values[name] = self.given.get(name, drawn)
         return values
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
@@ -107,18 +127,15 @@ class Stacks:
         ModelError
             The batch holds other images than the lowest stack sees.
         """
-        m, own = len(batch), [self._own(views, i) for i in range(len(self._trained))]
-        loss = self._forward(own, batch.inputs)
-        dy: Array | None = None
-        for i in reversed(range(len(self._trained))):
-            dy = self._trained[i].backward(own[i], m, self._own(out, i), dy, down=i > 0)
-        return loss / m
+        own = self.trained_tensors(views)
+        loss = self._chain.forward(own, self.checked_inputs(own[0]["weight"].dtype, batch.inputs))
+        self._chain.backward(own, len(batch), self.trained_tensors(out))
+        return loss / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
         """Give the sum of the objectives that are trained, over the batch; no answer is right or wrong."""
-        own = [self._own(views, i) for i in range(len(self._trained))]
-        firsts = range(0, len(batch), EVALUATED)
-        return math.fsum(self._forward(own, batch.inputs[first : first + EVALUATED]) for first in firsts), None
+        own = self.trained_tensors(views)
+        return self._chain.evaluate(own, self.checked_inputs(own[0]["weight"].dtype, batch.inputs)), None
 
     def seen(self, inputs: Array) -> Array:
         """What the lowest stack that is trained sees of inputs, (m, height, width, maps): a buffer until called again.
@@ -128,24 +145,18 @@ class Stacks:
         ModelError
             The inputs are other images than the lowest stack sees.
         """
-        if math.prod(inputs.shape[1:]) != math.prod(self.image):
-            size, wanted = math.prod(inputs.shape[1:]), math.prod(self.image)
-            raise ModelError(f"stacks: got {size} numbers per sample, expected {wanted} of images {self.image}")
-        x = inputs.reshape(len(inputs), *self.image)
-        with np.errstate(all="ignore"):  # what is not finite is for the caller to name
-            for stack, own in zip(self._frozen, self._below, strict=True):
-                x = stack.encode(own, x)
-        return x
+        return self._chain.seen(self.checked_inputs(inputs.dtype, inputs))
 
-    def _forward(self, own: Sequence[Mapping[str, Array]], inputs: Array) -> float:
-        """Give the sum of the objectives; leave what `backward` needs."""
-        x, loss = self.seen(inputs), 0.0
-        for i, stack in enumerate(self._trained):
-            loss += stack.layer.forward(own[i], x)
-            if i + 1 < len(self._trained):
-                x = stack.output(own[i], len(x))
-        return loss
+    def checked_inputs(self, kind: np.dtype, inputs: Array) -> Array:
+        """Give the inputs as images, once they are known to be of the lowest stack's size and of this type."""
+        return shaped("stacks", self.image, kind, inputs)
 
-    def _own(self, views: Mapping[str, Array], i: int) -> dict[str, Array]:
-        """Tensors of one trained stack under the names that its layer knows."""
-        return {own: views[tensor_name(self._first + i, own)] for own in TENSORS}
+    def trained_tensors(self, views: Mapping[str, Array]) -> list[dict[str, Array]]:
+        """Of each trained stack, what there is under the names that its layer knows."""
+        return [own_tensors(views, place) for place in range(self.first, len(self.stacks) + 1)]
+
+
+def own_tensors(views: Mapping[str, Array], place: int) -> dict[str, Array]:
+    """Tensors of one stack, from 1, under the names that its layer knows; those that are there."""
+    named = {own: tensor_name(place, own) for own in TENSORS}
+    return {own: views[name] for own, name in named.items() if name in views}
