@@ -196,7 +196,7 @@ class Session:
     Attributes
     ----------
     model
-        The whole one, however many ranks it is to be cut over.
+        The whole one, however many ranks it is to be cut over; once it is, this rank's part.
     layout, part
         Of all ranks; what of it this rank has.
     sequences

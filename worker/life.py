@@ -93,6 +93,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
         tell(f"{who}, on {session.backend.name}{ranks}")
         model = partitioned(session.model, comm, grid_of(task.job)) if comm.size > 1 else session.model
+        session.model = model  # of a whole one that was cut nothing stays
         threads = task.job.threads if options.threads is None else options.threads
         with on_signals() as interrupted, threadpool_limits(threads):
             replica = Replica(session, model, metrics, interrupted, options.portion_wait_s)

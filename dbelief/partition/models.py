@@ -5,10 +5,12 @@ from __future__ import annotations
 from dbelief.errors import ModelError
 from dbelief.layout import Layout
 from dbelief.nn import Model, Network, SparseAutoencoder
+from dbelief.nn.stacks import Stacks
 
 from .blocks import BlockParts
 from .cut import cut, layout
 from .grid import Grid
+from .stacks import StackParts
 
 
 def layout_of(model: Model, grid: Grid) -> Layout:
@@ -23,6 +25,8 @@ def layout_of(model: Model, grid: Grid) -> Layout:
         return layout(cut(model.stages, grid), grid)
     if isinstance(model, SparseAutoencoder):
         return BlockParts.of(model.blocks, model.eq1, grid).layout
+    if isinstance(model, Stacks):
+        return StackParts(model.sizes, model.stacks, model.first, grid).layout
     raise uncuttable(model)
 
 

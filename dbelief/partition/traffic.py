@@ -138,12 +138,20 @@ def network_step(parts: Sequence[Part], arrays: NetworkArrays, itemsize: int = 4
 
 def autoencoder_step(parts: BlockParts, maps: int, samples: int, itemsize: int = 4) -> list[Passage]:
     """The exchanges of one step of a sparse autoencoder of so many maps, in their order."""
-    tiles, neurons, ranks = parts.tile_array(samples), parts.neuron_array(maps * samples), len(parts.blocks)
+    ranks = len(parts.blocks)
     return [
         Passage.there("alpha", Declared.from_owner((1,), ranks), itemsize),
+        *layer_step(parts, maps, samples, itemsize),
+        *Passage.sums("loss and alpha's slope", 2, ranks),
+    ]
+
+
+def layer_step(parts: BlockParts, maps: int, samples: int, itemsize: int = 4) -> list[Passage]:
+    """Those that its blocks need, without alpha and what is summed over all ranks."""
+    tiles, neurons = parts.tile_array(samples), parts.neuron_array(maps * samples)
+    return [
         Passage.back("W^T z, to sum", tiles, itemsize, "forward"),
         Passage.there("W^T z, summed", tiles, itemsize),
         Passage.there("activations, for pooling", neurons, itemsize),
         Passage.back("slopes in activations", neurons, itemsize),
-        *Passage.sums("loss and alpha's slope", 2, ranks),
     ]

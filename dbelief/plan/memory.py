@@ -71,7 +71,16 @@ class RankMemory:
 
 
 def rank_memory(
-    job: Job, *, whole: int, part: int, frozen: int, activations: int, exchanged: int, batch: int, on_device: bool
+    job: Job,
+    *,
+    whole: int,
+    part: int,
+    given: int,
+    frozen: int,
+    activations: int,
+    exchanged: int,
+    batch: int,
+    on_device: bool,
 ) -> RankMemory:
     """Memory of one rank, from numbers of float32.
 
@@ -79,8 +88,8 @@ def rank_memory(
     ----------
     whole, part
         Parameters that the job trains, and how many of them the rank holds.
-    frozen
-        Held by the rank and not trained.
+    given, frozen
+        Not trained: read by every rank, and how many of them the rank holds.
     activations
         That layers keep in a step.
     exchanged
@@ -98,7 +107,7 @@ def rank_memory(
         "mini-batch": batches * batch * FLOAT32,
         "evaluation's copy": part * FLOAT32,
     }
-    start = (DRAWN * whole + frozen) * FLOAT32
+    start = (DRAWN * whole + given) * FLOAT32
     if not on_device:
         return RankMemory(computed, {}, start)
     both = (next(iter(copies)), "frozen parameters", "mini-batch", "evaluation's copy")

@@ -148,8 +148,6 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
     frozen = [parts.frozen(rank) for rank in range(grid.size)]
     filters = sum(layer.parameters - 1 for layer in layers)
     notes = [f"all stacks have {filters:,} weights of filters, and an alpha each"]
-    if grid.size > 1:
-        notes.append("stacks are not trained on several ranks yet: this is what their cut over the grid would be")
     step = parts.step(samples) if grid.size > 1 else []
     return Sketch(layers, parts.layout, frozen, activations, step, notes)
 

@@ -20,9 +20,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from dbelief.backend import Backend
 from dbelief.layout import Layout
 from dbelief.nn import Array, Batch, SparseAutoencoder
-from dbelief.nn.autoencoder import EVALUATED
+from dbelief.nn.autoencoder import EVALUATED, Eq1
 from dbelief.nn.kernels import Blocks
 from dbelief.partition import Grid, Window
 from dbelief.partition.blocks import BlockParts
@@ -72,31 +73,66 @@ class _Ranks:
         maps[...] = self._neurons(maps.shape[-1], maps.dtype).scatter_add(seen)
 
 
-class _Idle:
-    """The model of a rank without blocks, which takes part in what the others exchange."""
+class Idle:
+    """The layer of a rank without blocks, which takes part in what the others exchange; see `SparseAutoencoder`."""
 
     def __init__(self, ranks: _Ranks, depth: int, maps: int, comm: Comm) -> None:
         self._ranks, self._depth, self._maps, self._xp = ranks, depth, maps, comm.xp
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         """No loss."""
-        nothing = self._forward(len(batch), views["alpha"].dtype)
-        self._ranks.scatter_add(nothing, nothing)
-        out["alpha"].fill(0)
+        self.forward(views, batch.inputs)
+        self.backward(views, len(batch), out)
         return 0.0
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
         """No loss."""
         for first in range(0, len(batch), EVALUATED):
-            self._forward(min(EVALUATED, len(batch) - first), views["alpha"].dtype)
+            self.forward(views, batch.inputs[first : first + EVALUATED])
         return 0.0, None
 
-    def _forward(self, m: int, dtype: np.dtype) -> Array:
-        """Give the maps."""
+    def forward(self, views: Mapping[str, Array], inputs: Array) -> float:
+        """No loss."""
+        m, dtype = len(inputs), views["alpha"].dtype
         self._ranks.complete(self._xp.empty((0, 0, self._depth, m), dtype))
-        nothing = self._xp.empty((0, 0, self._maps * m), dtype)
+        nothing = self._nothing(m, dtype)
         self._ranks.gather(nothing, nothing)
-        return nothing
+        return 0.0
+
+    def encode(self, views: Mapping[str, Array], inputs: Array, out: Array) -> None:
+        """No z."""
+
+    def activations(self, views: Mapping[str, Array], m: int, out: Array) -> None:
+        """No z."""
+
+    def backward(
+        self,
+        views: Mapping[str, Array],
+        m: int,
+        out: Mapping[str, Array],
+        above: Array | None = None,
+        below: Array | None = None,
+    ) -> None:
+        """No gradient."""
+        nothing = self._nothing(m, views["alpha"].dtype)
+        self._ranks.scatter_add(nothing, nothing)
+        out["alpha"].fill(0)
+
+    def give_back(self, views: Mapping[str, Array], dz: Array, out: Array) -> None:
+        """No gradient."""
+
+    def _nothing(self, m: int, dtype: np.dtype) -> Array:
+        """The maps."""
+        return self._xp.empty((0, 0, self._maps * m), dtype)
+
+
+def own_blocks(parts: BlockParts, eq1: Eq1, backend: Backend, comm: Comm) -> SparseAutoencoder | Idle:
+    """This rank's blocks as a layer of their own, which sees the pixels of `parts`; all ranks ask for it together."""
+    ranks, pixels, depth = _Ranks(comm, parts), parts.pixels(comm.rank), parts.whole.depth
+    if not pixels.size:
+        return Idle(ranks, depth, eq1.maps, comm)
+    height, width = pixels.shape
+    return SparseAutoencoder((height, width, depth // eq1.block**2), eq1, backend, ranks)
 
 
 class PartitionedAutoencoder:
@@ -122,13 +158,7 @@ class PartitionedAutoencoder:
         parts = BlockParts.of(model.blocks, model.eq1, grid)
         self.layout: Layout = parts.layout
         self._pixels = parts.pixels(comm.rank)
-        ranks = _Ranks(comm, parts)
-        self._own: SparseAutoencoder | _Idle
-        if self._pixels.size:
-            height, width = self._pixels.shape
-            self._own = SparseAutoencoder((height, width, model.image[2]), model.eq1, model.backend, ranks)
-        else:
-            self._own = _Idle(ranks, parts.whole.depth, model.eq1.maps, comm)
+        self._own = own_blocks(parts, model.eq1, model.backend, comm)
 
         @lru_cache(maxsize=2)
         def shared(dtype: np.dtype) -> DistributedArray:

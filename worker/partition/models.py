@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dbelief.nn import Model, Network, SparseAutoencoder
+from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid
 from dbelief.partition.models import uncuttable
 
 from ..comm import Comm
 from .autoencoder import PartitionedAutoencoder
 from .network import PartitionedNetwork
+from .stacks import PartitionedStacks
 
-Partitioned = PartitionedNetwork | PartitionedAutoencoder
+Partitioned = PartitionedNetwork | PartitionedAutoencoder | PartitionedStacks
 """A model whose views are those of this rank's boxes of its `layout`, which `dbelief.partition.layout_of` knows too."""
 
 
@@ -28,4 +30,6 @@ def partitioned(model: Model, comm: Comm, grid: Grid) -> Partitioned:
         return PartitionedNetwork(model, comm, grid)
     if isinstance(model, SparseAutoencoder):
         return PartitionedAutoencoder(model, comm, grid)
+    if isinstance(model, Stacks):
+        return PartitionedStacks(model, comm, grid)
     raise uncuttable(model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +15,7 @@ from dbelief.data import load
 from dbelief.errors import DataError, JobError, Mistake, ModelError
 from dbelief.job import Job, build_job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
-from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.contrast import Lcn
-from dbelief.nn.stack import sizes_of
 from dbelief.partition import Grid, layout_of
-from dbelief.partition.stacks import StackParts
 from dbelief.plan import Plan, make_plan
 from dbelief.plan.plan import Fit
 from dbelief.report.plain import plain
@@ -144,32 +139,6 @@ def test_clipping_costs_a_sum_over_the_ranks() -> None:
     )
     more = sum(r.sent_bytes for r in clipped.ranks) - sum(r.sent_bytes for r in without.ranks)
     assert more == 2 * 3 * 8  # one float64 from each other rank to who sums it, and back
-
-
-def test_between_stacks_goes_what_the_next_one_sees() -> None:
-    """Number by number: pixels of a rank's blocks, two windows of 3 under them, pooling windows of 3 under those."""
-    stacks = [(Eq1(6, 2, 2, 3), Lcn(3)), (Eq1(8, 4, 3, 1), Lcn(3))]
-    grid = Grid(2, 3)
-    sizes = sizes_of((30, 34, 1), stacks)
-    parts = StackParts(sizes, stacks, 1, grid)
-    rows, columns = sizes[0].maps[:2]
-    owned, seen = (np.zeros((grid.size, rows, columns), bool) for _ in range(2))
-    for rank, (mine, above) in enumerate(zip(*(one.blocks for one in parts.parts), strict=True)):
-        for i, j in product(*map(range, mine.start, mine.stop)):
-            owned[rank, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2] = True
-        for i, j in product(*map(range, above.start, above.stop)):
-            for y, x in product(range(4 * i, 4 * i + 8), range(4 * j, 4 * j + 8)):
-                seen[rank, y : y + 7, x : x + 7] = True  # 1 + 2 + 2 and 2
-    there, back = parts.between(1, 5).ways
-    assert (owned.sum(axis=0) == 1).all()
-    for i, j in np.ndindex(grid.size, grid.size):
-        assert there[i, j] == back[j, i] == (0 if i == j else 2 * 5 * int((owned[i] & seen[j]).sum()))
-
-
-def test_stacks_on_several_ranks_are_said_to_be_a_thought() -> None:
-    notes = " ".join(make_plan(job(SMALL_STACKS, grid=[2, 2])).notes)
-    assert "stacks are not trained on several ranks yet" in notes
-    assert "not trained" not in " ".join(make_plan(job(SMALL_STACKS)).notes)
 
 
 def test_an_image_in_the_job_stands_for_the_data() -> None:

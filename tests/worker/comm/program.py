@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.worker.comm.group import BODIES
-from tests.worker.partition import autoencoders
+from tests.worker.partition import autoencoders, stacks
 from tests.worker.partition.exchanges import check, drawn
 from tests.worker.partition.networks import several
 from worker.comm import Comm
@@ -66,6 +66,7 @@ CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
     "arrays": (arrays, 60.0),
     "networks": (several, 60.0),
     "autoencoders": (autoencoders.some, 60.0),
+    "stacks": (stacks.some, 60.0),
     "raises": (raises, 60.0),
     "sleeps": (sleeps, 1.0),
     "misfits": (misfits, 60.0),

@@ -1,7 +1,8 @@
-"""A partitioned autoencoder against the whole one, as a function of one rank; on threads and by `mpiexec`."""
+"""A partitioned model on images against the whole one, as a function of one rank; on threads and by `mpiexec`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,11 +15,38 @@ from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid, layout_of
 from worker.comm import Comm
-from worker.partition.autoencoder import PartitionedAutoencoder
+from worker.partition import partitioned
+
+
+class OnImages(ABC):
+    """A model on images, and a mini-batch."""
+
+    image: tuple[int, int, int]
+    samples: int
+    dtype: Any
+
+    @abstractmethod
+    def model(self) -> Any:
+        """The whole one."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Its parameters."""
+
+    def batch(self) -> Batch:
+        shape = (self.samples, *self.image)
+        return Batch(np.random.default_rng(1).standard_normal(shape).astype(self.dtype), np.zeros(self.samples))
+
+    @cached_property
+    def alone(self) -> tuple[float, dict[str, np.ndarray]]:
+        """Loss and gradient of the whole model."""
+        tensors = self.tensors()
+        out = {name: np.empty_like(values) for name, values in tensors.items()}
+        return self.model().loss_and_gradient(tensors, self.batch(), out), out
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(OnImages):
     """A layer on images, and a mini-batch."""
 
     image: tuple[int, int, int]
@@ -33,23 +61,12 @@ class Case:
         weight = np.random.default_rng(0).standard_normal(self.model().blocks.w_shape).astype(self.dtype)
         return {"weight": weight, "alpha": np.array([0.6], self.dtype)}
 
-    def batch(self) -> Batch:
-        shape = (self.samples, *self.image)
-        return Batch(np.random.default_rng(1).standard_normal(shape).astype(self.dtype), np.zeros(self.samples))
 
-    @cached_property
-    def alone(self) -> tuple[float, dict[str, np.ndarray]]:
-        """Loss and gradient of the whole layer."""
-        tensors = self.tensors()
-        out = {name: np.empty_like(values) for name, values in tensors.items()}
-        return self.model().loss_and_gradient(tensors, self.batch(), out), out
-
-
-def check(comm: Comm, case: Case, grid: Grid) -> bytes:
-    """Loss and this rank's part of the gradient are those of the whole layer, step after step; gives their bits."""
+def check(comm: Comm, case: OnImages, grid: Grid) -> bytes:
+    """Loss and this rank's part of the gradient are those of the whole model, step after step; gives their bits."""
     within = 1e-12 if case.dtype == np.float64 else 1e-5
     (loss, expected), tensors, batch = case.alone, case.tensors(), case.batch()
-    model = PartitionedAutoencoder(case.model(), comm, grid)
+    model = partitioned(case.model(), comm, grid)
     layout = model.layout
     assert layout == layout_of(case.model(), grid)
     flat = layout.flatten(tensors, np.empty(layout.size, case.dtype))
@@ -63,6 +80,8 @@ def check(comm: Comm, case: Case, grid: Grid) -> bytes:
         assert ours == pytest.approx(loss, rel=within)
         for box in boxes:
             scale = np.abs(expected[box.name]).max() or 1.0
+            if expected[box.name].size == 1:  # alpha's slope, a sum of terms of both signs, each about as large as J
+                scale = max(scale, loss)
             np.testing.assert_allclose(
                 found[box.name] / scale, expected[box.name][box.index] / scale, rtol=0, atol=within, err_msg=box.name
             )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
-from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -17,16 +15,15 @@ from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid
 from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Tracing
 from worker.partition import partitioned
 from worker.partition.autoencoder import PartitionedAutoencoder
 from worker.partition.network import PartitionedNetwork
 
 from .autoencoders import Case, check
+from .cells import Cells, Counts, shared, step, totals, traffic
 from .networks import made
 
 GRIDS = st.builds(Grid, st.integers(1, 3), st.integers(1, 3))
-Cells = list[set[tuple[int, int]]]
 
 
 @st.composite
@@ -65,69 +62,15 @@ def test_one_rank_has_the_bits_of_the_whole() -> None:
     assert run_ranks(1, lambda comm: check(comm, LAYER, Grid(1, 1))) == [bits]
 
 
-def step(comm: Comm, case: Case, grid: Grid) -> None:
-    """One of zeros: what is sent does not depend on numbers."""
-    model = PartitionedAutoencoder(case.model(), comm, grid)
-    flat, gradient = (np.zeros(model.layout.size, case.dtype) for _ in range(2))
-    views, out = (model.layout.views(vector, comm.rank) for vector in (flat, gradient))
-    model.loss_and_gradient(views, case.batch(), out)
+def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
+    """Messages and bytes of a step, from tiles and neurons one by one."""
+    cells, itemsize = Cells(case.image, case.eq1, grid), np.dtype(case.dtype).itemsize
 
+    def passages(i: int, j: int) -> list[int]:
+        of_blocks = cells.passages(i, j, itemsize * case.samples)
+        return [*of_blocks, *shared(i, j, 1, grid.size, itemsize)]
 
-def traffic(case: Case, grid: Grid) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """Messages and bytes of a step by (from, to), as tracing engines count them."""
-
-    def rank(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine)
-        step(Comm(engine), case, grid)
-        return engine
-
-    engines = run_ranks(grid.size, rank)
-    return sum((e.messages for e in engines), Counter()), sum((e.sent_bytes for e in engines), Counter())
-
-
-def _nothing(ranks: int) -> Cells:
-    return [set() for _ in range(ranks)]
-
-
-def formula(case: Case, grid: Grid) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
-    """The same, from tiles and neurons one by one."""
-    eq1, itemsize, ranks = case.eq1, np.dtype(case.dtype).itemsize, range(grid.size)
-    rows, columns = case.image[0] // eq1.block, case.image[1] // eq1.block
-    g = eq1.window // eq1.block
-    nr, nc = rows - g + 1, columns - g + 1
-
-    def rank_of(i: int, j: int) -> int:
-        """Whose block it is; the i-th of n goes to part floor(((i + 1) P - 1) / n), the last that begins by then."""
-        return ((i + 1) * grid.rows - 1) // nr * grid.columns + ((j + 1) * grid.columns - 1) // nc
-
-    sees, counts, has, pools = (_nothing(grid.size) for _ in range(4))
-    for i, j in product(range(nr), range(nc)):
-        sees[rank_of(i, j)] |= {(i + di, j + dj) for di, dj in product(range(g), repeat=2)}
-    for a, b in product(range(rows), range(columns)):
-        counts[rank_of(min(a, nr - 1), min(b, nc - 1))].add((a, b))
-    b, pool = eq1.block, eq1.pool
-    for y, x in product(range(nr * b), range(nc * b)):
-        has[rank_of(y // b, x // b)].add((y, x))
-        if y + pool <= nr * b and x + pool <= nc * b:
-            pools[rank_of(y // b, x // b)] |= {(y + v, x + u) for v, u in product(range(pool), repeat=2)}
-
-    messages: Counter[tuple[int, int]] = Counter()
-    sent: Counter[tuple[int, int]] = Counter()
-    tile, place = b * b * case.image[2] * case.samples * itemsize, eq1.maps * case.samples * itemsize
-    for i, j in permutations(ranks, 2):
-        summed = [part * 2 // grid.size for part in range(grid.size + 1)]  # of the loss and alpha's slope
-        for nbytes in (
-            itemsize if i == 0 else 0,  # alpha
-            len(sees[i] & counts[j]) * tile,
-            len(counts[i] & sees[j]) * tile,
-            len(has[i] & pools[j]) * place,
-            len(pools[i] & has[j]) * place,
-            (summed[j + 1] - summed[j]) * 8,
-            (summed[i + 1] - summed[i]) * 8,
-        ):
-            sent[i, j] += nbytes
-            messages[i, j] += nbytes > 0
-    return +messages, +sent
+    return totals(grid, passages)
 
 
 @settings(max_examples=15, deadline=None)

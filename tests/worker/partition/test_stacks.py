@@ -1,0 +1,205 @@
+"""Stacks on any grid of ranks give what they give on one: the loss, and every trained parameter's gradient."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.backend import choose
+from dbelief.errors import ModelError
+from dbelief.nn import Batch
+from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.contrast import Lcn
+from dbelief.nn.stack import sizes_of
+from dbelief.nn.stacks import Stacks
+from dbelief.partition import Grid, layout_of
+from dbelief.partition.stacks import StackParts
+from worker.comm import Comm, run_ranks
+from worker.partition import partitioned
+from worker.partition.stacks import PartitionedStacks
+
+from .autoencoders import check
+from .cells import Cells, Counts, Places, parts, shared, totals, traffic, under
+from .stacks import DEEP, Deep
+
+GRIDS = st.builds(Grid, st.integers(1, 3), st.integers(1, 3))
+
+
+@st.composite
+def cases(draw: Any) -> Deep:
+    """Two stacks, sized from the top: 1 to 4 blocks a side in the second, under which anything may lie that fits."""
+    (b1, b2), (g1, g2) = ([draw(st.integers(1, most)) for _ in range(2)] for most in (3, 2))
+    lcn = Lcn(draw(st.sampled_from([1, 3])))
+    down = draw(st.integers(1, 3))
+    blocks = [down, down + b1 * draw(st.integers(0, 1))]  # both sides leave the same rest by b1
+    sees = [b2 * (n + g2 - 1) for n in blocks]
+    lost = -(sees[0] + 2 * (lcn.size - 1)) % b1 + b1 * draw(st.integers(0, 1))  # pool - 1, so that blocks fit
+    image = [side + 2 * (lcn.size - 1) + lost + b1 * (g1 - 1) for side in sees]
+    # A neuron of one weight has no slope along it: its gradient would be nothing but rounding.
+    channels, *maps = (draw(st.integers(1 + (g * b == 1), 2)) for g, b in ((g1, b1), (g2, b2), (2, 2)))
+    stacks = (
+        (Eq1(g1 * b1, b1, maps[0], lost + 1, 0.3, 1e-2), lcn),
+        (Eq1(g2 * b2, b2, maps[1], draw(st.integers(1, b2 * down)), 0.4, 1e-2), Lcn(1)),
+    )
+    if draw(st.booleans()):
+        image.reverse()
+    shape = image[0], image[1], channels
+    samples, dtype = draw(st.integers(1, 4)), draw(st.sampled_from([np.float64, np.float32]))
+    return Deep(shape, stacks, draw(st.sampled_from([1, 2, None])), samples, dtype)
+
+
+@settings(max_examples=30, deadline=None)
+@given(cases(), GRIDS)
+def test_any_stacks_on_any_ranks(case: Deep, grid: Grid) -> None:
+    run_ranks(grid.size, lambda comm: check(comm, case, grid))
+
+
+TWO = Deep((18, 22, 2), DEEP, None, 3)
+
+
+def test_more_ranks_than_blocks_in_both_axes() -> None:
+    """In 4 rows 2 blocks of the first stack and 5 of the second, in 3 columns 2 and 5, or 1 and 2: some ranks have of
+    one stack only.
+    """
+    stacks = (Eq1(3, 3, 2, 1), Lcn(1)), (Eq1(2, 1, 2, 2), Lcn(1))
+    for train, width in product((None, 2), (6, 3)):
+        case = Deep((6, width, 1), stacks, train, 3)
+        run_ranks(12, lambda comm, case=case: check(comm, case, Grid(4, 3)))  # type: ignore[misc]
+
+
+def test_three_stacks() -> None:
+    stacks = ((Eq1(4, 2, 2, 3), Lcn(1)), (Eq1(2, 2, 2, 3), Lcn(1)), (Eq1(4, 2, 2, 2), Lcn(1)))
+    for train in (None, 3):
+        case = Deep((16, 14, 2), stacks, train, 3)
+        run_ranks(6, lambda comm, case=case: check(comm, case, Grid(2, 3)))  # type: ignore[misc]
+
+
+def test_every_run_has_the_same_bits() -> None:
+    first, *others = (run_ranks(6, lambda comm: check(comm, TWO, Grid(3, 2))) for _ in range(3))
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("train", [1, 2, None])
+def test_one_rank_has_the_bits_of_the_whole(train: int | None) -> None:
+    case = replace(TWO, train=train)
+    loss, out = case.alone
+    bits = np.float64(loss).tobytes() + b"".join(values.tobytes() for values in out.values())
+    assert run_ranks(1, lambda comm: check(comm, case, Grid(1, 1))) == [bits]
+
+
+def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
+    """Messages and bytes of a step, from pixels, tiles and neurons one by one."""
+    itemsize = np.dtype(case.dtype).itemsize
+    last, first = case.train or len(case.stacks), case.train or 1
+    sizes = sizes_of(case.image, case.stacks)[:last]
+    layers = [Cells(one.image, eq1, grid) for one, (eq1, _) in zip(sizes, case.stacks, strict=False)]
+    ways: list[list[tuple[Places, Places]]] = [[] for _ in layers]  # who makes and who sees z, p and y
+    for way, cells, above, one, (eq1, lcn) in zip(ways, layers, layers[1:], sizes, case.stacks, strict=False):
+        assert one.output is not None
+        p, y = (parts(shape[0], shape[1], grid) for shape in (one.pooled, one.output))
+        way += [(cells.has, under(p, eq1.pool)), (p, under(y, 2 * lcn.size - 1)), (y, above.pixels)]
+
+    def passages(i: int, j: int) -> list[int]:
+        found, each = shared(i, j, last - first + 1, grid.size, itemsize), case.samples * itemsize
+        for place, (cells, way, (eq1, _)) in enumerate(zip(layers, ways, case.stacks, strict=False), start=1):
+            found += [len(made[i] & seen[j]) * eq1.maps * each for made, seen in way]
+            if place >= first:
+                found += [len(seen[i] & made[j]) * eq1.maps * each for made, seen in way]
+                found += cells.passages(i, j, each)
+        return found
+
+    return totals(grid, passages)
+
+
+@settings(max_examples=15, deadline=None)
+@given(cases(), GRIDS)
+def test_what_a_step_sends_is_the_formula(case: Deep, grid: Grid) -> None:
+    assert traffic(case, grid) == formula(case, grid)
+
+
+@settings(max_examples=10, deadline=None)
+@given(cases(), GRIDS)
+def test_what_a_step_sends_is_known_without_ranks(case: Deep, grid: Grid) -> None:
+    model = case.model()
+    messages, sent = traffic(case, grid)
+    cut = StackParts(model.sizes, model.stacks, model.first, grid)
+    passages = cut.step(case.samples, np.dtype(case.dtype).itemsize)
+    for pair in np.ndindex(grid.size, grid.size):
+        assert messages[pair] == sum(int(passage.messages[pair]) for passage in passages)
+        assert sent[pair] == sum(int(passage.sent_bytes[pair]) for passage in passages)
+
+
+def test_of_frozen_stacks_a_rank_keeps_its_own_filters() -> None:
+    """5 of 10 columns of blocks each: not the whole, nor anything that holds on to it."""
+
+    def rank(comm: Comm) -> None:
+        whole = replace(TWO, train=2).model()
+        given = weakref.ref(whole.given["stack1.weight"])
+        model = partitioned(whole, comm, Grid(1, 2))
+        del whole
+        assert given() is None
+        flat, gradient = (model.layout.flatten(TWO.tensors(), np.empty(model.layout.size)) for _ in range(2))
+        views, out = (model.layout.views(vector, comm.rank) for vector in (flat, gradient))
+        loss = model.loss_and_gradient(views, TWO.batch(), out)
+        assert loss == pytest.approx(replace(TWO, train=2).alone[0], rel=1e-12)
+
+    run_ranks(2, rank)
+
+
+def test_initial_values_are_those_of_the_whole() -> None:
+    expected = Stacks(TWO.image, DEEP, None, {}, choose("cpu")).parameters(np.random.default_rng(3))
+
+    def rank(comm: Comm) -> None:
+        model = partitioned(Stacks(TWO.image, DEEP, None, {}, choose("cpu")), comm, Grid(2, 1))
+        drawn = model.parameters(np.random.default_rng(3))
+        assert list(drawn) == list(expected)
+        assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
+
+    run_ranks(2, rank)
+
+
+def test_boxes_lie_rank_after_rank() -> None:
+    layout = layout_of(TWO.model(), Grid(2, 1))
+    assert [(box.name, box.rank) for box in layout.boxes] == [
+        *(("stack1.weight", 0), ("stack1.alpha", 0), ("stack2.weight", 0), ("stack2.alpha", 0)),
+        *(("stack1.weight", 1), ("stack2.weight", 1)),
+    ]
+    found = layout.assemble(layout.flatten(TWO.tensors(), np.empty(layout.size)))
+    assert all(np.array_equal(found[name], values) for name, values in TWO.tensors().items())
+
+
+@pytest.mark.parametrize("train", [1, 2, None])
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 10, 10), np.float64), (TWO.batch().inputs.shape, np.float32), ((3,), np.float64)]
+)
+def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: Any, train: int | None) -> None:
+    case = replace(TWO, train=train)
+    batch = Batch(np.zeros(shape, dtype), np.zeros(1))
+    with pytest.raises(ModelError, match=r"^stacks: got ") as alone:
+        case.model().evaluate(case.tensors(), batch)
+
+    def rank(comm: Comm) -> None:
+        model = partitioned(case.model(), comm, Grid(2, 2))
+        views = model.layout.views(np.zeros(model.layout.size), comm.rank)
+        for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
+            with pytest.raises(ModelError) as cut:
+                call()
+            assert str(cut.value) == str(alone.value)
+
+    run_ranks(4, rank)
+
+
+def test_a_grid_of_other_ranks_is_refused() -> None:
+    def rank(comm: Comm) -> None:
+        assert isinstance(partitioned(TWO.model(), comm, Grid(1, 2)), PartitionedStacks)
+        with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
+            partitioned(TWO.model(), comm, Grid(1, 3))
+
+    run_ranks(2, rank)

@@ -1,0 +1,161 @@
+"""Stacks of sparse autoencoders cut over the ranks of one replica: the numbers of one rank, each rank with its blocks.
+
+Every rank has the whole mini-batch. Of each stack it has its own blocks (`own_blocks`), and its windows of p and y
+(`StackParts`). So the ranks exchange, up and then down,
+
+    of each stack but the last       z, p and y from where they are made to where they are seen; slopes back, summed
+    of each stack that is trained    what a layer alone exchanges (`autoencoder.py`)
+    in all, once                     alphas that are trained, from their owner; the sums of loss and alphas' gradients
+
+What a rank's blocks of a stack have for a gradient in the pixels that they see is its share of a sum, made on the way
+to those who have normalised them.
+
+Source: COTS HPC, sections 3, 4.2 and 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from dbelief.layout import Layout
+from dbelief.nn import Array, Batch
+from dbelief.nn.chain import Chain
+from dbelief.nn.stack import Stack
+from dbelief.nn.stacks import Stacks, own_tensors, tensor_name
+from dbelief.partition import Grid, Window
+from dbelief.partition.stacks import StackParts
+
+from ..comm import Comm
+from .array import DistributedArray, declared
+from .autoencoder import own_blocks
+
+
+class _Crossing:
+    """The way of maps from the ranks that make them to those that see them (`Crossing`)."""
+
+    def __init__(self, comm: Comm, parts: StackParts, place: int, which: int) -> None:
+        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        def array(m: int, dtype: np.dtype) -> DistributedArray:
+            return declared(comm, parts.between(place, m)[which], dtype)
+
+        self._array = array
+
+    def gather(self, made: Array) -> Array:
+        """Bring what is seen here."""
+        return self._array(len(made), made.dtype).gather(made)
+
+    def scatter_add(self, slopes: Array) -> Array:
+        """Bring back the gradient in it."""
+        return self._array(len(slopes), slopes.dtype).scatter_add(slopes)
+
+
+class PartitionedStacks:
+    """One rank's part of stacks, as a model; all ranks call it together, with the same batches.
+
+    Its views are those of the rank's boxes (`layout`); a rank without blocks in trained stacks has none, or alphas
+    alone. Of stacks that are not trained it keeps what its own blocks have.
+
+    Parameters
+    ----------
+    model
+        The stacks as they are on one rank.
+
+    Raises
+    ------
+    ValueError
+        The grid has not as many ranks as there are.
+    """
+
+    def __init__(self, model: Stacks, comm: Comm, grid: Grid) -> None:
+        if grid.size != comm.size:
+            raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
+        self._comm = comm
+        parts = StackParts(model.sizes, model.stacks, model.first, grid)
+        self.layout: Layout = parts.layout
+        self._pixels = parts.parts[0].pixels(comm.rank)
+        places = range(1, len(model.stacks) + 1)
+        self._chain = Chain(
+            [_stack(model, comm, parts, place) for place in places],
+            [_given(model, comm.rank, parts, place) for place in places[: model.first - 1]],
+        )
+        self._model = model.without_below()
+        self._alphas = [tensor_name(place, "alpha") for place in places[model.first - 1 :]]
+
+        @lru_cache(maxsize=2)
+        def shared(dtype: np.dtype) -> DistributedArray:
+            return declared(comm, parts.alphas(), dtype)
+
+        self._shared = shared
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Draw the initial values of the whole stacks: the same bits on every rank, and for every grid."""
+        return self._model.parameters(rng)
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        """Give the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
+
+        Raises
+        ------
+        RankDied, Unreachable
+            Another rank failed, or did not answer.
+        Others
+            As `Stacks.loss_and_gradient`.
+        """
+        seen, own, kind = self._seen(views, batch)
+        slopes = self._comm.xp.empty(len(own), kind)
+        mine = self._with_alphas(out, slopes)
+        loss = self._chain.forward(own, seen) / len(batch)
+        self._chain.backward(own, len(batch), mine)
+        sums = self._comm.xp.empty(1 + len(slopes), np.float64)
+        sums[0], sums[1:] = loss, slopes
+        self._comm.allreduce(sums)
+        for name, slope in zip(self._alphas, sums[1:], strict=True):
+            if name in out:
+                out[name][...] = slope
+        return float(sums[0])
+
+    def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
+        """Give the sum of the losses, the same on every rank; no answer is right or wrong."""
+        seen, own, _ = self._seen(views, batch)
+        total = self._comm.xp.full(1, self._chain.evaluate(own, seen), np.float64)
+        self._comm.allreduce(total)
+        return float(total[0]), None
+
+    def _seen(self, views: Mapping[str, Array], batch: Batch) -> tuple[Array, Sequence[Mapping[str, Array]], np.dtype]:
+        """The pixels that this rank's lowest blocks see; its tensors of trained stacks, with alphas; their dtype."""
+        kind = next((values.dtype for values in views.values()), batch.inputs.dtype)  # a rank may have no parameters
+        images = self._model.checked_inputs(kind, batch.inputs)
+        seen = images[self._pixels.along(images.shape, 1).within(Window.whole(images.shape))]
+        shared = self._shared(kind)
+        mine = self._comm.xp.empty(shared.output.shape, kind)
+        for i in range(len(mine)):
+            mine[i : i + 1] = views[self._alphas[i]]
+        return seen, self._with_alphas(views, shared.gather(mine)), kind
+
+    def _with_alphas(self, views: Mapping[str, Array], alphas: Array) -> list[dict[str, Array]]:
+        """The tensors of each trained stack under the names that its layer knows, with these numbers for alpha."""
+        found = self._model.trained_tensors(views)
+        return [{**own, "alpha": alphas[i : i + 1]} for i, own in enumerate(found)]
+
+
+def _stack(model: Stacks, comm: Comm, parts: StackParts, place: int) -> Stack:
+    """This rank's part of one stack, from 1."""
+    eq1, lcn = model.stacks[place - 1]
+    own = own_blocks(parts.parts[place - 1], eq1, model.backend, comm)
+    shapes = parts.shapes(place, comm.rank)
+    if place == len(parts.parts):
+        return Stack(shapes, eq1, lcn, model.backend, own)
+    crossings = [_Crossing(comm, parts, place, which) for which in range(3)]
+    return Stack(shapes, eq1, lcn, model.backend, own, crossings)
+
+
+def _given(model: Stacks, rank: int, parts: StackParts, place: int) -> dict[str, Array]:
+    """What a rank's blocks have of a stack that is not trained, and alpha, which all have."""
+    tensors = own_tensors(model.given, place)
+    weight, to_device = tensors["weight"], model.backend.to_device
+    blocks = parts.parts[place - 1].blocks[rank].along(weight.shape, 0)
+    mine = weight[blocks.within(Window.whole(weight.shape))].copy()  # a view would keep the whole
+    return {"weight": to_device(mine), "alpha": to_device(tensors["alpha"])}
