@@ -70,7 +70,9 @@ class LocalParameters:
         """See `ShardedParameters.exchange`."""
         staleness, lost = 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
-            for span in self.placement.run(place):
+            run = self.placement.run(place)
+            shard.wait_for_clock([span.index for span in run], push.clock, self.timeout_s)
+            for span in run:
                 ((version, before),), _, gone = shard.exchange(push, [(span.index, values[span.start : span.stop])])
                 out[span.start : span.stop] = before
                 staleness += max(0, version - max(0, int(versions[span.index])))

@@ -12,6 +12,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import push_from_wire
 
 from .life import Life
+from .pushing import Wait
 
 
 class Exchanging:
@@ -21,12 +22,14 @@ class Exchanging:
     ----------
     message
         The `PushOpening`, encoded.
+    wait
+        Waits until all rounds before a clock are applied to some segments.
     """
 
-    def __init__(self, life: Life, metrics: Metrics, message: bytes) -> None:
+    def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
         opening = frames.parse(wire.PushOpening, message)
         self._target, self._count = opening.target, opening.segments
-        self._life, self._metrics = life, metrics
+        self._life, self._metrics, self._wait = life, metrics, wait
         self._shard = life.at(opening.target)
         self._push = push_from_wire(opening)
         if opening.rule.name != self._shard.rule.name:
@@ -44,6 +47,8 @@ class Exchanging:
         if self._taken + len(parts) > self._count:
             raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, frames.numbers(part)) for part in parts]
+        if self._shard.staleness == 0:  # in step: the centre as the round before has left it
+            self._wait(self._shard, [part.index for part in parts], self._push.clock)
         began_s = time.perf_counter()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(time.perf_counter() - began_s)

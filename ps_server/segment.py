@@ -20,6 +20,7 @@ import numpy as np
 from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
+from dbelief.optim.elastic import Elastic
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
@@ -179,6 +180,11 @@ class Segment:
         before = self.version, self.vectors[PARAMETERS].copy()
         return before if self.apply(push, weights, 0, push.rate) is Outcome.APPLIED else None
 
+    def exchange_in_step(self, push: Push, weights: np.ndarray) -> tuple[int, np.ndarray] | None:
+        """The same, with the rule applied when the round is complete."""
+        before = self.version, self.vectors[PARAMETERS].copy()
+        return before if self.stage(push, weights) is Outcome.STAGED else None
+
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
         self.rule.apply(w, gradient, states, rate, self.applied + 1)
         self.applied += 1
@@ -237,6 +243,13 @@ class Segment:
             return False
         if arrived:
             order = sorted(arrived)
+            if isinstance(self.rule, Elastic):
+                weights = [arrived[pusher].gradient for pusher in order]
+                self.rule.together(np, self.vectors[PARAMETERS], weights, arrived[order[0]].rate)
+                self.applied, self.version = self.applied + 1, self.version + 1
+                del self.staged[self.rounds]
+                self.rounds += 1
+                return True
             total = sum(arrived[pusher].samples for pusher in order)
             mean = np.zeros(self.span.length, np.float32)
             for pusher in order:

@@ -188,7 +188,7 @@ class ShardService(stubs.ParametersServicer):
     def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; both ways are encoded by hand."""
         with self._streams:
-            begin = functools.partial(Exchanging, self.life, self._metrics)
+            begin = functools.partial(Exchanging, self.life, self._metrics, functools.partial(self._wait, "pushes"))
             yield from exchanging.answers_to(messages, begin, lambda: not self._streams.crowded)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:

@@ -259,7 +259,8 @@ class Shard:
             with segment.lock:
                 self._gate(push, segment, weights)
                 most = max(most, segment.rebase(push))
-                answer = segment.exchange(push, weights)
+                take = segment.exchange_in_step if self.staleness == 0 else segment.exchange
+                answer = take(push, weights)
                 if answer is None:
                     duplicates += 1
                     answer = self.answers.find(push.pusher, push.sequence, index)
@@ -267,6 +268,7 @@ class Shard:
                     raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
                 self.answers.keep(push.pusher, index, answer)
             answers.append(answer)
+            self._dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates
         self.counters.duplicates += duplicates
         return answers, duplicates, most

@@ -35,8 +35,8 @@ from .downpour import Phases
 class Centre(Protocol):
     """The shards, as this needs them."""
 
-    def pull(self, out: np.ndarray, versions: np.ndarray) -> None:
-        """Read the centre."""
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> None:
+        """Read the centre as of a clock."""
 
     def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
         """Send own weights, and get the centre as it was before it moved."""
@@ -123,7 +123,7 @@ class Elastic:
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
         done = Done(sequence=lease.first_sequence)
-        self._begin()
+        self._begin(lease.clock)
         for step in range(steps):
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
@@ -133,7 +133,9 @@ class Elastic:
             done.samples, done.steps = done.samples + len(batch), done.steps + 1
             exchange: Future[Pushed] | None = None
             if cadence.pushes_after(step, steps):
-                exchange = self._exchange(Push(self._pusher, done.sequence, np.float32(moving_rate), done.samples))
+                rated = np.float32(moving_rate)
+                clock = lease.clock + step
+                exchange = self._exchange(Push(self._pusher, done.sequence, rated, done.samples, clock=clock))
             done.loss_sum += self._compute(batch) * len(batch)
             self._phases.end("compute")
             if exchange is None:
@@ -145,10 +147,10 @@ class Elastic:
             self._acknowledged(done, pushed)
             done = Done(sequence=done.sequence + 1)
 
-    def _begin(self) -> None:
+    def _begin(self, clock: int = 0) -> None:
         """Start at the centre."""
         if not self._began:
-            self._centre.pull(self._host, self._versions)
+            self._centre.pull(self._host, self._versions, clock=clock)
             self._weights[:] = self._backend.to_device(self._host)
             self._began = True
             self._phases.end("fetch")

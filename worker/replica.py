@@ -18,8 +18,9 @@ from dbelief.console import announce
 from dbelief.data import Split
 from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
 from dbelief.evaluation import evaluate
-from dbelief.job import AsyncElastic, Sandblaster
 from dbelief.job import Downpour as DownpourSettings
+from dbelief.job import Elastic as ElasticSettings
+from dbelief.job import Sandblaster
 from dbelief.metrics import Metrics
 from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
@@ -94,7 +95,7 @@ class Replica:
         strategy = session.job.strategy
         if isinstance(strategy, Sandblaster):
             self._bundles = self._make_bundles(strategy, session.data.train, portion_wait_s)
-        elif isinstance(strategy, AsyncElastic):
+        elif isinstance(strategy, ElasticSettings):
             self._trains: Downpour | Elastic = self._make_elastic(strategy, session.data.train)
         else:
             self._trains = self._make_downpour(strategy, session.data.train)
@@ -148,7 +149,7 @@ class Replica:
             self._ranks.total,
         )
 
-    def _make_elastic(self, strategy: AsyncElastic, train: Split) -> Elastic:
+    def _make_elastic(self, strategy: ElasticSettings, train: Split) -> Elastic:
         session = self._session
         job, part = session.job, session.part
         self._elastic = Elastic(

@@ -12,9 +12,9 @@ from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, Npz
 from .strategy import (
     AdagradRule,
     AdamRule,
-    AsyncElastic,
     ConstantSchedule,
     Downpour,
+    Elastic,
     MomentumRule,
     PolySchedule,
     Rule,
@@ -28,7 +28,6 @@ from .strategy import (
 __all__ = [
     "AdagradRule",
     "AdamRule",
-    "AsyncElastic",
     "Autoencoder",
     "AutoencoderModel",
     "ConstantSchedule",
@@ -38,6 +37,7 @@ __all__ = [
     "DigitsData",
     "Divergence",
     "Downpour",
+    "Elastic",
     "Evaluate",
     "Filters",
     "IdxData",

@@ -14,7 +14,7 @@ from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Sectio
 from .model import Model, PythonModel
 from .paths import anchor, resolve
 from .sources import Data, NoData, lacks_validation
-from .strategy import AsyncElastic, ConstantSchedule, PolySchedule, Sandblaster, Schedule, Strategy
+from .strategy import ConstantSchedule, Elastic, PolySchedule, Sandblaster, Schedule, Strategy
 
 
 class Limits(Section):
@@ -177,7 +177,7 @@ class Job(Section):
                 raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
             if self.record:
                 raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
-        if isinstance(self.strategy, AsyncElastic) and self.record:
+        if isinstance(self.strategy, Elastic) and self.record:
             raise refusal("record", f"must be false with {self.strategy.name}: only pushes of gradients are replayed")
         if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:
             raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")

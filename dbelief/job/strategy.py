@@ -211,13 +211,16 @@ class ElasticRule(Section):
     rate: Positive = Field(description="eta, the learning rate of the workers' own steps")
 
 
-class AsyncElastic(Section):
-    """Asynchronous elastic averaging (Zhang et al. 2015; You et al. 2017, section 5.1).
+class Elastic(Section):
+    """Elastic averaging (Zhang et al. 2015; You et al. 2017, sections 5.1 and 6.1).
 
-    Each replica trains weights of its own, and now and then both it and the centre move towards each other.
+    Each replica trains weights of its own, and now and then both it and the centre move towards each other: whenever it
+    is ready (async), or all at the same time (sync).
     """
 
-    name: Literal["async-easgd", "async-measgd"] = Field(description="Which strategy this is; measgd has momentum")
+    name: Literal["async-easgd", "async-measgd", "sync-easgd"] = Field(
+        description="Which strategy this is; measgd has momentum"
+    )
     batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
     rate: Positive = Field(description="eta, before the schedule; parameter units per gradient unit")
     rho: Positive | None = Field(
@@ -238,11 +241,15 @@ class AsyncElastic(Section):
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
 
-    staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False
     clip_norm: ClassVar[None] = None
     warm_start: ClassVar[None] = None
+
+    @property
+    def staleness(self) -> Literal[0] | None:
+        """The dial: 0 is in step, None runs free."""
+        return 0 if self.name == "sync-easgd" else None
 
     @property
     def n_push(self) -> int:
@@ -257,7 +264,7 @@ class AsyncElastic(Section):
     @property
     def momentum(self) -> float | None:
         """Part of the velocity that is kept; None where there is none."""
-        return None if self.name == "async-easgd" else 0.9 if self.mu is None else self.mu
+        return (0.9 if self.mu is None else self.mu) if self.name == "async-measgd" else None
 
     @property
     def rule(self) -> ElasticRule:
@@ -270,15 +277,17 @@ class AsyncElastic(Section):
 
     @model_validator(mode="after")
     def _moves(self) -> Self:
-        if self.name == "async-easgd" and (self.mu is not None or self.nesterov):
-            raise refusal("name", "must be async-measgd where mu or nesterov is given: async-easgd has no velocity")
+        if self.name != "async-measgd" and (self.mu is not None or self.nesterov):
+            raise refusal("name", f"must be async-measgd where mu or nesterov is given: {self.name} has no velocity")
+        if self.name == "sync-easgd" and self.period > 1:
+            raise refusal("period", f"must be 1 with sync-easgd, not {self.period}")
         if self.rho is not None and self.rate * self.rho > 1:
             raise refusal("rho", f"must be at most 1 / rate, {1 / self.rate:g}: they would move past each other")
         _check_lease(self.lease, self.batch)
         return self
 
 
-Strategy = Annotated[Downpour | Sandblaster | AsyncElastic, Field(discriminator="name")]
+Strategy = Annotated[Downpour | Sandblaster | Elastic, Field(discriminator="name")]
 
 
 class ConstantSchedule(Section):

@@ -3,6 +3,7 @@
 The other half is the worker's: x <- x - a (x - w) with the same two old values, after which x + w is what it was.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +33,17 @@ class Elastic:
         """Move w towards g in place, as a formula (see `Rule.apply_reference`)."""
         with np.errstate(all="ignore"):
             w += w.dtype.type(rate) * (g - w)
+
+    def together(self, xp: Any, w: Any, weights: Sequence[Any], rate: float | np.floating[Any]) -> None:
+        """Move w towards several workers' weights at once: w <- w + a (sum of x - P w), summed in their order."""
+        number = w.dtype.type
+        with np.errstate(all="ignore"):
+            total = weights[0].copy()
+            for x in weights[1:]:
+                total += x
+            total -= number(len(weights)) * w
+            total *= number(rate)
+            w += total
 
 
 @fused(states=0, scalars=1)

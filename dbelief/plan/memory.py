@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.job import AsyncElastic, Job, Sandblaster
+from dbelief.job import Elastic, Job, Sandblaster
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
 from dbelief.pushes import WINDOW
@@ -117,7 +117,7 @@ def rank_memory(
 def _copies(job: Job) -> dict[str, int]:
     """Vectors as long as its part that a rank trains with; on a device, the host has the first of them too."""
     strategy = job.strategy
-    if isinstance(strategy, AsyncElastic):
+    if isinstance(strategy, Elastic):
         moving = {"velocity": 1} if strategy.momentum is not None else {}
         ahead = {"where the velocity leads": 1} if strategy.nesterov else {}
         return {"centre": 1, "own weights": 1, "gradient": 1, **moving, **ahead}
@@ -148,7 +148,7 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
     if job.keeps_best:
         found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
-    if isinstance(strategy, AsyncElastic):
+    if isinstance(strategy, Elastic):
         found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = job.replicas * vector

@@ -49,7 +49,8 @@ class Worker:
         self.close = self._elastic.close
 
     def train(self, start: int, stop: int) -> None:
-        lease = Lease(1, 0, start, stop, self._sequence + 1, self._samples)
+        clock = self._settings.cadence.steps(self._samples)
+        lease = Lease(1, 0, start, stop, self._sequence + 1, self._samples, clock)
         self._sequence += self._settings.cadence.pushes(lease.samples)
         self._samples += lease.samples
         self._elastic.train(lease)
@@ -61,9 +62,11 @@ class Worker:
 
 
 @contextmanager
-def working(problem: Problem, settings: Settings, workers: int = 1) -> Iterator[tuple[LocalParameters, list[Worker]]]:
+def working(
+    problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False
+) -> Iterator[tuple[LocalParameters, list[Worker]]]:
     """Workers that all begin at the same centre."""
-    centre = serve(problem.start, make_rule("elastic", {}))
+    centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None)
     with ExitStack() as stack:
         made = [stack.enter_context(closing(Worker(problem, centre, settings, n))) for n in range(workers)]
         for worker in made:
@@ -200,6 +203,42 @@ def test_between_exchanges_a_worker_is_alone() -> None:
         np.testing.assert_array_equal(values_of(centre), c)
 
 
+@pytest.mark.parametrize("make", [quadratic, network])
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_in_step_gives_the_equations_bits(make: Callable[[int], Problem], workers: int) -> None:
+    """Every round: C <- C + a (sum of W - P C), W <- (W - eta g) - a (W - C), all with what was there before."""
+    rounds, a = 6, np.float32(0.125)
+    problem = make(BATCH * rounds * workers)
+    with working(problem, PLAIN, workers, in_step=True) as (shards, all_workers):
+        for step in range(rounds * workers):
+            all_workers[step % workers].train(step * BATCH, (step + 1) * BATCH)
+        gradient, centre = problem.gradients(), problem.start.copy()
+        weights = [centre.copy() for _ in all_workers]
+        for turn in range(rounds):
+            total = weights[0].copy()
+            for own in weights[1:]:
+                total += own
+            steps = range(turn * workers, (turn + 1) * workers)
+            slopes = [gradient(own, s * BATCH, (s + 1) * BATCH) for own, s in zip(weights, steps, strict=True)]
+            weights = [
+                (own - g * np.float32(0.25)) - (own - centre) * a for own, g in zip(weights, slopes, strict=True)
+            ]
+            centre = centre + (total - np.float32(workers) * centre) * a
+        np.testing.assert_array_equal(values_of(shards), centre)
+        for worker, own in zip(all_workers, weights, strict=True):
+            np.testing.assert_array_equal(worker.weights, own)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("eta", [0.5, 1.0])
+def test_in_step_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta: float) -> None:
+    """On w^2 / 2: a < (4 - 2 eta) / (P (2 - eta) + 2)."""
+    limit = (4 - 2 * eta) / (workers * (2 - eta) + 2)
+    for share, stable in ((0.98, True), (1.02, False)):
+        end = simulated(workers, eta, share * limit, turns=400, in_step=True)
+        assert (np.abs(end).max() < 1) == stable, "it began at 1, and shrinks or grows"
+
+
 @pytest.mark.parametrize("workers", [1, 3, 5])
 @pytest.mark.parametrize("eta", [0.5, 1.0, 1.5])
 def test_round_robin_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta: float) -> None:
@@ -219,7 +258,7 @@ def test_round_robin_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta:
         assert np.all(np.abs(end) < 1e-2) == stable or (not stable and np.abs(end).max() > 1)
 
 
-def simulated(workers: int, eta: float, a: float, turns: int) -> np.ndarray:
+def simulated(workers: int, eta: float, a: float, turns: int, in_step: bool = False) -> np.ndarray:
     """Centre and weights of our workers on w^2 / 2 after so many turns; all begin at 1."""
 
     class Square:
@@ -233,7 +272,7 @@ def simulated(workers: int, eta: float, a: float, turns: int) -> np.ndarray:
     problem = Problem(Square, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # type: ignore[arg-type]
     problem = replace(problem, inputs=np.zeros((BATCH, 1), np.float32), targets=np.zeros(BATCH, np.int64))
     settings = Settings(Cadence(BATCH), lambda samples: eta, lambda rate: a)
-    with working(problem, settings, workers) as (centre, all_workers):
+    with working(problem, settings, workers, in_step) as (centre, all_workers):
         for _ in range(turns):
             for worker in all_workers:
                 worker.train(0, BATCH)

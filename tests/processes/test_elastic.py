@@ -15,18 +15,19 @@ JOB = """
 name: elastic
 model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
 data: {{source: digits}}
-strategy: {{{strategy}, batch: 16, period: 4}}
+strategy: {{{strategy}, batch: 16}}
 limits: {{epochs: {epochs}}}
 deadlines: {{beat_s: 2}}
 snapshots: {{every_s: 1}}
 shards: 2
 replicas: {replicas}
 """
-EASGD = "name: async-easgd, rate: 0.1"
-MEASGD = "name: async-measgd, rate: 0.01, mu: 0.9, nesterov: true"
+EASGD = "name: async-easgd, rate: 0.1, period: 4"
+MEASGD = "name: async-measgd, rate: 0.01, mu: 0.9, nesterov: true, period: 4"
+SYNC = "name: sync-easgd, rate: 0.1"
 
 
-@pytest.mark.parametrize("strategy", [EASGD, MEASGD])
+@pytest.mark.parametrize("strategy", [EASGD, MEASGD, SYNC])
 def test_the_centre_learns(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))
     train = operator.start("train", "train", str(job), "--quiet")
