@@ -143,6 +143,11 @@ class Downpour:
         self._sender.flush()
         self._phases.end("push")
 
+    def close(self) -> None:
+        """End both threads; what was handed over is pushed first."""
+        self._fetcher.close()
+        self._sender.close()
+
     def _fetch(self, lease: Lease, step: int) -> Fetched:
         """The parameters that mini-batch `step` is computed from."""
         cadence = self._settings.cadence

@@ -7,7 +7,6 @@ answer, and what they did is reported when the shards of all ranks have it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dbelief.console import announce
-from dbelief.data import Split
 from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
 from dbelief.evaluation import evaluate
-from dbelief.job import Downpour as DownpourSettings
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Sandblaster
 from dbelief.metrics import Metrics
@@ -26,26 +23,20 @@ from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
 from dbelief.ranks import largest, together
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.schedule import rate_at, total_samples
-from dbelief.session import Session, check_finite
-from dbelief.work import Cadence, Lease
+from dbelief.session import Session
+from dbelief.work import Lease
 
-from . import elastic
-from .batches import Batches
+from . import strategies
 from .buffers import Done, Fetched, Outgoing
-from .downpour import Downpour, Phases, Settings
+from .downpour import Downpour, Phases
 from .elastic import Elastic
-from .fetcher import Fetcher
 from .record import Recorder
 from .sandblaster import Bundles
-from .sender import Sender
 
 Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 
 REPORT_EVERY_S = 0.2
 MOVED_EVERY_S = 1.0
-SLOTS = 2
-"""Gradient buffers: one being computed, one on its way."""
 
 
 class Replica:
@@ -88,90 +79,17 @@ class Replica:
             raise DataError(
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
             )
-        self._fetcher: Fetcher | None = None
-        self._sender: Sender | None = None
+        strategy, train = session.job.strategy, session.data.train
         self._bundles: Bundles | None = None
-        self._elastic: Elastic | None = None
-        strategy = session.job.strategy
+        self._trains: Downpour | Elastic | None = None
         if isinstance(strategy, Sandblaster):
-            self._bundles = self._make_bundles(strategy, session.data.train, portion_wait_s)
+            self._bundles = strategies.bundles(session, model, strategy, train, self._phases, self, portion_wait_s)
         elif isinstance(strategy, ElasticSettings):
-            self._trains: Downpour | Elastic = self._make_elastic(strategy, session.data.train)
+            self._trains = strategies.elastic(session, model, strategy, train, self._phases, self._exchanged)
         else:
-            self._trains = self._make_downpour(strategy, session.data.train)
-
-    def _make_bundles(self, strategy: Sandblaster, train: Split, portion_wait_s: float) -> Bundles:
-        session = self._session
-
-        def batches() -> Batches:
-            return Batches(train, min(strategy.portion, len(train)), session.job.seed, session.backend)
-
-        return Bundles(
-            self._model,
-            session.part,
-            session.backend,
-            session.parameters,
-            session.pusher,
-            (batches(), batches()),
-            self._phases,
-            self,
-            portion_wait_s,
-            self._ranks,
-        )
-
-    def _make_downpour(self, strategy: DownpourSettings, train: Split) -> Downpour:
-        session = self._session
-        job, part, backend = session.job, session.part, session.backend
-        segments = len(session.parameters.placement.spans)
-        self._fetcher = Fetcher(
-            session.parameters,
-            (Fetched.make(part, segments, backend), Fetched.make(part, segments, backend)),
-        )
-        self._sender = Sender(
-            self._push, [Outgoing.make(part, segments, backend) for _ in range(SLOTS)], self._acknowledged
-        )
-        return Downpour(
-            self._model,
-            part,
-            backend,
-            self._fetcher,
-            self._sender,
-            Batches(train, strategy.batch, job.seed, backend),
-            Settings(
-                Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
-                functools.partial(rate_at, job, total=total_samples(job.limits, len(train))),
-                strategy.local_rate,
-                strategy.overlap,
-                strategy.clip_norm,
-            ),
-            self._phases,
-            self._noted if job.record else None,
-            self._ranks.total,
-        )
-
-    def _make_elastic(self, strategy: ElasticSettings, train: Split) -> Elastic:
-        session = self._session
-        job, part = session.job, session.part
-        self._elastic = Elastic(
-            self._model,
-            part,
-            session.backend,
-            session.parameters,
-            len(session.parameters.placement.spans),
-            session.pusher,
-            Batches(train, strategy.batch, job.seed, session.backend),
-            elastic.Settings(
-                Cadence(strategy.batch, strategy.n_fetch, strategy.n_push),
-                functools.partial(rate_at, job, total=total_samples(job.limits, len(train))),
-                functools.partial(strategy.moving_rate, replicas=job.replicas),
-                strategy.momentum,
-                strategy.nesterov,
-            ),
-            self._phases,
-            lambda weights: check_finite(weights, part, "weights"),
-            self._exchanged,
-        )
-        return self._elastic
+            noted = self._noted if session.job.record else None
+            ways = self._push, self._acknowledged, noted
+            self._trains = strategies.downpour(session, model, strategy, train, self._phases, *ways)
 
     def run(self) -> str:
         """Work until the job is over, or this process is asked to end; returns why.
@@ -203,9 +121,9 @@ class Replica:
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
-            for thread in (self._fetcher, self._sender, self._bundles, self._elastic):
-                if thread is not None:
-                    thread.close()
+            for threads in (self._trains, self._bundles):
+                if threads is not None:
+                    threads.close()
 
     @property
     def _leads(self) -> bool:
@@ -266,6 +184,7 @@ class Replica:
             )
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
+        assert self._trains is not None, "a lease, and a batch method trains no leases"
         self._trains.train(lease)
         # Each rank hears of its own shards only; and when all have said it, all shards have the lease.
         self._told.lost = largest(self._ranks, self._told.lost)

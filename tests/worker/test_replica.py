@@ -35,7 +35,7 @@ def stopped(member: Told, ranks: Ranks | None = None) -> str:
     replica: Any = object.__new__(Replica)
     replica._session, replica._ranks = SimpleNamespace(member=member), ranks or Alone()
     replica._orders = lambda: wire.LeaseReply(stop="no more work")
-    replica._fetcher = replica._sender = replica._bundles = replica._elastic = None
+    replica._trains = replica._bundles = None
     reason: str = replica.run()
     return reason
 

@@ -76,9 +76,9 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
         parameters=SimpleNamespace(placement=placed(layout, 2)),
     )  # fmt: skip
     replica, held, _ = traced(lambda: Replica(session, model, None, threading.Event()))  # type: ignore[arg-type]
-    for thread in (replica._fetcher, replica._sender, replica._bundles, replica._elastic):
-        if thread is not None:
-            thread.close()
+    for threads in (replica._trains, replica._bundles):
+        if threads is not None:
+            threads.close()
     memory = dict(make_plan(planned).ranks[0].memory.host)
     for later in ("activations", "exchange", "evaluation's copy"):
         del memory[later]
