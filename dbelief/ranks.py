@@ -33,6 +33,10 @@ class Ranks(Protocol):
         """Return when every rank has called this."""
         ...
 
+    def abort(self, error: BaseException) -> None:
+        """This rank failed: the waits of all others end with its name and the error. Made by one rank alone."""
+        ...
+
 
 class Alone:
     """The only rank of a replica that is not cut."""
@@ -49,6 +53,9 @@ class Alone:
         return value
 
     def barrier(self) -> None:
+        """See `Ranks`."""
+
+    def abort(self, error: BaseException) -> None:
         """See `Ranks`."""
 
 

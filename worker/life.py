@@ -58,7 +58,8 @@ def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = Non
         What ended it; of several ranks, what ended the first that failed.
     """
     wanted, deadlines = grid_of(task.job).size, task.job.deadlines
-    longest_s = max(deadlines.join_s, 2 * deadlines.progress_s) + MARGIN_S
+    # Another rank may wait for a push and, after it, for a pull: twice `progress_s` each.
+    longest_s = max(deadlines.join_s, 4 * deadlines.progress_s) + MARGIN_S
 
     def rank(comm: Comm) -> None:
         task.backend.take_device(comm.rank)

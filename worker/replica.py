@@ -115,8 +115,10 @@ class Replica:
                     self._interrupted.wait(reply.wait_s)
                     self._phases.end("wait")
             return "asked to end"
-        except (NotFinite, RankDied) as error:
-            if isinstance(error, NotFinite) or error.kind == NotFinite.__name__:
+        except Exception as error:
+            if not isinstance(error, Refused):  # which all ranks may be about to hear of together
+                self._ranks.abort(error)  # before anything that may take long: what is still to be pushed, say
+            if isinstance(error, NotFinite) or (isinstance(error, RankDied) and error.kind == NotFinite.__name__):
                 samples = self._told.samples
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise

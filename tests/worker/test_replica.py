@@ -54,6 +54,26 @@ def test_all_ranks_of_one_that_was_given_up_know_it() -> None:
     assert run_ranks(2, rank, 5.0) == ["rank 0: the coordinator gave this member up"] * 2
 
 
+def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
+    order = []
+
+    class Ranks(Alone):
+        def abort(self, error: BaseException) -> None:
+            order.append(f"told: {error}")
+
+    replica: Any = object.__new__(Replica)
+    replica._ranks, replica._bundles = Ranks(), None
+    replica._trains = SimpleNamespace(close=lambda: order.append("pushed the rest"))
+
+    def fails() -> None:
+        raise ZeroDivisionError("a rate of 0")
+
+    replica._orders = fails
+    with pytest.raises(ZeroDivisionError):
+        replica.run()
+    assert order == ["told: a rate of 0", "pushed the rest"]
+
+
 def test_the_end_of_a_job_is_a_good_end() -> None:
     for member in (Told(), Told(error=Unreachable("the coordinator has left"))):
         assert stopped(member) == "no more work"
