@@ -18,8 +18,8 @@ _MAKERS: Mapping[str, Callable[..., Rule]] = {
     rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW, Elastic)
 }
 
-RULES: tuple[str, ...] = tuple(_MAKERS)
-"""Names of the rules."""
+RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name != Elastic.name)
+"""Names of the rules for gradients; the elastic one, which takes weights, is chosen by its strategies."""
 
 
 def make_rule(name: str, options: Mapping[str, float]) -> Rule:
@@ -28,7 +28,7 @@ def make_rule(name: str, options: Mapping[str, float]) -> Rule:
     Parameters
     ----------
     name : str
-        One of `RULES`.
+        One of `RULES`, or elastic.
     options : mapping of name to number
         Fields of the rule's class; what is left out has its default. The learning rate is none of them: it
         comes with each push.

@@ -6,7 +6,7 @@ from dbelief.optim.adam import Adam
 
 
 def test_the_rules_there_are() -> None:
-    assert RULES == ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "elastic")
+    assert RULES == ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw")
 
 
 def test_options_reach_the_rule_and_the_rest_is_default() -> None:
@@ -15,7 +15,7 @@ def test_options_reach_the_rule_and_the_rest_is_default() -> None:
 
 
 def test_an_unknown_rule_is_named_with_what_there_is() -> None:
-    known = "sgd, momentum, nesterov, adagrad, adam, adamw, elastic"
+    known = "sgd, momentum, nesterov, adagrad, adam, adamw"
     with pytest.raises(ValueError, match=rf"no rule 'adagard'; there is: {known}$"):
         make_rule("adagard", {})
 

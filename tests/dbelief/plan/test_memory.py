@@ -134,7 +134,7 @@ def test_activations_of_a_step(model: dict[str, Any], more: float, grid: Grid) -
     assert expected <= held <= more * expected
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "elastic"])
 def test_a_shard_has_the_rules_state(rule: str) -> None:
     planned = job({**DOWNPOUR, "rule": {"name": rule, "rate": 0.1}} if rule != "elastic" else EASGD)
     numbers = 1_000_000
