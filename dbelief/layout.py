@@ -112,6 +112,23 @@ class RankPart:
             out[start : start + box.size] = np.asarray(tensors[box.name])[box.index].reshape(-1)
         return out
 
+    def collect(self, pieces: Iterable[tuple[str, int, np.ndarray]], out: np.ndarray) -> np.ndarray:
+        """Write the rank's boxes out of pieces of tensors, (name, first row, rows) each, into (size,) `out`."""
+        views = self.views(out)
+        held = {box.name: box for box in self.boxes}
+        for name, first, rows in pieces:
+            box = held.get(name)
+            if box is None:
+                continue
+            if not box.shape:
+                views[name][...] = rows
+                continue
+            start, stop = max(box.start[0], first), min(box.stop[0], first + len(rows))
+            if start < stop:
+                index = (slice(start - first, stop - first), *box.index[1:])
+                views[name][start - box.start[0] : stop - box.start[0]] = rows[index]
+        return out
+
     def tensor_at(self, position: int) -> str:
         """Name of the tensor that number `position` of this vector belongs to."""
         for box, start in zip(self.boxes, self.starts, strict=True):

@@ -6,8 +6,10 @@ Used by the worker and by people's own loops (`dbelief.connect`); what they do i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -244,8 +246,12 @@ class Session:
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
             model, source = build_model(job, data, task.backend)
-            whole, initial = initial_values(job, model)
-            layout = layout_over_ranks(job, model, whole)
+            if ranks.size == 1:
+                layout, initial = initial_values(job, model)
+                begin = partial(_begin_whole, job, layout, initial)
+            else:
+                layout = layout_of(model, grid_of(job))
+                begin = partial(_begin_part, job, model, layout.part(ranks.rank))
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 samples = len(data.train) if data is not None and data.train is not None else 0
@@ -272,22 +278,25 @@ class Session:
             )
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
-            session._initialise(whole, initial)
+            session._initialise(begin)
             undo.pop_all()
             return session
 
-    def _initialise(self, whole: Layout, initial: np.ndarray) -> None:
-        """Push the initial values, (N,) float32 as on one rank, if told to, and wait until the job trains.
+    def _initialise(self, begin: Callable[[], tuple[np.ndarray, str]]) -> None:
+        """Push what the rank's part begins with if told to, and wait until the job trains.
 
-        Only who pushes them needs the run that the job starts from.
+        Parameters
+        ----------
+        begin
+            Gives the values, and the run that they are from, in words or "". Called by who pushes them alone.
         """
         while self._initial_values_are_wanted():  # again where a shard died before they were safe
-            taken = begin_from(self.job, whole, initial)
+            values, taken = begin()
             leads = self.ranks.rank == 0
             if taken and leads:
                 announce(f"job {self.job.name} starts from {taken}")
-            mine = self.part.flatten(whole.views(initial), aligned(self.part.size, np.float32))
-            self.assign(PARAMETERS, mine)
+            self.assign(PARAMETERS, values)
+            del values
             self.ranks.barrier()
             if leads:
                 member = self.member
@@ -353,6 +362,26 @@ class Session:
             stack.callback(self.client.close)
             stack.callback(self.parameters.close)
             stack.callback(self.member.leave, reason)
+
+
+def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:
+    """What a model on one rank begins with, from its (N,) initial values."""
+    return initial, begin_from(job, layout, initial)
+
+
+def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str]:
+    """What a rank's part of a model begins with.
+
+    Cost: the part and a tensor, or a row of blocks, at a time; where the job starts from a run, the whole model.
+    """
+    values = aligned(part.size, np.float32)
+    if job.start_from is None:
+        assert hasattr(model, "drawn"), f"{type(model).__name__} was cut"
+        return part.collect(model.drawn(np.random.default_rng(job.seed)), values), ""
+    whole = layout_of(model, Grid(1, 1))
+    flat = aligned(whole.size, np.float32)
+    taken = begin_from(job, whole, flat)
+    return part.flatten(whole.views(flat), values), taken
 
 
 def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:

@@ -37,7 +37,7 @@ from dbelief.errors import ModelError
 
 from .around import Alone, Around
 from .kernels import Blocks, Kernels, depth_to_space, space_to_depth
-from .model import Array, Batch
+from .model import Array, Batch, Drawn
 from .windows import window_spread, window_sum
 from .workspace import Workspace
 
@@ -124,6 +124,10 @@ class SparseAutoencoder:
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw what `initial` gives."""
         return initial(self.blocks, rng)
+
+    def drawn(self, rng: np.random.Generator) -> Drawn:
+        """Draw the same, a row of blocks at a time."""
+        return initial_rows(self.blocks, rng)
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         """Give the mean of J over the batch, and write its gradient into `out`.
@@ -311,19 +315,33 @@ class SparseAutoencoder:
 
 
 def initial(blocks: Blocks, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Draw W~ from a Gaussian, with rows of about unit length.
+    """Draw `weight` and `alpha`, whole."""
+    weight = np.empty(blocks.w_shape, np.float32)
+    values = {"weight": weight}
+    for name, first, rows in initial_rows(blocks, rng):
+        if name == "weight":
+            weight[first : first + len(rows)] = rows
+        else:
+            values[name] = rows
+    return values
+
+
+def initial_rows(blocks: Blocks, rng: np.random.Generator) -> Drawn:
+    """Draw W~ from a Gaussian, with rows of about unit length: for one row of blocks after the other.
 
     alpha is what is best for such a W, about, where lambda is 0 and the numbers of x are alike and unrelated:
     tr(W^T W) / tr((W^T W)^2). Two neurons that both see n numbers add n / K^2 to the latter.
     """
     k = blocks.fan_in
-    weight = rng.standard_normal(blocks.w_shape, dtype=np.float32)
-    weight *= np.float32(1 / math.sqrt(k))
+    for first in range(blocks.nr):
+        rows = rng.standard_normal((1, *blocks.w_shape[1:]), dtype=np.float32)
+        rows *= np.float32(1 / math.sqrt(k))
+        yield "weight", first, rows
     seen_by = (np.convolve(np.ones(sides), np.ones(blocks.window)) for sides in (blocks.nr, blocks.nc))
     rows, columns = ((blocks_there**2).sum() for blocks_there in seen_by)
     shared = blocks.depth * rows * columns * blocks.neurons**2 / k**2
     alpha = 1 / (1 + shared / math.prod(blocks.norms_shape))
-    return {"weight": weight, "alpha": np.full(1, alpha, np.float32)}
+    yield "alpha", 0, np.full(1, alpha, np.float32)
 
 
 def shaped(model: str, image: tuple[int, int, int], kind: np.dtype, inputs: Array) -> Array:

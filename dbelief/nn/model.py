@@ -4,7 +4,7 @@ A model holds no parameters. They live in one flat float32 vector; the model say
 (`parameters`) and is then given views into that vector, for the parameters as for their gradient.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +30,10 @@ class Batch:
     def __len__(self) -> int:
         """Number of samples m."""
         return len(self.inputs)
+
+
+Drawn = Iterator[tuple[str, int, np.ndarray]]
+"""Initial values bit by bit: a tensor's name, its first row in what follows, and rows; all of them, in order."""
 
 
 class Model(Protocol):

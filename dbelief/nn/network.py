@@ -21,7 +21,7 @@ from dbelief.errors import ModelError
 from .dropout import Dropout, batch_key
 from .layers import Layer, Shape
 from .losses import Loss
-from .model import Array, Batch
+from .model import Array, Batch, Drawn
 from .workspace import Workspace
 
 # NumPy copies a broadcast operand (a bias) into a scratch buffer of up to this many elements, allocated at
@@ -101,11 +101,13 @@ class Network:
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
         """Draw initial values on the host: float32, in the order of the layers; biases are zero."""
-        drawn: dict[str, np.ndarray] = {}
+        return {name: values for name, _, values in self.drawn(rng)}
+
+    def drawn(self, rng: np.random.Generator) -> Drawn:
+        """Draw the same, tensor by tensor."""
         for stage in self.stages:
             values = stage.layer.initial(stage.inputs, rng, stage.before_relu)
-            drawn.update(zip(stage.parameters, values, strict=True))
-        return drawn
+            yield from ((name, 0, value) for name, value in zip(stage.parameters, values, strict=True))
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         """Give the mean loss, and write its gradient into `out`.

@@ -22,10 +22,10 @@ import numpy as np
 
 from dbelief.backend import Backend
 
-from .autoencoder import Eq1, initial, shaped
+from .autoencoder import Eq1, initial, initial_rows, shaped
 from .chain import Chain
 from .contrast import Lcn
-from .model import Array, Batch
+from .model import Array, Batch, Drawn
 from .stack import Stack, sizes_of
 
 TENSORS = ("weight", "alpha")
@@ -118,6 +118,16 @@ class Stacks:
                 name = tensor_name(place, own)
                 values[name] = self.given.get(name, drawn)
         return values
+
+    def drawn(self, rng: np.random.Generator) -> Drawn:
+        """Draw the same, a row of blocks at a time; what was given comes whole."""
+        for place, sizes in enumerate(self.sizes[self.first - 1 :], start=self.first):
+            for own, first, rows in initial_rows(sizes.blocks, rng):  # drawn in any case: what follows is the same then
+                name = tensor_name(place, own)
+                if name not in self.given:
+                    yield name, first, rows
+                elif first == 0:
+                    yield name, 0, self.given[name]
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
         """Give the mean of the objectives that are trained, and write its gradient into `out`.

@@ -27,7 +27,8 @@ FETCHED, OUTGOING = 2, 2
 """Copies that Downpour has of a rank's part: of parameters, one computed on while the other is fetched; of gradients,
 one computed while the other is on its way. And one to add up several mini-batches from."""
 DRAWN = 2
-"""Copies of the whole model that every rank has for a moment at the start: as it was drawn, and as one vector."""
+"""Copies that a rank has for a moment at the start. Of the whole model where it has all of it: as it was drawn, and as
+one vector. Else of what is drawn at a time: the piece that its own part is taken of, and the next one."""
 METHOD = 5
 """Vectors that a batch method has on the shards beside its pairs: parameters, trial, gradient, the one before,
 direction. Of pairs there is one more than the history holds, for the next one."""
@@ -75,6 +76,7 @@ def rank_memory(
     *,
     whole: int,
     part: int,
+    drawn: int,
     given: int,
     frozen: int,
     activations: int,
@@ -88,6 +90,8 @@ def rank_memory(
     ----------
     whole, part
         Parameters that the job trains, and how many of them the rank holds.
+    drawn
+        Of them, initial values that are drawn at a time where no rank holds all.
     given, frozen
         Not trained: read by every rank, and how many of them the rank holds.
     activations
@@ -107,7 +111,7 @@ def rank_memory(
         "mini-batch": batches * batch * FLOAT32,
         "evaluation's copy": part * FLOAT32,
     }
-    start = (DRAWN * whole + given) * FLOAT32
+    start = ((DRAWN * drawn + part if part < whole else DRAWN * whole) + given) * FLOAT32
     if not on_device:
         return RankMemory(computed, {}, start)
     both = (next(iter(copies)), "frozen parameters", "mini-batch", "evaluation's copy")

@@ -172,6 +172,7 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
             job,
             whole=model.layout.size,
             part=part.size,
+            drawn=model.drawn,
             given=sum(model.frozen),
             frozen=model.frozen[rank],
             activations=model.activations[rank],

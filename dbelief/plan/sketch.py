@@ -67,6 +67,8 @@ class Sketch:
         By rank, numbers: of tensors that are used as they are, and of what layers give and keep in a step.
     step
         What the ranks exchange in a step; nothing on one rank.
+    drawn
+        Initial values that are drawn at a time where there are several ranks: of a layer, or of a row of blocks.
     notes
         What is to be known of this, a sentence each.
     """
@@ -76,6 +78,7 @@ class Sketch:
     frozen: Sequence[int]
     activations: Sequence[int]
     step: Sequence[Passage]
+    drawn: int
     notes: Sequence[str] = ()
 
 
@@ -108,12 +111,13 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         )
         for stage in network.stages
     ]
+    drawn = max(layer.parameters for layer in layers)
     if grid.size == 1:
         first = next(place for place, layer in enumerate(layers) if layer.tensors)
         kept = sum(math.prod(stage.outputs) for stage in network.stages)
         slopes = sum(math.prod(stage.inputs) for stage in network.stages[first + 1 :]) + network.outputs
         layout = Layout.whole({name: shape for layer in layers for name, shape in layer.tensors.items()})
-        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [])
+        return Sketch(layers, layout, [0], [samples * (kept + slopes)], [], drawn)
     parts = cut(network.stages, grid)
     arrays = NetworkArrays.of(parts, samples)
     first = next(place for place, part in enumerate(parts) if part.stage.parameters)
@@ -123,14 +127,15 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
         read = [part.inputs[rank].size * math.prod(part.stage.inputs[2:]) for part in parts]
         partial = sum(math.prod(shape) for part in parts if part.shares for _, shape in part.tensors)
         activations.append(samples * (made + read[0] + sum(read[first + 1 :]) + network.outputs) + partial)
-    return Sketch(layers, layout_of(network, grid), [0] * grid.size, activations, network_step(parts, arrays))
+    return Sketch(layers, layout_of(network, grid), [0] * grid.size, activations, network_step(parts, arrays), drawn)
 
 
 def _autoencoder(model: SparseAutoencoder, grid: Grid, samples: int) -> Sketch:
     parts = BlockParts.of(model.blocks, model.eq1, grid)
     layer = PlannedLayer("autoencoder", (*parts.sides, model.eq1.maps), {"weight": model.blocks.w_shape, "alpha": (1,)})
     step = autoencoder_step(parts, model.eq1.maps, samples) if grid.size > 1 else []
-    return Sketch([layer], parts.layout, [0] * grid.size, _kept([(parts, model.eq1)], grid, samples), step)
+    kept = _kept([(parts, model.eq1)], grid, samples)
+    return Sketch([layer], parts.layout, [0] * grid.size, kept, step, math.prod(model.blocks.w_shape[1:]))
 
 
 def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples: int) -> Sketch:
@@ -149,7 +154,8 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
     filters = sum(layer.parameters - 1 for layer in layers)
     notes = [f"all stacks have {filters:,} weights of filters, and an alpha each"]
     step = parts.step(samples) if grid.size > 1 else []
-    return Sketch(layers, parts.layout, frozen, activations, step, notes)
+    drawn = max(math.prod(one.blocks.w_shape[1:]) for one in sizes[first - 1 : last])
+    return Sketch(layers, parts.layout, frozen, activations, step, drawn, notes)
 
 
 def _kept(layers: Sequence[tuple[BlockParts, Eq1]], grid: Grid, samples: int) -> list[int]:

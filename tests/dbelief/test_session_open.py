@@ -60,7 +60,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
     monkeypatch.setattr(
         module, "ShardedParameters", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("parameters"))
     )
-    monkeypatch.setattr(Session, "_initialise", lambda self, whole, initial: at("initial"))
+    monkeypatch.setattr(Session, "_initialise", lambda self, begin: at("initial"))
     with pytest.raises(Unreachable, match=breaks_at):
         Session.open(Task.ask("nowhere", 1.0), wire.ROLE_CLIENT)
     order = ["parameters", "member could not begin", "client"]
