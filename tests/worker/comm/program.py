@@ -8,12 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from tests.worker.comm.collectives import ways
 from tests.worker.comm.group import BODIES
 from tests.worker.partition import autoencoders, stacks
 from tests.worker.partition.exchanges import check, drawn
 from tests.worker.partition.networks import several
 from worker.comm import Comm
+from worker.comm.collectives import EngineAllreduce
 from worker.comm.mpi import MpiEngine
 
 
@@ -27,6 +30,21 @@ def arrays(comm: Comm) -> None:
     """Distributed arrays of all kinds, one after the other, on the same tag."""
     for seed in range(40):
         check(comm, drawn(seed, comm.size))
+
+
+def collectives(comm: Comm) -> None:
+    """Sums of all kinds, MPI's own among them, which a death ends too."""
+    for body in (*ways.BODIES, ways.engines_own):
+        body(comm)
+    with pytest.raises(ValueError, match="MPI sums no float16 here"):
+        EngineAllreduce(comm, 3, np.float16, "sum")(np.ones(3, np.float16))
+
+
+def sums_alone(comm: Comm) -> None:
+    """Rank 2 fails while all others are in MPI's own sum."""
+    if comm.rank == 2:
+        raise ZeroDivisionError("a rate of 0")
+    EngineAllreduce(comm, 3, np.float32, "sum")(np.ones(3, np.float32))
 
 
 def raises(comm: Comm) -> None:
@@ -67,6 +85,8 @@ CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
     "networks": (several, 60.0),
     "autoencoders": (autoencoders.some, 60.0),
     "stacks": (stacks.some, 60.0),
+    "collectives": (collectives, 60.0),
+    "sums_alone": (sums_alone, 60.0),
     "raises": (raises, 60.0),
     "sleeps": (sleeps, 1.0),
     "misfits": (misfits, 60.0),

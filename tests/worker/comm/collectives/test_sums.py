@@ -1,0 +1,219 @@
+"""Sums over ranks against float64, on threads: any number of ranks, any tree, any chunks; and who is refused."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import RankDied, Unreachable
+from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
+from worker.comm import Comm, run_ranks
+from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce, binomial, server, with_arity
+from worker.comm.collectives.wire import Wire
+from worker.comm.threads import Group, ThreadEngine
+
+DEADLINE_S = 20.0
+ANY: dict[str, Any] = {"gives": "total", "wire": "int8"}
+"""What no type checker lets through."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 7])
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_all_ways(body: Callable[[Comm], None], ranks: int) -> None:
+    run_ranks(ranks, body, DEADLINE_S)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> tuple[Way, int, int]:
+    chunk = draw(st.none() | st.integers(1, 40))
+    wire: Wire | None = draw(st.sampled_from([None, None, "float16", "bfloat16"]))
+    sizes = st.sampled_from([0, 1, 2, 97]) | st.integers(0, 120)
+    return Way(draw(st.sampled_from(NAMES)), chunk, wire), draw(st.integers(1, 9)), draw(sizes)
+
+
+def test_any_way_gives_float64s_sum_on_all_ranks() -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(drawn(), st.sampled_from(["sum", "mean"]))
+    def check(case: tuple[Way, int, int], gives: str) -> None:
+        way, ranks, size = case
+        bits = run_ranks(ranks, partial(summed, way=way, size=size, gives=gives), DEADLINE_S)
+        expected = np.sum([whole(rank, size).astype(np.float64) for rank in range(ranks)], axis=0)
+        assert len(set(bits)) == 1
+        found = np.frombuffer(bits[0], np.float32)
+        if gives == "sum":
+            np.testing.assert_array_equal(found, expected)
+        else:
+            unit = {None: 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[way.wire]
+            np.testing.assert_allclose(found, expected / ranks, rtol=unit, atol=0)
+
+    check()
+
+
+def summed(comm: Comm, way: Way, size: int, gives: str = "sum") -> bytes:
+    array = whole(comm.rank, size)
+    way.make(comm, size, np.float32, gives)(array)  # type: ignore[arg-type]
+    return array.tobytes()
+
+
+@pytest.mark.parametrize("way", [Way("binomial"), Way("binary", 10), Way("ring"), Way("ring", 10), Way("server", 10)])
+def test_every_run_gives_the_same_bits(way: Way, eager_threads: None) -> None:
+    def body(comm: Comm) -> bytes:
+        array = any_numbers(comm.rank, 211)
+        way.make(comm, 211)(array)
+        return array.tobytes()
+
+    assert len({bits for _ in range(5) for bits in run_ranks(6, body, DEADLINE_S)}) == 1
+
+
+def test_orders_of_adding() -> None:
+    """A server adds in rank order; a binomial tree of four (0 + 1) + (2 + 3); a ring of three starts anew per piece."""
+
+    def body(comm: Comm) -> list[np.ndarray]:
+        results = [any_numbers(comm.rank, 90) for _ in range(3)]
+        for way, array in zip((Way("server"), Way("binomial", 20), Way("ring")), results, strict=True):
+            way.make(comm, 90)(array)
+        return results
+
+    a, b, c, d = (any_numbers(rank, 90) for rank in range(4))
+    in_order, by_tree, _ = run_ranks(4, body)[0]
+    np.testing.assert_array_equal(in_order, a + b + c + d)
+    np.testing.assert_array_equal(by_tree, (a + b) + (c + d))
+    _, _, around = run_ranks(3, body)[0]
+    pieces = [slice(0, 30), slice(30, 60), slice(60, 90)]
+    for piece, (x, y, z) in zip(pieces, [(a, b, c), (b, c, a), (c, a, b)], strict=True):
+        np.testing.assert_array_equal(around[piece], (z + (x + y))[piece])
+
+
+def test_shapes_and_dtypes() -> None:
+    def body(comm: Comm) -> None:
+        for shape in ((), (3, 0), (5, 7)):
+            for dtype in (np.float32, np.float64, np.int64):
+                for way in (Way("binomial", 4), Way("ring", 4)):
+                    array = np.full(shape, comm.rank + 1, dtype)
+                    way.make(comm, shape, dtype)(array)
+                    np.testing.assert_array_equal(array, np.full(shape, 10, dtype))
+
+    run_ranks(4, body, DEADLINE_S)
+
+
+def test_buffers_are_kept() -> None:
+    """A call makes words of a few bytes, and no array: with a million numbers, or a thousand a chunk."""
+    size, ranks = 1 << 20, 3
+
+    def body(comm: Comm) -> None:
+        made = [
+            Way(name, chunk, wire).make(comm, size)
+            for name, chunk in (("binary", None), ("ring", size // 8))
+            for wire in (None, "float16", "bfloat16")
+        ]
+        array = np.ones(size, np.float32)
+        for allreduce in made:
+            allreduce(array)
+            array.fill(1)
+            comm.barrier()
+            if comm.rank == 0:
+                tracemalloc.reset_peak()
+                before.append(tracemalloc.get_traced_memory()[0])
+            comm.barrier()
+            allreduce(array)
+            comm.barrier()
+            if comm.rank == 0:
+                grown.append(tracemalloc.get_traced_memory()[1] - before[-1])
+            comm.barrier()
+            np.testing.assert_array_equal(array, np.full(size, ranks, np.float32))
+            array.fill(1)
+
+    before: list[int] = []
+    grown: list[int] = []
+    tracemalloc.start()
+    try:
+        run_ranks(ranks, body, DEADLINE_S)
+    finally:
+        tracemalloc.stop()
+    assert len(grown) == 6
+    assert max(grown) < 300_000, grown  # NumPy's own buffers for casts are 32 KB to 64 KB each
+
+
+@pytest.mark.parametrize("name", ["server", "binomial", "ring"])
+def test_a_rank_that_fails_ends_the_sum_of_all(name: str) -> None:
+    ends: list[str] = []
+
+    def body(comm: Comm) -> None:
+        if comm.rank == 1:
+            raise ZeroDivisionError("a rate of 0")
+        try:
+            Way(name, 10).make(comm, 100)(np.ones(100, np.float32))
+        except RankDied as error:
+            ends.append(str(error))
+            raise
+
+    with pytest.raises(ZeroDivisionError):
+        run_ranks(4, body, 60.0)
+    assert len(ends) == 3
+    assert all("rank 1 died of ZeroDivisionError: a rate of 0" in end for end in ends)
+
+
+@pytest.mark.parametrize("name", ["server", "binomial", "ring"])
+def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> None:
+    never = threading.Event()
+
+    def body(comm: Comm) -> None:
+        if comm.rank == 1:
+            never.wait(30.0)
+        else:
+            Way(name).make(comm, 10)(np.ones(10, np.float32))
+
+    with pytest.raises(Unreachable, match=r"waited for rank \d to"):
+        run_ranks(2, body, 0.2)
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda comm: RingAllreduce(comm, 3, np.float32, ANY["gives"]), "gives is 'total', must be sum or mean"),
+        (lambda comm: RingAllreduce(comm, 3, np.int64, "mean"), "a mean of int64"),
+        (lambda comm: RingAllreduce(comm, 3, np.float32, "sum", chunk=0), "chunks of 0 numbers"),
+        (lambda comm: RingAllreduce(comm, 3, np.float32, "sum", wire=ANY["wire"]), "wire is 'int8'"),
+        (lambda comm: RingAllreduce(comm, 3, np.float64, "sum", wire="float16"), "must be float32, not float64"),
+        (lambda comm: TreeAllreduce(comm, 3, np.float32, "sum", binomial(3)), "a tree of 3 ranks for a group of 2"),
+        (lambda comm: EngineAllreduce(comm, 3, np.float32, "sum"), "ThreadEngine has no sum of its own"),
+        (lambda comm: with_arity(2, 0), "whose ranks have 0 children"),
+        (lambda comm: binomial(0), "a tree of 0 ranks"),
+        (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(4, "f4")), r"shape \(3,\), not float32 of shape"),
+        (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(3)), r"not float64"),
+        (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(6, "f4")[::2]), "C-contiguous"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Callable[[Comm], object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make(Comm(ThreadEngine(Group(2), 0)))
+
+
+def test_a_lone_rank_keeps_its_numbers() -> None:
+    comm = Comm(ThreadEngine(Group(1), 0))
+    for way in (Way("binomial", wire="bfloat16"), Way("ring", 3, "float16"), Way("server")):
+        array = any_numbers(0, 17)
+        way.make(comm, 17, np.float32, "mean")(array)
+        np.testing.assert_array_equal(array, any_numbers(0, 17))
+
+
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_trees_hold_every_rank_once(ranks: int) -> None:
+    for tree in (binomial(ranks), server(ranks), *(with_arity(ranks, arity) for arity in range(1, 10))):
+        below = [child for children in tree.children for child in children]
+        assert sorted(below) == list(range(1, ranks))
+        assert all(list(children) == sorted(children) for children in tree.children)
+        assert all(tree.depth(rank) <= ranks for rank in range(ranks))
+    doubling = (ranks - 1).bit_length()
+    assert (binomial(ranks).rounds_up(), binomial(ranks).rounds_down()) == (doubling, doubling)
+    assert (server(ranks).rounds_up(), server(ranks).rounds_down()) == (ranks - 1, ranks - 1)
+    assert with_arity(ranks, 1).parents == (None, *range(ranks - 1))

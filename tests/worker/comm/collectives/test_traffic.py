@@ -1,0 +1,123 @@
+"""What a sum costs: messages and bytes as counted, against formulas; and formulas of time against the papers'."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
+from worker.comm import Comm, run_ranks
+from worker.comm.collectives import binomial, server, with_arity
+from worker.comm.collectives.cost import Link, ring_seconds, tree_seconds
+from worker.comm.tracing import Tracing
+
+
+def counted(way: Way, ranks: int, size: int) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    """Messages and bytes by (from, to), of one call."""
+
+    def body(comm: Comm) -> Tracing:
+        engine = Tracing(comm.engine)
+        way.make(Comm(engine), size)(np.ones(size, np.float32))
+        return engine
+
+    messages, sent = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for engine in run_ranks(ranks, body, 20.0):
+        messages += engine.messages
+        sent += engine.sent_bytes
+    return messages, sent
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(list(SHAPES)), st.integers(1, 9), st.integers(1, 60), st.none() | st.integers(1, 30))
+def test_a_tree_sends_all_once_up_and_once_down_each_edge(name: str, ranks: int, size: int, chunk: int | None) -> None:
+    messages, sent = counted(Way(name, chunk), ranks, size)
+    chunks = 1 if chunk is None else math.ceil(size / chunk)
+    edges = [(rank, child) for rank, children in enumerate(SHAPES[name](ranks).children) for child in children]
+    both = [*edges, *((child, rank) for rank, child in edges)]
+    assert messages == Counter(both * chunks)
+    assert sent == Counter(dict.fromkeys(both, 4 * size))
+    assert sent.total() == 2 * (ranks - 1) * 4 * size
+
+
+def test_a_server_does_all_the_sending() -> None:
+    """Up and down, 2 (P - 1) |W| pass the server's link; in a binomial tree 2 log2 P |W| pass the busiest one."""
+    ranks, size = 8, 100
+    for name, most in (("server", ranks - 1), ("binomial", 3)):
+        _, sent = counted(Way(name), ranks, size)
+        by_rank = [sum(count for (source, to), count in sent.items() if rank in (source, to)) for rank in range(ranks)]
+        assert max(by_rank) == by_rank[0] == 2 * most * 4 * size
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 60), st.none() | st.integers(1, 30))
+def test_a_ring_sends_to_the_next_all_but_two_pieces_twice(ranks: int, size: int, chunk: int | None) -> None:
+    messages, sent = counted(Way("ring", chunk), ranks, size)
+    pieces = [b - a for a, b in pairwise(rank * size // ranks for rank in range(ranks + 1))]
+    chunks = 1 if chunk is None else math.ceil(math.ceil(size / ranks) / chunk)
+    for rank in range(ranks):
+        to = (rank + 1) % ranks
+        kept = pieces[(rank + 1) % ranks], pieces[(rank + 2) % ranks]
+        assert sent[rank, to] == 4 * (2 * size - sum(kept))
+        assert messages[rank, to] <= 2 * (ranks - 1) * chunks
+    assert sent.total() == 2 * (ranks - 1) * 4 * size
+    if size >= ranks * chunks:
+        assert messages.total() == 2 * (ranks - 1) * ranks * chunks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_16_bits_halve_the_bytes(name: str) -> None:
+    messages, sent = counted(Way(name, 20), 5, 101)
+    for wire in ("float16", "bfloat16"):
+        same, less = counted(Way(name, 20, wire), 5, 101)
+        assert same == messages
+        assert {edge: 2 * count for edge, count in less.items()} == sent
+
+
+LAYERS = (784 * 32, 32, 32 * 10, 10)
+"""Tensors of a network of two dense layers."""
+
+
+@pytest.mark.parametrize("name", ["server", "binomial", "binary"])
+def test_packed_is_one_message_for_many_layers_and_the_same_numbers(name: str) -> None:
+    """You et al. 2017, section 5.2: L alpha + n beta becomes alpha + n beta."""
+    ranks, size, ends = 4, sum(LAYERS), [0, *accumulate(LAYERS)]
+
+    def body(comm: Comm) -> tuple[Tracing, Tracing]:
+        packed, layered = Tracing(comm.engine), Tracing(comm.engine)
+        one, many = any_numbers(comm.rank, size), any_numbers(comm.rank, size)
+        Way(name).make(Comm(packed), size)(one)
+        for a, b in pairwise(ends):
+            Way(name).make(Comm(layered), b - a)(many[a:b])
+        assert one.tobytes() == many.tobytes()
+        return packed, layered
+
+    for packed, layered in run_ranks(ranks, body):
+        assert set(packed.messages.values()) == {1}
+        assert layered.messages == Counter({edge: len(LAYERS) for edge in packed.messages})
+        assert layered.sent_bytes == packed.sent_bytes
+
+
+LINK = Link(alpha_s=1.0, beta_s=0.25)
+
+
+@pytest.mark.parametrize(("ranks", "rounds"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
+def test_seconds_of_whole_vectors_are_the_papers(ranks: int, rounds: int) -> None:
+    """FireCaffe, Eq. 3 (once for each direction) and Eq. 4, with a latency for each message."""
+    message_s = 1.0 + 0.25 * 100
+    assert tree_seconds(server(ranks), 100, LINK) == 2 * (ranks - 1) * message_s
+    assert tree_seconds(binomial(ranks), 100, LINK) == 2 * rounds * message_s
+    assert ring_seconds(ranks, 100, LINK) == pytest.approx(2 * (ranks - 1) * (1.0 + 25.0 / ranks))
+
+
+def test_seconds_of_many_chunks() -> None:
+    """Then only the busiest link counts: a chain 2 |W|, a binary tree 3, a server P - 1, a binomial one log2 P."""
+    free = Link(0.0, 1.0)
+    for tree, passes in ((with_arity(8, 1), 2), (with_arity(8, 2), 3), (server(8), 7), (binomial(8), 3)):
+        assert tree_seconds(tree, 1.0, free, 10_000) == pytest.approx(passes, rel=0.01)
+    assert ring_seconds(8, 1.0, free, 10_000) == pytest.approx(2 * 7 / 8)

@@ -1,0 +1,32 @@
+"""The sum that an engine has of its own, where it has one: MPI's and, unverified on a GPU, NCCL's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..comm import Comm
+from .allreduce import Allreduce, Gives
+
+
+class EngineAllreduce(Allreduce):
+    """Sum as the engine likes it, in an order that is its own to choose; see `Allreduce`.
+
+    That all ranks end with the same bits is then the library's promise: MPI only recommends it, MPICH and NCCL do so.
+
+    Raises
+    ------
+    ValueError
+        The engine has no sum of its own: threads.
+    """
+
+    def __init__(self, comm: Comm, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
+        super().__init__(comm, shape, dtype, gives)
+        self._sum = getattr(comm.engine, "sum_in_any_order", None)
+        if self._sum is None:
+            raise ValueError(f"{type(comm.engine).__name__} has no sum of its own; take a tree or a ring")
+
+    def _reduce(self, numbers: Any) -> None:
+        assert self._sum is not None
+        self._sum(numbers).wait(self._comm.deadline_s)
+        self._divide(numbers)

@@ -1,0 +1,137 @@
+"""What numbers look like between ranks: as they are, or in 16 bits and added in float32.
+
+A number that is rounded on its way is off by 2^-11 of itself in float16 and 2^-8 in bfloat16 (round to nearest even).
+float16 holds 65,504 at the most, greater ones become infinite, and below 6.1e-5 it is off by up to 2^-25 instead;
+bfloat16, which is float32's upper half, has float32's range. A NaN stays one. Source: FireCaffe, section 8.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Wire = Literal["float16", "bfloat16"]
+
+
+class Format(Protocol):
+    """Turns numbers into what is sent, and back; `numbers` and `packed` have one size.
+
+    Attributes
+    ----------
+    dtype
+        Of what is sent.
+    """
+
+    dtype: Any
+
+    def pack(self, numbers: Any, packed: Any) -> None:
+        """Write `numbers` into `packed`."""
+        ...
+
+    def unpack(self, packed: Any, numbers: Any) -> None:
+        """Write `packed` into `numbers`."""
+        ...
+
+    def add(self, packed: Any, numbers: Any) -> None:
+        """Add `packed` to `numbers`."""
+        ...
+
+
+class AsIs:
+    """Numbers of any dtype, sent from where they are: `packed` is `numbers`, but for those to be added."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def pack(self, numbers: Any, packed: Any) -> None:
+        """They are one array."""
+
+    def unpack(self, packed: Any, numbers: Any) -> None:
+        """They are one array."""
+
+    def add(self, packed: Any, numbers: Any) -> None:
+        """Add in the numbers' own dtype."""
+        numbers += packed
+
+
+class Float16:
+    """float32 as IEEE's half precision: 11 bits of significand, 5 of exponent."""
+
+    dtype = np.dtype(np.float16)
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+
+    def pack(self, numbers: Any, packed: Any) -> None:
+        """Round."""
+        with np.errstate(over="ignore"):
+            self._xp.copyto(packed, numbers, casting="same_kind")
+
+    def unpack(self, packed: Any, numbers: Any) -> None:
+        """Exact."""
+        self._xp.copyto(numbers, packed)
+
+    def add(self, packed: Any, numbers: Any) -> None:
+        """Add in float32."""
+        numbers += packed
+
+
+class BFloat16:
+    """float32's upper half, rounded: 8 bits of significand, 8 of exponent; NumPy knows only its bits, as uint16.
+
+    Parameters
+    ----------
+    most
+        The most numbers in one call; scratch for as many is kept.
+    """
+
+    dtype = np.dtype(np.uint16)
+
+    def __init__(self, xp: Any, most: int) -> None:
+        self._xp = xp
+        self._bits = xp.empty(most, np.uint32)
+        self._unequal = xp.empty(most, np.bool_)
+
+    def pack(self, numbers: Any, packed: Any) -> None:
+        """Round: add half a unit of what stays, a bit less where that is even, and cut."""
+        whole = numbers.view(np.uint32)
+        bits, unequal = self._bits[: whole.size], self._unequal[: whole.size]
+        self._xp.right_shift(whole, 16, out=bits)
+        bits &= 1
+        bits += 0x7FFF
+        bits += whole
+        bits >>= 16
+        packed[...] = bits
+        self._xp.not_equal(numbers, numbers, out=unequal)  # a NaN, whose bits may have run over
+        self._xp.copyto(packed, np.uint16(0x7FC0), where=unequal)
+
+    def unpack(self, packed: Any, numbers: Any) -> None:
+        """Exact."""
+        whole = numbers.view(np.uint32)
+        whole[...] = packed
+        whole <<= 16
+
+    def add(self, packed: Any, numbers: Any) -> None:
+        """Add in float32."""
+        bits = self._bits[: packed.size]
+        bits[...] = packed
+        bits <<= 16
+        numbers += bits.view(np.float32)
+
+
+def make_format(xp: Any, dtype: Any, wire: Wire | None, most: int) -> Format:
+    """Give the format of a name; None sends numbers as they are.
+
+    Raises
+    ------
+    ValueError
+        There is no such format, or the numbers to be sent in 16 bits are not float32.
+    """
+    if wire is None:
+        return AsIs(dtype)
+    if wire not in ("float16", "bfloat16"):
+        raise ValueError(f"wire is {wire!r}, must be float16, bfloat16 or None")
+    if np.dtype(dtype) != np.float32:
+        raise ValueError(f"wire is {wire}: what is sent in 16 bits must be float32, not {np.dtype(dtype)}")
+    return Float16(xp) if wire == "float16" else BFloat16(xp, most)
