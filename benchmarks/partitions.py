@@ -3,7 +3,7 @@
     DBELIEF_HOSTNET=path/of/hostnet python benchmarks/partitions.py [--rates 25,50,100] [--rounds 3]
 
 One replica of two networks, cut over 1, 2, 4 and 8 ranks: the fully connected one for speech, of 42 M parameters, and
-the locally connected one for images, of 2.1 G. Each rank is a process on a host of its own (hosts.py), and they
+the locally connected one for images, of 2.1 G. Each rank is a process on a host of its own (mpi_hosts.py), and they
 exchange what `PartitionedNetwork` exchanges, over MPI. Two cores cannot compute for eight machines, so layers wait
 instead: as long as a machine of FLOP_PER_S would take for the rank's part of their products (waiting.py).
 
@@ -21,16 +21,14 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hosts import address, hosts, inside
+from mpi_hosts import carried, ping, run_on_hosts
 from rich.console import Console
 from rich.table import Table
 from waiting import NoLoss, product_flop, waiting
@@ -59,7 +57,6 @@ FULL_GRIDS = {
     ranks: Grid(*sides) for ranks, sides in ((4, (2, 2)), (8, (2, 4)), (12, (3, 4)), (16, (4, 4)), (64, (8, 8)))
 }
 GRIDS = {1: Grid(1, 1), 2: Grid(1, 2), 4: Grid(2, 2), 8: Grid(2, 4)}
-PING_BYTES, PINGS = (1, 1 << 22), (21, 3)
 LASTS_S = 0.5
 """How much waiting a measurement holds: so many steps, 1 to 20."""
 LIMIT_S = 600.0
@@ -75,20 +72,6 @@ NETWORKS: dict[str, tuple[int | Shape, list[Layer]]] = {
 
 
 # -- one rank, a process on a host of its own ---------------------------------------------------------------------
-
-
-def ping(pair: Comm) -> tuple[float, float]:
-    """Give alpha in s and beta in s/byte, between ranks 0 and 1."""
-    medians = []
-    for size, times in zip(PING_BYTES, PINGS, strict=True):
-        array, seconds = np.zeros(size, np.uint8), []
-        for _ in range(times + 1):
-            began_s = time.perf_counter()
-            for sends in (True, False) if pair.rank == 0 else (False, True):
-                pair.send(array, 1 - pair.rank) if sends else pair.recv(array, 1 - pair.rank)
-            seconds.append((time.perf_counter() - began_s) / 2)
-        medians.append(statistics.median(seconds[1:]))
-    return medians[0], (medians[1] - medians[0]) / (PING_BYTES[1] - PING_BYTES[0])
 
 
 def built(name: str) -> Network:
@@ -115,11 +98,6 @@ def exchanges(parts: list[Part], samples: int) -> list[Passage]:
 def totals(step: list[Passage]) -> tuple[np.ndarray, np.ndarray]:
     """Messages and bytes of a step, (ranks, ranks)."""
     return np.sum([passage.messages for passage in step], 0), np.sum([passage.sent_bytes for passage in step], 0)
-
-
-def carried() -> int:
-    """Bytes that this host's link has carried away so far."""
-    return int(Path("/sys/class/net/eth0/statistics/tx_bytes").read_text())
 
 
 def steps(engine: MpiEngine, name: str, samples: int, overlaps: bool) -> tuple[float, float]:
@@ -202,23 +180,12 @@ def rank_main(chosen: argparse.Namespace) -> None:
 # -- all of them, on their hosts ------------------------------------------------------------------------------------
 
 
-def one_round(chosen: argparse.Namespace, rate_mbit: float, folder: Path) -> list[dict[str, Any]]:
+def one_round(chosen: argparse.Namespace, rate_mbit: float) -> list[dict[str, Any]]:
     """Make the hosts, run all cases on them, and take the hosts away."""
-    prefix, count = f"dbp{os.getpid() % 10_000}", max(chosen.ranks)
-    launcher = folder / "launcher"  # mpiexec calls it as ssh: launcher [-x] ADDRESS WORD...
-    on_host = " ".join(inside(prefix, 0)).removesuffix("0") + '"${host##*.}"'
-    launcher.write_text(f'#!/bin/sh\n[ "$1" = -x ] && shift\nhost=$1\nshift\nexec {on_host} sh -c "$*"\n')
-    launcher.chmod(0o700)
-    mpiexec = [str(Path(sys.executable).with_name("mpiexec")), "-launcher", "ssh", "-launcher-exec", str(launcher)]
-    mpiexec += ["-iface", "eth0", "-hosts", ",".join(address(host) for host in range(1, count + 1)), "-n", str(count)]
     words = ["--cases", ",".join(chosen.cases), "--ranks", ",".join(map(str, chosen.ranks))]
     rank = [sys.executable, __file__, "--rank", *words]
-    # Over sockets only: MPICH's other way takes the shared memory that real hosts do not have.
-    settings = {**os.environ, "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": "1"}
-    with hosts(chosen.hostnet, prefix, count, rate_mbit, LIMIT_S + 60):
-        command = [*inside(prefix, 1), *mpiexec, *rank]
-        done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = run_on_hosts(chosen.hostnet, max(chosen.ranks), rate_mbit, rank, LIMIT_S)
+    rows = [json.loads(line) for line in printed.splitlines()]
     alone = {(row["network"], row["samples"]): row for row in rows if row["ranks"] == 1}
     for row in rows:
         base = alone[row["network"], row["samples"]]
@@ -302,11 +269,10 @@ def main() -> None:
         print("partitions.py: left out, DBELIEF_HOSTNET names no program that makes hosts", file=sys.stderr)
         return
     rows = []
-    with tempfile.TemporaryDirectory(prefix="partitions-") as folder:
-        for _ in range(chosen.rounds):
-            for rate_mbit in chosen.rates:
-                rows += (new := one_round(chosen, rate_mbit, Path(folder)))
-                print(*map(json.dumps, new), sep="\n", file=sys.stderr, flush=True)
+    for _ in range(chosen.rounds):
+        for rate_mbit in chosen.rates:
+            rows += (new := one_round(chosen, rate_mbit))
+            print(*map(json.dumps, new), sep="\n", file=sys.stderr, flush=True)
     results = medians(rows)
     Console(stderr=True, width=160).print(table(results))
     at_full_speed = full_speed(chosen.cases, results)

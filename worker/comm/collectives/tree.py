@@ -29,7 +29,8 @@ from .wire import Wire, make_format
 class TreeAllreduce(Allreduce):
     """Sum over a tree of ranks; see `Allreduce`, and `shapes` for trees.
 
-    Memory beside the array: two chunks, as sent; with 16 bits also what is sent, and scratch of a chunk.
+    Memory beside the array: two chunks for each child (up to two vectors without `chunk`), as sent; with 16 bits also
+    what is sent, and scratch of a chunk.
 
     Parameters
     ----------
@@ -67,8 +68,11 @@ class TreeAllreduce(Allreduce):
         longest = max((one.stop - one.start for one in self._chunks), default=0)
         self._format = make_format(comm.xp, self._dtype, wire, longest)
         self._packed = comm.xp.empty(self._size, self._format.dtype) if wire else None
-        self._room = [comm.xp.empty(longest, self._format.dtype) for _ in range(2 if self._children else 0)]
-        self._at_once = min(len(self._chunks), 2)  # a whole vector goes to one child after the other
+        # Chunks are under way to and from all children at once, whole vectors go to one child after the other.
+        pipelined, children = len(self._chunks) > 1, len(self._children)
+        ahead = 2 * children if pipelined else min(children, 2)
+        self._room = [comm.xp.empty(longest, self._format.dtype) for _ in range(ahead)]
+        self._at_once = 2 * children if pipelined else 1
         self._rising: deque[Pending] = deque()
         self._expected: deque[Pending] = deque()
         self._given: deque[Pending] = deque()
@@ -88,7 +92,7 @@ class TreeAllreduce(Allreduce):
             self._given.popleft().wait()
 
     def _arrivals(self) -> Iterator[Any]:
-        """What the children send, in the order it is added in; one message comes while another is being added."""
+        """What the children send, in the order it is added in; more comes while it is being added."""
         rooms = cycle(self._room)
         coming: deque[tuple[Pending, Any]] = deque()
         for chunk, child in product(self._chunks, self._children):
