@@ -208,7 +208,7 @@ def draw(results: list[dict[str, Any]], rate_mbit: float, path: Path) -> None:
             colour = colours[label]
             axes.plot(counts, [row["formula_s"] for row in rows], color=colour, linewidth=1.2)
             axes.plot(counts, [row["seconds"] for row in rows], "o", color=colour, markersize=5, label=label)
-        axes.set(title=name, xlabel="ranks", ylabel="seconds", ylim=(0, 1.05 * top))
+        axes.set(title=name, xlabel="ranks", ylabel="seconds", ylim=(0, 1.05 * top), xticks=range(2, 1 + max(counts)))
         axes.legend(frameon=False, fontsize=9)
         calm(axes)
     figure.savefig(path, format="png")

@@ -124,7 +124,8 @@ class Comm:
     def allreduce(self, array: Any) -> None:
         """Replace `array`, C-contiguous and of one shape on all ranks, by its sum over the ranks, added in rank order.
 
-        The same bits on every rank and in every run: ((a_0 + a_1) + a_2) + …
+        The same bits on every rank and in every run: ((a_0 + a_1) + a_2) + … A vector that is summed again and again is
+        better summed by one of `collectives`, which keep their buffers, and need not keep this order.
         """
         if not array.flags.c_contiguous:
             raise ValueError(f"an array of shape {array.shape} to be summed in place must be C-contiguous")
