@@ -22,9 +22,10 @@ import numpy as np
 
 from dbelief.backend import Backend
 
-from .autoencoder import Eq1, initial, initial_rows, shaped
+from .autoencoder import Eq1, shaped
 from .chain import Chain
 from .contrast import Lcn
+from .initial import initial, initial_rows
 from .model import Array, Batch, Drawn
 from .stack import Stack, sizes_of
 
