@@ -53,6 +53,13 @@ _AT_LEAST_1 = click.IntRange(1)
 @click.option("--rounds", type=_AT_LEAST_1, default=15, show_default=True, help="Interleaved rounds.")
 @click.option("--threads", type=_AT_LEAST_1, default=1, show_default=True, help="Threads of BLAS, without a GPU.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option(
+    "--math",
+    type=click.Choice(["float32", "tf32", "bf16"]),
+    default="float32",
+    show_default=True,
+    help="How Wx and δx^T are multiplied on a GPU; what they are held against stays float32.",
+)
 def bench_kernels(
     as_json: bool,
     tiles: tuple[int, int],
@@ -63,6 +70,7 @@ def bench_kernels(
     rounds: int,
     threads: int,
     device: Literal["auto", "cpu", "cuda"],
+    math: Literal["float32", "tf32", "bf16"],
 ) -> None:
     """Time the block-local kernels against one dense matrix product of as many operations."""
     with exits_cleanly():
@@ -75,7 +83,9 @@ def bench_kernels(
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         backend = choose(device)
-        results, name = kernels.measure(blocks, batch, rounds, backend, threads), kernels.device_name(backend)
+        if backend.name == "numpy" and math != "float32":
+            raise click.UsageError(f"--math {math}: the CPU multiplies in float32 alone")
+        results, name = kernels.measure(blocks, batch, rounds, backend, threads, math), kernels.device_name(backend)
         if as_json:
             print(json.dumps(kernels.figures(blocks, batch, rounds, name, results)))
         else:

@@ -22,6 +22,7 @@ import numpy as np
 
 from dbelief.backend import Backend
 from dbelief.nn.kernels import Blocks, make_kernels
+from dbelief.nn.kernels.products import Math
 
 SQUARE = {"numpy": 1024, "cupy": 8192}
 """Side of the square product: fills the processor, and is done in under a second."""
@@ -51,8 +52,10 @@ class Timed:
     of_roof: float
 
 
-def measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int) -> dict[str, Timed]:
-    """Time the kernels of one layer in float32.
+def measure(
+    blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math = "float32"
+) -> dict[str, Timed]:
+    """Time the kernels of one layer, multiplied in such a way (`make_kernels`).
 
     Memory: twice the weights.
 
@@ -64,12 +67,12 @@ def measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: 
         Of BLAS, on the host.
     """
     with _threads(backend, threads):
-        return _measure(blocks, batch, rounds, backend, threads)
+        return _measure(blocks, batch, rounds, backend, threads, math)
 
 
-def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int) -> dict[str, Timed]:
+def _measure(blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math) -> dict[str, Timed]:
     xp, k = backend.xp, blocks.fan_in
-    kernels = make_kernels(blocks, batch, backend)
+    kernels = make_kernels(blocks, batch, backend, math=math)
     w, x, y = (_drawn(backend, shape) for shape in (blocks.w_shape, blocks.x_shape(batch), blocks.y_shape(batch)))
     x2, y2 = (xp.concatenate([a, a], axis=-1) for a in (x, y))
     given, norms, to_w = xp.empty_like(x), xp.empty(blocks.norms_shape, np.float32), xp.empty_like(w)

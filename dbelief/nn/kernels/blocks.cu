@@ -25,6 +25,18 @@ extern "C" __global__ void strips(const float* x, float* out, int rows, int colu
     }
 }
 
+// out, in one piece, = numbers of [..][n1][n2][n3] floats, s0, s1, s2 and 1 apart, as bfloat16: the nearest, of two the
+// even one. They are handled as their bits.
+extern "C" __global__ void rounded(
+    const unsigned* from, unsigned short* out, wide count, int n1, int n2, wide n3, wide s0, wide s1, int s2) {
+    wide n = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    if (n >= count) return;
+    wide rows = n / n3, blocks = rows / n2;
+    unsigned bits = from[blocks / n1 * s0 + blocks % n1 * s1 + rows % n2 * s2 + n % n3];
+    bool number = (bits & 0x7fffffffu) <= 0x7f800000u;  // else what is cut off might be all that makes it none
+    out[n] = number ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : bits >> 16 | 0x40u;
+}
+
 // out[n] = |row n of w|, rows of `length` numbers. One warp for each row.
 extern "C" __global__ void norms(const float* w, float* out, wide count, int length) {
     wide n = (wide)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;

@@ -44,7 +44,7 @@ def make_kernels(
     ----------
     dtype
         float32; on the host float64 also.
-    math : "float32" or "tf32"
+    math : "float32", "tf32" or "bf16"
         How a device multiplies (`Products`); the host's is always that of `dtype`.
     """
     kind = np.dtype(dtype)

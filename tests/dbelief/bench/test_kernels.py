@@ -47,3 +47,9 @@ def test_a_window_that_does_not_fit_is_refused() -> None:
     done = CliRunner().invoke(main, ["bench", "kernels", *SMALL, "--window", "5"])
     assert done.exit_code == 2
     assert "must fit into 5 x 4 tiles" in done.output
+
+
+def test_a_way_of_multiplying_that_the_cpu_has_not_is_refused() -> None:
+    done = CliRunner().invoke(main, ["bench", "kernels", *SMALL, "--math", "bf16"])
+    assert done.exit_code == 2
+    assert "--math bf16: the CPU multiplies in float32 alone" in done.output

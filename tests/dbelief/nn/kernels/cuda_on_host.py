@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from dbelief.nn.kernels.cuda import FOLDER
-from dbelief.nn.kernels.products import Math, Products
+from dbelief.nn.kernels.products import Math, Products, RoundedProducts
 
 SHIM = Path(__file__).with_name("on_host.hpp")
-NAMES = "strips", "norms", "given"
+NAMES = "strips", "norms", "given", "rounded"
 WRONG = {1: "not all threads reach the same barriers", 2: "an address is not aligned"}
 
 
@@ -72,7 +72,7 @@ class OnHost:
             pytest.skip("there is no g++ to compile the kernels for the host with")
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        return array(np.full(shape, np.nan, dtype))
+        return array(np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 77, dtype))
 
     def asarray(self, values: np.ndarray) -> Array:
         return array(values)
@@ -116,6 +116,35 @@ class ColumnsFirst:
             left = _at(a, k, m, a_lead).T if a_op == 0 else _at(a, m, k, a_lead)
             right = _at(b, n, k, b_lead).T if b_op == 0 else _at(b, k, n, b_lead)
             _at(c, n, m, c_lead).T[...] = left @ right
+
+
+def rounded_products(blas: ColumnsFirst | None = None) -> RoundedProducts:
+    """Of bfloat16 numbers, widened for `ColumnsFirst`."""
+    exact = products(blas=blas)
+
+    def gemm(
+        handle: int, a_op: int, b_op: int, m: int, n: int, k: int, alpha: int, a_list: int, a_kind: int, a_lead: int,
+        b_list: int, b_kind: int, b_lead: int, beta: int, c_list: int, c_kind: int, c_lead: int, count: int,
+        sums: int, algorithm: int,
+    ) -> int:  # fmt: skip
+        assert (a_kind, b_kind, c_kind, sums, algorithm) == (14, 14, 0, 68, -1)
+        assert (handle, _at(alpha, 1, 1, 1).item(), _at(beta, 1, 1, 1).item()) == (17, 1.0, 0.0)
+        for n_th in range(count):
+            a, b, c = ((ctypes.c_uint64 * count).from_address(one)[n_th] for one in (a_list, b_list, c_list))
+            assert a % 16 == b % 16 == 0, "cuBLAS takes none that begin elsewhere"
+            left = _wide(a, k, m, a_lead).T if a_op == 0 else _wide(a, m, k, a_lead)
+            right = _wide(b, n, k, b_lead).T if b_op == 0 else _wide(b, k, n, b_lead)
+            _at(c, n, m, c_lead).T[...] = left @ right
+        return 0
+
+    return RoundedProducts(gemm, lambda: 17, exact)
+
+
+def _wide(address: int, columns: int, rows: int, lead: int) -> np.ndarray:
+    """[columns][rows] of a column-major bfloat16 matrix, as float32."""
+    halves = np.ctypeslib.as_array((ctypes.c_uint16 * ((columns - 1) * lead + rows)).from_address(address))
+    matrix = np.lib.stride_tricks.as_strided(halves, (columns, rows), (2 * lead, 2))
+    return (matrix.astype(np.uint32) << 16).view(np.float32)
 
 
 def products(math: Math = "float32", blas: ColumnsFirst | None = None) -> Products:

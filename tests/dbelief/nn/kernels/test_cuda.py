@@ -16,7 +16,7 @@ from dbelief.nn.kernels import Blocks, HostKernels, make_kernels
 from dbelief.nn.kernels.cuda import PARTS, Part, options, source
 from tests.dbelief.nn.kernels.operands import draw
 
-KERNELS = {"strips", "norms", "given"}
+KERNELS = {"strips", "norms", "given", "rounded"}
 
 
 @pytest.mark.parametrize("vector", [1, 4])
@@ -49,13 +49,13 @@ def test_all_sums_stay_in_registers(part: Part, tmp_path: Path) -> None:
     flags = "-arch=sm_90", "-cubin", "-Xptxas", "-v", "-o", str(tmp_path / "blocks.cubin")
     done = subprocess.run(["nvcc", *options(part, 4), *flags, str(code)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"(\d+) bytes spill", done.stderr) == ["0"] * 6, done.stderr
+    assert re.findall(r"(\d+) bytes spill", done.stderr) == ["0"] * 8, done.stderr
     registers = max(map(int, re.findall(r"Used (\d+) registers", done.stderr)))
     assert registers * part.threads * -(-384 // part.threads) <= 65536
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("math", ["float32", "tf32"])
+@pytest.mark.parametrize("math", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize(("depth", "neurons", "batch"), [(48, 128, 96), (50, 30, 33)])
 def test_cuda_agrees_with_the_host(cuda: Backend, depth: int, neurons: int, batch: int, math: Any) -> None:
     o = draw(Blocks(rows=8, columns=9, window=3, depth=depth, neurons=neurons), batch, "float32")
@@ -73,7 +73,7 @@ def test_cuda_agrees_with_the_host(cuda: Backend, depth: int, neurons: int, batc
         ends.append([backend.to_host(a) for a in results])
     for found, wanted in zip(*ends, strict=True):
         np.testing.assert_allclose(
-            found, wanted, rtol=0, atol=(1e-5 if math == "float32" else 3e-3) * abs(wanted).max()
+            found, wanted, rtol=0, atol={"float32": 1e-5, "tf32": 3e-3, "bf16": 2e-2}[math] * abs(wanted).max()
         )
 
 

@@ -12,7 +12,7 @@ from dbelief.nn.kernels import Blocks, HostKernels
 from dbelief.nn.kernels.cuda import PARTS, Part, choose_part
 from dbelief.nn.kernels.device import REMEMBERED, DeviceKernels
 from dbelief.nn.kernels.products import Math
-from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products
+from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products, rounded_products
 from tests.dbelief.nn.kernels.operands import draw, shapes
 
 F4 = np.dtype(np.float32)
@@ -99,6 +99,61 @@ def test_the_way_of_multiplying_is_set_and_put_back(math: Math, mode: int) -> No
     kernels = DeviceKernels(blocks, 8, OnHost(), products(math, blas))
     kernels.forward(array(o.w), array(o.x), array(o.y))
     assert (blas.used, blas.mode) == ([mode], 5)
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    """Rounded to the nearest bfloat16, of two the even one: by splitting, not by bits."""
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    rounded: np.ndarray = np.ldexp(np.rint(mantissa * 2**8) / 2**8, exponent).astype(np.float32)
+    return rounded
+
+
+@pytest.mark.parametrize(("depth", "neurons", "batch"), [(8, 16, 24), (4, 4, 8), (6, 4, 12)])
+def test_operands_are_rounded_and_sums_are_not(depth: int, neurons: int, batch: int) -> None:
+    """What is rounded beforehand has the very products; into the middle of longer rows, as `agree`."""
+    blocks = Blocks(rows=4, columns=5, window=2, depth=depth, neurons=neurons)
+    o = draw(blocks, batch, "float32")
+    kernels, host = DeviceKernels(blocks, batch, OnHost(), rounded_products()), HostKernels(blocks, batch, F4)
+    x, y, y_to = (_wide(values) for values in (o.x, o.y, np.full_like(o.y, np.nan)))
+    w_to, middle = array(np.full_like(o.w, np.nan)), np.s_[..., batch : 2 * batch]
+    for _ in range(2):
+        kernels.forward(array(o.w), x[middle], y_to[middle])
+        kernels.backward_weight(y[middle], x[middle], w_to)
+    expected = np.empty_like(o.y), np.empty_like(o.w)
+    host.forward(bf16(o.w), bf16(o.x), expected[0])
+    host.backward_weight(bf16(o.y), bf16(o.x), expected[1])
+    np.testing.assert_allclose(y_to[middle], expected[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(w_to, expected[1], rtol=1e-5, atol=1e-5)
+    assert np.abs(expected[0] - _exact(blocks, batch, o)).max() > 1e-4, "and rounding is seen"
+
+
+def _exact(blocks: Blocks, batch: int, o: Any) -> np.ndarray:
+    y = np.empty(o.y.shape, F4)
+    HostKernels(blocks, batch, F4).forward(o.w, o.x, y)
+    return y
+
+
+def test_matrices_that_begin_elsewhere_are_multiplied_as_they_are() -> None:
+    blocks = Blocks(rows=3, columns=3, window=2, depth=3, neurons=5)
+    o, blas = draw(blocks, 7, "float32"), ColumnsFirst()
+    kernels = DeviceKernels(blocks, 7, OnHost(), rounded_products(blas))
+    y = array(np.full_like(o.y, np.nan))
+    kernels.forward(array(o.w), array(o.x), y)
+    np.testing.assert_allclose(y, _exact(blocks, 7, o), rtol=1e-5, atol=1e-5)
+    assert blas.used == [0]
+
+
+def test_rounding_keeps_what_is_no_number() -> None:
+    blocks, device = Blocks(rows=1, columns=1, window=1, depth=1, neurons=8), OnHost()
+    kernels = DeviceKernels(blocks, 8, device, rounded_products())
+    values = np.array([np.nan, np.inf, -np.inf, 3.4e38, -0.0, 1e-45, 1.00390625, 1.01171875], np.float32)
+    odd = values.view(np.uint32)
+    odd[0] = 0x7F800001  # a NaN whose bits would all be cut off
+    o = array(np.broadcast_to(values, (1, 1, 8, 8)).copy())
+    kernels._rounded(o, 8, "y")
+    found = (kernels._halves["y"][0, 0, 0].astype(np.uint32) << 16).view(np.float32)
+    assert np.isnan(found[0])
+    np.testing.assert_array_equal(found[1:], np.array([np.inf, -np.inf, np.inf, -0.0, 0, 1.0, 1.015625], np.float32))
 
 
 def test_addresses_are_made_once_and_not_kept_forever() -> None:
