@@ -27,6 +27,7 @@ MEASGD = "name: async-measgd, rate: 0.01, mu: 0.9, nesterov: true, period: 4"
 SYNC = "name: sync-easgd, rate: 0.1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [EASGD, MEASGD, SYNC])
 def test_the_centre_learns(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))

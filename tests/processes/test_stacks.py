@@ -46,6 +46,7 @@ def first_loss(job_file: Path, overrides: dict[str, str]) -> float:
     return evaluate(model, layout.views(initial), data.test, layout, backend)[0]
 
 
+@pytest.mark.long
 def test_one_after_the_other_then_both(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job, runs = write_job(JOB), operator.folder / "runs"
 
