@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +40,10 @@ class Placement:
     def run(self, place: Place, part: Range | None = None) -> Sequence[Span]:
         """The segments that one shard holds; of them those of one rank's part, where that is what is asked for."""
         held = self.spans[place.first : place.first + place.count]
-        return held if part is None else [span for span in held if part[0] <= span.start < part[1]]
+        if part is None:
+            return held
+        first, last = (bisect_left(held, number, key=lambda span: span.start) for number in part)
+        return held[first:last]
 
 
 class Parameters(Protocol):

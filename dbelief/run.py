@@ -30,7 +30,7 @@ from dbelief.report.planned import planned
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
 from dbelief.result import read_model
-from dbelief.session import begin_from, build_model, check_finite, grid_of, initial_values, layout_over_ranks
+from dbelief.session import begin_from, build_model, check_finite, initial_values, layout_over_ranks
 from dbelief.status import Place, look, watch
 
 
@@ -207,7 +207,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     ]
     if len(ranges) > 1:
         least, most = (one(b - a for a, b in ranges) for one in (min, max))
-        lines.append(f"ranks: {grid_of(job).size} a replica, holding {least:,} to {most:,} parameters each")
+        lines.append(f"ranks: {math.prod(job.grid)} a replica, holding {least:,} to {most:,} parameters each")
     lines.append(f"shards: {job.shards}, holding {', '.join(map(str, counts))} segments")
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]

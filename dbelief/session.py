@@ -135,11 +135,6 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
     raise NotFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")
 
 
-def grid_of(job: Job) -> Grid:
-    """The ranks of one replica of the job; one number stands for so many columns."""
-    return Grid.of(job.grid)
-
-
 def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
     """The job's layout, of which `whole` is that of a model on one rank.
 
@@ -148,7 +143,7 @@ def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
     ModelError
         The job cuts its model, and it cannot be cut; names the layer.
     """
-    grid = grid_of(job)
+    grid = Grid.of(job.grid)
     return whole if grid.size == 1 else layout_of(model, grid)
 
 
@@ -250,7 +245,7 @@ class Session:
                 layout, initial = initial_values(job, model)
                 begin = partial(_begin_whole, job, layout, initial)
             else:
-                layout = layout_of(model, grid_of(job))
+                layout = layout_of(model, Grid.of(job.grid))
                 begin = partial(_begin_part, job, model, layout.part(ranks.rank))
             part = layout.part(ranks.rank)
             if ranks.rank == 0:

@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import ClassVar
 
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Refused
 from dbelief.metrics import Metrics
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.convert import push_from_wire
 
 from .life import Life
-from .pushing import Wait
+from .transfer import Transfer, Wait
 
 
-class Exchanging:
-    """One exchange, from its opening on.
+class Exchanging(Transfer):
+    """One exchange, from its opening on."""
 
-    Parameters
-    ----------
-    message
-        The `PushOpening`, encoded.
-    wait
-        Waits until all rounds before a clock are applied to some segments.
-    """
+    what: ClassVar[str] = "an exchange"
 
     def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
-        opening = frames.parse(wire.PushOpening, message)
-        self._target, self._count = opening.target, opening.segments
-        self._life, self._metrics, self._wait = life, metrics, wait
-        self._shard = life.at(opening.target)
-        self._push = push_from_wire(opening)
-        if opening.rule.name != self._shard.rule.name:
-            raise Refused(f"an exchange by the rule {opening.rule.name!r}, and the job's is {self._shard.rule.name!r}")
-        self._based = opening.HasField("base")
-        self._taken = self._received = 0
+        super().__init__(life, metrics, wait, message)
+        asked, own = self.opening.rule.name, self._shard.rule.name
+        if asked != own:
+            raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
+        self._based = self.opening.HasField("base")
+        self._taken = 0
 
     @property
     def complete(self) -> bool:
         """Whether all segments that the opening counted are here."""
         return self._taken == self._count
 
-    def take(self, parts: list[frames.Part]) -> Iterator[bytes]:
-        """Apply the segments of one message; the answer to it."""
+    def answers(self, parts: list[frames.Part]) -> Iterator[bytes]:
+        """See `Transfer`: the centre before, in one message."""
+        if not parts:
+            raise Refused("an exchange begins with its opening and some segments")
         if self._taken + len(parts) > self._count:
             raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, frames.numbers(part)) for part in parts]
@@ -67,35 +60,3 @@ class Exchanging:
             self._metrics.pushes_total.labels(self._push.vector).inc()
             for way in ("received", "sent"):
                 self._metrics.bytes_total.labels(way).inc(self._received)
-
-    def check_life(self) -> None:
-        """See whether the shard is still in the life that this exchange is meant for.
-
-        Raises
-        ------
-        Moved
-            It is not.
-        """
-        if self._life.at(self._target) is not self._shard:
-            raise Moved(f"was given its segments anew in epoch {self._life.epoch}")
-
-
-def answers_to(
-    messages: Iterator[bytes], begin: Callable[[bytes], Exchanging], may_stay: Callable[[], bool]
-) -> Iterator[bytes]:
-    """Take the exchanges of one stream, one after another, until it ends or, after one of them, may not stay."""
-    exchange: Exchanging | None = None
-    for message in messages:
-        opening, parts = frames.decode(message)
-        if opening is not None:
-            if exchange is not None:
-                raise Refused("an exchange was opened before the one before it was complete")
-            exchange = begin(opening)
-        if exchange is None or not parts:
-            raise Refused("an exchange begins with its opening and some segments")
-        exchange.check_life()
-        yield from exchange.take(parts)
-        if exchange.complete:
-            exchange = None
-            if not may_stay():
-                return

@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import ClassVar
 
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Refused
 from dbelief.metrics import Metrics
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.convert import push_from_wire
 
 from .life import Life
 from .segment import Outcome
-from .shard import Shard
+from .transfer import Transfer, Wait
 
 ACKNOWLEDGE_EVERY = 16
 """Segments per acknowledgement: an answer to each one costs a fifth of a push's speed."""
 
-Wait = Callable[[Shard, list[int], int], None]
 
+class Pushing(Transfer):
+    """One push, from its opening on."""
 
-class Pushing:
-    """One push, from its opening on.
-
-    Parameters
-    ----------
-    message
-        The `PushOpening`, encoded.
-    wait
-        Waits until all rounds before a clock are applied to some segments.
-    """
+    what: ClassVar[str] = "a push"
 
     def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
-        opening = frames.parse(wire.PushOpening, message)
-        self._target = opening.target
-        self._count = opening.segments
-        self._life, self._metrics, self._wait = life, metrics, wait
-        self._shard = life.at(opening.target)
-        self._push = push_from_wire(opening)
+        super().__init__(life, metrics, wait, message)
         self._staged: list[int] = []
         self._reply = wire.PushReply()
         self._told = 0  # of those acknowledged, how many the client knows of
-        self._received = 0  # bytes
 
     @property
     def complete(self) -> bool:
         """Whether all segments that the opening counted are here; never where it did not count them."""
         return 0 < self._count == self._reply.acknowledged
 
-    def take(self, part: frames.Part) -> None:
+    def answers(self, parts: list[frames.Part]) -> Iterator[wire.PushReply]:
+        """See `Transfer`."""
+        for part in parts:
+            self._take(part)
+        yield from self._replies(self.complete)
+
+    def end(self) -> Iterator[wire.PushReply]:
+        """All that is done: the opening did not count the segments."""
+        yield from self._replies(ended=True)
+
+    def _take(self, part: frames.Part) -> None:
         """Apply one segment."""
         if self.complete:
             raise Refused(f"a push of {self._count} segments went on with segment {part.index}")
@@ -70,7 +66,7 @@ class Pushing:
         if taken.outcome is Outcome.APPLIED and not push.assign:
             self._metrics.staleness.observe(taken.staleness)
 
-    def replies(self, ended: bool) -> Iterator[wire.PushReply]:
+    def _replies(self, ended: bool) -> Iterator[wire.PushReply]:
         """What the client is to be told now: all that is done, when it is complete or much."""
         due = self._reply.acknowledged - self._told >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):
@@ -84,40 +80,3 @@ class Pushing:
         if ended:
             self._metrics.pushes_total.labels(self._push.vector).inc()
             self._metrics.bytes_total.labels("received").inc(self._received)
-
-    def check_life(self) -> None:
-        """See whether the shard is still in the life that this push is meant for.
-
-        Raises
-        ------
-        Moved
-            It is not.
-        """
-        if self._life.at(self._target) is not self._shard:
-            raise Moved(f"was given its segments anew in epoch {self._life.epoch}")
-
-
-def answers_to(
-    messages: Iterator[bytes], begin: Callable[[bytes], Pushing], may_stay: Callable[[], bool]
-) -> Iterator[wire.PushReply]:
-    """Take the pushes of one stream, one after another, until it ends or, after one of them, may not stay."""
-    push: Pushing | None = None
-    for message in messages:
-        opening, parts = frames.decode(message)
-        if opening is not None:
-            if push is not None:
-                raise Refused("a push was opened before the one before it was complete")
-            push = begin(opening)
-        if push is None:
-            raise Refused("a push begins with its opening")
-        push.check_life()
-        for part in parts:
-            push.take(part)
-        complete = push.complete
-        yield from push.replies(complete)
-        if complete:
-            push = None
-            if not may_stay():
-                return
-    if push is not None:
-        yield from push.replies(True)

@@ -187,6 +187,9 @@ class Segment:
 
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
         self.rule.apply(w, gradient, states, rate, self.applied + 1)
+        self._count()
+
+    def _count(self) -> None:
         self.applied += 1
         self.version += 1
 
@@ -242,23 +245,22 @@ class Segment:
         if not members <= {pusher.replica for pusher in arrived}:
             return False
         if arrived:
-            order = sorted(arrived)
-            if isinstance(self.rule, Elastic):
-                weights = [arrived[pusher].gradient for pusher in order]
-                self.rule.together(np, self.vectors[PARAMETERS], weights, arrived[order[0]].rate)
-                self.applied, self.version = self.applied + 1, self.version + 1
-                del self.staged[self.rounds]
-                self.rounds += 1
-                return True
-            total = sum(arrived[pusher].samples for pusher in order)
-            mean = np.zeros(self.span.length, np.float32)
-            for pusher in order:
-                one = arrived[pusher]
-                mean += one.gradient * np.float32(one.samples / total)
-            self._step(self.vectors[PARAMETERS], mean, self.state, arrived[order[0]].rate)
+            self._step_together([arrived[pusher] for pusher in sorted(arrived)])
             del self.staged[self.rounds]
         self.rounds += 1
         return True
+
+    def _step_together(self, arrived: Sequence[Staged]) -> None:
+        w, rate = self.vectors[PARAMETERS], arrived[0].rate
+        if isinstance(self.rule, Elastic):  # moves towards each: weights have no mean that would stand for them
+            self.rule.together(np, w, [one.gradient for one in arrived], rate)
+            self._count()
+            return
+        total = sum(one.samples for one in arrived)
+        mean = np.zeros(self.span.length, np.float32)
+        for one in arrived:
+            mean += one.gradient * np.float32(one.samples / total)
+        self._step(w, mean, self.state, rate)
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], int]:
         """The ledger as the vectors show it: what is only staged does not count yet."""

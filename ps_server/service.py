@@ -21,11 +21,11 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
-from . import exchanging
 from .exchanging import Exchanging
 from .life import Life
-from .pushing import Pushing, answers_to
+from .pushing import Pushing
 from .shard import Shard
+from .transfer import answers_to
 
 _BYTES = {"Pull": (None, None), "Exchange": (None, None), "Push": (None, wire.PushReply.SerializeToString)}
 """How the bulk methods' messages are decoded and encoded on their way through gRPC: not at all, where they are bulk."""
@@ -180,16 +180,17 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
         """See protos/parameters.proto; requests are decoded here, by hand."""
-        with self._streams:
-            begin = functools.partial(Pushing, self.life, self._metrics, functools.partial(self._wait, "pushes"))
-            yield from answers_to(messages, begin, lambda: not self._streams.crowded)
+        yield from self._transfers(Pushing, messages)
 
     @streams
     def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; both ways are encoded by hand."""
+        yield from self._transfers(Exchanging, messages)
+
+    def _transfers(self, kind: type[Pushing | Exchanging], messages: Iterator[bytes]) -> Iterator[Any]:
         with self._streams:
-            begin = functools.partial(Exchanging, self.life, self._metrics, functools.partial(self._wait, "pushes"))
-            yield from exchanging.answers_to(messages, begin, lambda: not self._streams.crowded)
+            begin = functools.partial(kind, self.life, self._metrics, functools.partial(self._wait, "pushes"))
+            yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ from threadpoolctl import threadpool_limits
 from dbelief.console import announce, on_signals
 from dbelief.errors import Mistake
 from dbelief.metrics import Metrics
+from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.session import Session, Task, grid_of
+from dbelief.session import Session, Task
 
 from .comm import Comm
 from .comm.mpi import MpiEngine
@@ -57,7 +59,7 @@ def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = Non
     Failure
         What ended it; of several ranks, what ended the first that failed.
     """
-    wanted, deadlines = grid_of(task.job).size, task.job.deadlines
+    wanted, deadlines = math.prod(task.job.grid), task.job.deadlines
     # Another rank may wait for a push and, after it, for a pull: twice `progress_s` each.
     longest_s = max(deadlines.join_s, 4 * deadlines.progress_s) + MARGIN_S
 
@@ -93,7 +95,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
         tell(f"{who}, on {session.backend.name}{ranks}")
-        model = partitioned(session.model, comm, grid_of(task.job)) if comm.size > 1 else session.model
+        model = partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
         session.model = model  # of a whole one that was cut nothing stays
         threads = task.job.threads if options.threads is None else options.threads
         with on_signals() as interrupted, threadpool_limits(threads):

@@ -15,9 +15,9 @@ from dbelief.backend import choose
 from dbelief.data import load
 from dbelief.job.load import parse_job
 from dbelief.layout import Layout, cut, nominal_length, place
-from dbelief.partition import layout_of
+from dbelief.partition import Grid, layout_of
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.session import build_model, grid_of
+from dbelief.session import build_model
 
 from .in_process import whole_job
 
@@ -97,7 +97,7 @@ def run(
     trained = load_file(whole_job(text, folder, monkeypatch, trace) / "model.safetensors")
     job = parse_job(text, folder, "job")
     built, _ = build_model(job, load(job.data, job.folder), choose("cpu"))
-    return trained, layout_of(built, grid_of(job)), [trace.seen for trace in traces if trace.seen]
+    return trained, layout_of(built, Grid.of(job.grid)), [trace.seen for trace in traces if trace.seen]
 
 
 @pytest.mark.parametrize(("model", "grid"), [(DENSE, "[2]"), (DENSE, "[3]"), (IMAGES, "[2, 2]"), (IMAGES, "[1, 3]")])
