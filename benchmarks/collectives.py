@@ -6,7 +6,7 @@ As many numbers as Network-in-Network has parameters (30.4 MB, FireCaffe, Table 
 process on a host of its own (mpi_hosts.py), over MPI: through a parameter server, up and down trees, around a ring, in
 one message or in chunks; and, beside them, as `Comm.allreduce` and as MPI itself does it.
 
-Each time stands beside its formula (worker/comm/collectives/cost.py) for the alpha and beta of a message between two
+Each time stands beside its formula (dbelief/reduction/cost.py) for the alpha and beta of a message between two
 hosts in the same round, on the same links. Every sum is checked on every rank, and a round makes hosts and processes
 anew; the time of a sum is that of the slowest rank after a barrier. Medians of the rounds. Exit code 1 where a sum in
 one message is not within 25 % of its formula, or one in chunks is slower than its own by more.
@@ -31,18 +31,10 @@ from mpi_hosts import carried, ping, run_on_hosts
 from rich.console import Console
 from rich.table import Table
 
+from dbelief.reduction import Link, Shape, binomial, ring_seconds, server, tree_seconds, with_arity
 from dbelief.report.style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
 from dbelief.worker.comm import Comm
-from dbelief.worker.comm.collectives import (
-    EngineAllreduce,
-    RingAllreduce,
-    Shape,
-    TreeAllreduce,
-    binomial,
-    server,
-    with_arity,
-)
-from dbelief.worker.comm.collectives.cost import Link, ring_seconds, tree_seconds
+from dbelief.worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce
 from dbelief.worker.comm.mpi import MpiEngine
 
 NUMBERS = 7_590_000

@@ -1,29 +1,19 @@
 """The job file: what is trained, on what, how, and for how long."""
 
 from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
+from .downpour import Downpour, WarmStart
+from .elastic import Elastic
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .layers import Layer
 from .load import build_job, load_job, parse_job
 from .model import LayersModel, Model, PythonModel
 from .paths import resolve
 from .problems import nearest
+from .rules import AdagradRule, AdamRule, MomentumRule, Rule, SgdRule
+from .sandblaster import Sandblaster
+from .schedule import ConstantSchedule, PolySchedule, Schedule, StepSchedule
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
-from .strategy import (
-    AdagradRule,
-    AdamRule,
-    ConstantSchedule,
-    Downpour,
-    Elastic,
-    MomentumRule,
-    PolySchedule,
-    Rule,
-    Sandblaster,
-    Schedule,
-    SgdRule,
-    StepSchedule,
-    WarmStart,
-)
 
 __all__ = [
     "AdagradRule",

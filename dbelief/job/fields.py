@@ -10,11 +10,14 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .autoencoder import StacksModel
 from .document import to_yaml
+from .elastic import Elastic
 from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
 from .model import Model, PythonModel
 from .paths import anchor, resolve
+from .sandblaster import Sandblaster
+from .schedule import ConstantSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, lacks_validation
-from .strategy import ConstantSchedule, Elastic, PolySchedule, Sandblaster, Schedule, Strategy
+from .strategy import Strategy
 
 
 class Limits(Section):

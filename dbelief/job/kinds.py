@@ -71,3 +71,9 @@ PathText = Annotated[
     Field(pattern=r"^([^$\x00]|\$[^{\x00]|\$\{[A-Za-z_][A-Za-z0-9_]*\})+\$?$"),
     Words("a path, in which ${NAME} stands for an environment variable"),
 ]
+
+
+def check_lease(lease: int | None, batch: int) -> None:
+    """Refuse a lease that is shorter than a mini-batch."""
+    if lease is not None and lease < batch:
+        raise refusal("lease", f"must be at least one batch, {batch} samples, or null, not {lease}")

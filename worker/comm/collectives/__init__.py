@@ -6,9 +6,9 @@
     ring       2 (P - 1)                         2 (P - 1) / P n               2 (P - 1) (alpha + n / P beta)
 
 for P ranks and n bytes, where a message of m bytes takes alpha + m beta seconds, and a rank's link takes one at a time
-in each direction (`cost.py`). The first two are FireCaffe's (Iandola et al. 2016, section 6): a parameter server is a
-tree of height 1. `Comm.allreduce` sends a ring's bytes too, but each piece straight to the rank that adds it, and so
-adds in rank order: the bits of a loop over the ranks, for which it holds P pieces at a time.
+in each direction (`dbelief/reduction`). The first two are FireCaffe's (Iandola et al. 2016, section 6): a parameter
+server is a tree of height 1. `Comm.allreduce` sends a ring's bytes too, but each piece straight to the rank that adds
+it, and so adds in rank order: the bits of a loop over the ranks, for which it holds P pieces at a time.
 
 All of them are deterministic for one P, one size and one way, and all ranks end with the same bits. Only the ring's
 order of adding depends on where in the vector a number stands: summing layer by layer gives the same bits as summing
@@ -18,16 +18,11 @@ all layers packed into one vector by a tree or a server, and not by a ring.
 from .allreduce import Allreduce
 from .engines import EngineAllreduce
 from .ring import RingAllreduce
-from .shapes import Shape, binomial, server, with_arity
 from .tree import TreeAllreduce
 
 __all__ = [
     "Allreduce",
     "EngineAllreduce",
     "RingAllreduce",
-    "Shape",
     "TreeAllreduce",
-    "binomial",
-    "server",
-    "with_arity",
 ]

@@ -20,9 +20,10 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, product
 from typing import Any
 
+from dbelief.reduction import Shape
+
 from ..comm import Comm, Pending
 from .allreduce import Allreduce, Gives, cut, parts_of
-from .shapes import Shape
 from .wire import Wire, make_format
 
 

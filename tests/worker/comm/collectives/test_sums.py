@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import RankDied, Unreachable
+from dbelief.reduction import binomial, server, with_arity
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
 from worker.comm import Comm, run_ranks
-from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce, binomial, server, with_arity
+from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.wire import Wire
 from worker.comm.threads import Group, ThreadEngine
 

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.reduction import Link, binomial, ring_seconds, server, tree_seconds, with_arity
 from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
 from worker.comm import Comm, run_ranks
-from worker.comm.collectives import binomial, server, with_arity
-from worker.comm.collectives.cost import Link, ring_seconds, tree_seconds
 from worker.comm.tracing import Tracing
 
 

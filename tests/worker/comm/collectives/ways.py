@@ -8,17 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.reduction import Shape, binomial, server, with_arity
 from worker.comm import Comm
-from worker.comm.collectives import (
-    Allreduce,
-    EngineAllreduce,
-    RingAllreduce,
-    Shape,
-    TreeAllreduce,
-    binomial,
-    server,
-    with_arity,
-)
+from worker.comm.collectives import Allreduce, EngineAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.allreduce import Gives
 from worker.comm.collectives.wire import Wire
 

@@ -1,0 +1,84 @@
+"""The `strategy` section of elastic averaging."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
+from .rules import ElasticRule
+
+
+class Elastic(Section):
+    """Elastic averaging (Zhang et al. 2015; You et al. 2017, sections 5.1 and 6.1).
+
+    Each replica trains weights of its own, and now and then both it and the centre move towards each other: whenever it
+    is ready (async), or all at the same time (sync).
+    """
+
+    name: Literal["async-easgd", "async-measgd", "sync-easgd"] = Field(
+        description="Which strategy this is; measgd has momentum"
+    )
+    batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
+    rate: Positive = Field(description="eta, before the schedule; parameter units per gradient unit")
+    rho: Positive | None = Field(
+        default=None,
+        description="Elastic force: what parts replica and centre shrinks by eta rho at each exchange; "
+        "null for 0.9 / (eta replicas)",
+    )
+    period: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
+        default=1, description="tau, mini-batches from one exchange to the next"
+    )
+    mu: Decay | None = Field(
+        default=None, description="Of async-measgd: part of the velocity that is kept at each step; null for 0.9"
+    )
+    nesterov: bool = Field(
+        default=False, description="Of async-measgd: the gradient is taken where the velocity alone would lead"
+    )
+    lease: Count | None = Field(
+        default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
+    )
+
+    staleness_aware: ClassVar[bool] = False
+    literal: ClassVar[bool] = False
+    clip_norm: ClassVar[None] = None
+    warm_start: ClassVar[None] = None
+
+    @property
+    def staleness(self) -> Literal[0] | None:
+        """The dial: 0 is in step, None runs free."""
+        return 0 if self.name == "sync-easgd" else None
+
+    @property
+    def n_push(self) -> int:
+        """Mini-batches behind an exchange."""
+        return self.period
+
+    @property
+    def n_fetch(self) -> int:
+        """The same: an exchange fetches too."""
+        return self.period
+
+    @property
+    def momentum(self) -> float | None:
+        """Part of the velocity that is kept; None where there is none."""
+        return (0.9 if self.mu is None else self.mu) if self.name == "async-measgd" else None
+
+    @property
+    def rule(self) -> ElasticRule:
+        """What shards apply."""
+        return ElasticRule(name="elastic", rate=self.rate)
+
+    def moving_rate(self, rate: float, replicas: int) -> float:
+        """How much of their difference a replica and the centre each give up, at this learning rate."""
+        return 0.9 / max(1, replicas) if self.rho is None else rate * self.rho
+
+    @model_validator(mode="after")
+    def _moves(self) -> Self:
+        if self.name != "async-measgd" and (self.mu is not None or self.nesterov):
+            raise refusal("name", f"must be async-measgd where mu or nesterov is given: {self.name} has no velocity")
+        if self.name == "sync-easgd" and self.period > 1:
+            raise refusal("period", f"must be 1 with sync-easgd, not {self.period}")
+        if self.rho is not None and self.rate * self.rho > 1:
+            raise refusal("rho", f"must be at most 1 / rate, {1 / self.rate:g}: they would move past each other")
+        check_lease(self.lease, self.batch)
+        return self
