@@ -1,13 +1,9 @@
 """Asynchronous elastic averaging on a replica (Zhang et al. 2015; You et al. 2017, equations 1, 2, 5 and 6).
 
-A replica has weights W of its own; the shards have the centre C. For each mini-batch, with g the gradient at W:
-
-    async-easgd     W <- (W - eta g) - D
-    async-measgd    V <- mu V - eta g;   W <- (W + V) - D        nesterov: g is taken at W + mu V
-
-where D = a (W - C) with both as they were, at every `period`-th mini-batch and a lease's last one, else 0. There
-C <- C + D on the shards, by the same D to the last bit: so nothing is made or lost between them, and the sum of all W
-and C changes by gradients alone. The exchange needs no gradient, and runs while the gradient is computed.
+A replica has weights W of its own (`own`); the shards have the centre C. At every `period`-th mini-batch and a lease's
+last one W <- W - D and, on the shards, C <- C + D by the same D = a (W - C) to the last bit: so nothing is made or lost
+between them, and the sum of all W and C changes by gradients alone. The exchange needs no gradient, and runs while the
+gradient is computed.
 
 A replica that joins begins at the centre, and at rest. When it dies, its way since the last exchange dies with it.
 """
@@ -30,6 +26,7 @@ from dbelief.work import Cadence, Lease
 
 from .buffers import Done
 from .downpour import Phases
+from .own import OwnWeights
 
 
 class Centre(Protocol):
@@ -94,19 +91,12 @@ class Elastic:
         checked: Callable[[Any], object],
         acknowledged: Callable[[Done, Pushed], None],
     ) -> None:
-        self._model, self._part, self._backend = model, part, backend
-        self._centre, self._pusher, self._batches = centre, pusher, batches
+        self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._settings, self._phases = settings, phases
         self._checked, self._acknowledged = checked, acknowledged
         self._host = aligned(part.size, np.float32)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
-
-        def room(wanted: bool = True) -> Any:
-            return backend.to_device(aligned(part.size if wanted else 0, np.float32))
-
-        self._weights, self._gradient = room(), room()
-        self._velocity, self._ahead = room(settings.mu is not None), room(settings.nesterov)
-        self._difference: Any = self._host if backend.name == "numpy" else backend.to_device(self._host)
+        self._own = OwnWeights(model, part, backend, settings.mu, settings.nesterov)
         self._began = False
         self._helper = ThreadPoolExecutor(1, "exchange")
 
@@ -136,14 +126,14 @@ class Elastic:
                 rated = np.float32(moving_rate)
                 clock = lease.clock + step
                 exchange = self._exchange(Push(self._pusher, done.sequence, rated, done.samples, clock=clock))
-            done.loss_sum += self._compute(batch) * len(batch)
+            done.loss_sum += self._own.compute(batch) * len(batch)
             self._phases.end("compute")
             if exchange is None:
-                self._step(rate, None)
+                self._own.step(rate, 0.0, None)
                 continue
             pushed = exchange.result()
             self._phases.end("push")
-            self._step(rate, moving_rate)
+            self._own.step(rate, moving_rate, self._host)
             self._acknowledged(done, pushed)
             done = Done(sequence=done.sequence + 1)
 
@@ -151,43 +141,16 @@ class Elastic:
         """Start at the centre."""
         if not self._began:
             self._centre.pull(self._host, self._versions, clock=clock)
-            self._weights[:] = self._backend.to_device(self._host)
+            self._own.begin(self._host)
             self._began = True
             self._phases.end("fetch")
 
     def _exchange(self, push: Push) -> Future[Pushed]:
         """Begin an exchange; the weights stay as they are until it is over."""
-        self._checked(self._weights)
-        values = self._weights if self._backend.name == "numpy" else OnDevice(self._backend.xp, self._weights)
+        own = self._own.values
+        self._checked(own)
+        values = own if self._backend.name == "numpy" else OnDevice(self._backend.xp, own)
         return self._helper.submit(self._centre.exchange, values, self._host, self._versions, push)
-
-    def _compute(self, batch: Batch) -> float:
-        """Leave the gradient; give the loss."""
-        at, settings = self._weights, self._settings
-        if settings.mu is not None and settings.nesterov:
-            self._backend.xp.multiply(self._velocity, np.float32(settings.mu), out=self._ahead)
-            self._ahead += self._weights
-            at = self._ahead
-        return float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
-
-    def _step(self, rate: float, moving_rate: float | None) -> None:
-        """Move the weights, by the centre too where it has come."""
-        weights, gradient, velocity, mu = self._weights, self._gradient, self._velocity, self._settings.mu
-        with np.errstate(all="ignore"):  # what is not finite is named before it is sent
-            if moving_rate is not None:
-                if self._backend.name != "numpy":
-                    self._difference.set(self._host)
-                self._backend.xp.subtract(weights, self._difference, out=self._difference)
-                self._difference *= np.float32(moving_rate)
-            gradient *= np.float32(rate)
-            if mu is None:
-                weights -= gradient
-            else:
-                velocity *= np.float32(mu)
-                velocity -= gradient
-                weights += velocity
-            if moving_rate is not None:
-                weights -= self._difference
 
     def close(self) -> None:
         """End the thread; an exchange that is under way comes to its end."""

@@ -57,7 +57,7 @@ class Worker:
 
     @property
     def weights(self) -> np.ndarray:
-        weights: np.ndarray = self._elastic._weights.copy()
+        weights: np.ndarray = self._elastic._own.values.copy()
         return weights
 
 
