@@ -42,11 +42,19 @@ class Asks(NamedTuple):
         Numbers of a pass, and of its bundles that the replica has and has not told of yet.
     ahead
         Whether it still computes one of them, and asks in good time for the next.
+    last, steps
+        Lease that it had last, finished or not, and how many steps its group has made with it.
+    broken, why
+        Generation of a group that it cannot go on with, for people the reason; 0: none.
     """
 
     turn: int = 0
     holds: tuple[int, ...] = ()
     ahead: bool = False
+    last: int = 0
+    steps: int = 0
+    broken: int = 0
+    why: str = ""
 
 
 NOTHING = Asks()

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dbelief.work import Lease
 
 from .actions import Action, SetMembership
+from .bundles import NOTHING, Asks
 from .clocks import Clocks
 from .evaluations import Evaluations
+from .groups import Groups
 from .leases import Leases
 from .progress import Progress
 from .rounds import ASK_AGAIN_S, Rounds
@@ -26,7 +28,9 @@ class Handout:
     rounds
         With `staleness: 0`, the blocks that all replicas move in.
     clocks
-        With `staleness: N`, where each replica's clock stands. With neither, each runs free.
+        With `staleness: N`, where each replica's clock stands.
+    groups
+        The blocks of workers that exchange among themselves. With none of the three, each runs free.
     """
 
     def __init__(
@@ -36,15 +40,25 @@ class Handout:
         progress: Progress,
         rounds: Rounds | None = None,
         clocks: Clocks | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self._leases = leases
         self._evaluations = evaluations
         self._progress = progress
         self._rounds = rounds
         self._clocks = clocks
+        self._groups = groups
         self.warm_replica: int | None = None  # an incarnation
 
-    def work(self, number: int, incarnation: int, next_sequence: int, trains: bool, evaluates: bool) -> Work:
+    def work(
+        self,
+        number: int,
+        incarnation: int,
+        next_sequence: int,
+        trains: bool,
+        evaluates: bool,
+        asks: Asks = NOTHING,
+    ) -> Work:
         """Something for this life to do; a repeated call, whose answer was lost, gets the same.
 
         Parameters
@@ -52,22 +66,29 @@ class Handout:
         trains, evaluates
             Whether new leases of data, and new evaluations, are handed out now.
         """
-        work = self._held(number, incarnation, next_sequence)
+        work = self._held(number, incarnation, next_sequence, asks)
         if work is None and evaluates:
             work = self._evaluation(incarnation)
         if work is None and trains:
             work = self._training(number, incarnation, next_sequence)
+        if self._groups is not None and isinstance(work, Evaluate):
+            self._groups.busy(number)
         if self._clocks is not None and (work is None or isinstance(work, Evaluate)):
             self._clocks.leave(number, incarnation)
-        return work or Wait(ASK_AGAIN_S if self._rounds is not None else FREE_ASK_AGAIN_S)
+        free = self._rounds is None and self._groups is None
+        return work or Wait(FREE_ASK_AGAIN_S if free else ASK_AGAIN_S)
 
-    def _held(self, number: int, incarnation: int, next_sequence: int) -> Work | None:
+    def _held(self, number: int, incarnation: int, next_sequence: int, asks: Asks) -> Work | None:
         """What is this life's already. It comes before evaluations: in lockstep the others wait for it."""
         held: Work | None
         if self._rounds is not None:
             held = self._rounds.held(number, incarnation, next_sequence)
             if held is None:
                 self._rounds.done(number, incarnation)
+        elif self._groups is not None:
+            held = self._groups.held(number, incarnation, asks.last)
+            if held is None:
+                self._groups.asks(number, incarnation, next_sequence, asks)
         else:
             held = self._leases.held(incarnation, next_sequence)
         return held or self._evaluations.held(incarnation)
@@ -80,6 +101,8 @@ class Handout:
     def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
         if self._rounds is not None:
             self._rounds.ask(number, incarnation, next_sequence)
+            return None
+        if self._groups is not None:
             return None
         if self._progress.warm:
             if self.warm_replica is None:
@@ -99,8 +122,10 @@ class Handout:
         self._clocks.leased(number, self._leases.cadence.steps(lease.samples))
         return lease
 
-    def form_block(self, living: Mapping[int, int]) -> list[Action]:
-        """In lockstep, make the next block if all the living (incarnation by replica) ask for it."""
+    def form_block(self, living: Mapping[int, int], data: bool = True) -> list[Action]:
+        """In lockstep, make the next block if all the living (incarnation by replica) ask for it; see `Groups.form`."""
+        if self._groups is not None and self._groups.complete(living):
+            self._groups.form(living, self._leases, data)
         if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
             return []
         return [membership(self._rounds)]

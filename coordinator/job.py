@@ -19,10 +19,13 @@ from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeRe
 from .bundles import NOTHING, Asks, Computed
 from .members import Member
 from .standing import Standing
-from .states import Closing, Compute, Evaluate, State, Stop, Told, Wait, Work
+from .states import Closing, Compute, Evaluate, State, Stop, Together, Told, Wait, Work
 
 _STUCK = 2.0
 """A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
+
+_DOING = {Lease: "training", Together: "training", Compute: "training", Evaluate: "evaluating"}
+"""What a member is seen to do, by its work."""
 
 
 class JobMachine(Standing):
@@ -129,6 +132,9 @@ class JobMachine(Standing):
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
 
+    def _replicas(self) -> dict[int, int]:
+        return {m.number: m.incarnation for m in self.members.alive("replica")}
+
     def _lives(self) -> set[int]:
         return {m.incarnation for m in self.members.alive("replica", "client")}
 
@@ -225,7 +231,7 @@ class JobMachine(Standing):
         work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s, asks)
         self.actions += self.training.news()
         if not asks.ahead:  # else it is at work, whatever comes of that
-            member.state = {Lease: "training", Compute: "training", Evaluate: "evaluating"}.get(type(work), "waiting")
+            member.state = _DOING.get(type(work), "waiting")
         member.moved_s = now_s
         self.commit_due = self.commit_due or not isinstance(work, Wait)
         self._advance(now_s)
@@ -325,6 +331,7 @@ class JobMachine(Standing):
     # -- moving on ---------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> None:
+        self.training.settle(now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:
@@ -344,11 +351,14 @@ class JobMachine(Standing):
             self.actions.append(AssignShards(self.opening.place(shards, self.shard_epoch)))
 
     def _advance_ready(self, now_s: float) -> None:
-        living = {m.number: m.incarnation for m in self.members.alive("replica")}
-        self.actions += self.training.advance(living, now_s)
+        self.actions += self.training.advance(self._replicas(), now_s)
         batch = self.training.batch
         if batch is not None and batch.method.failed:
             self.fail(batch.ended)
+            return
+        groups = self.training.groups
+        if groups is not None and groups.failed:
+            self.fail(groups.failed)
             return
         enough = self.training.enough(now_s)
         if enough:
@@ -364,6 +374,8 @@ class JobMachine(Standing):
             self.actions += batch.advance(read)
         # What a dead life holds stays outstanding until it is fenced.
         drained = not (self.leases.outstanding or read or (batch is not None and batch.accepting))
+        if drained and self.training.write_last(self._replicas()):
+            return
         while self.ending.moves_on(drained, self.training.snapshots.running):
             if self.ending.step is Closing.SNAPSHOT:
                 if not (self.training.end_kept and self.recovery.best == self.progress.best):  # else it is written

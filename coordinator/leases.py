@@ -85,6 +85,11 @@ class Leases:
         self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         return lease
 
+    def empty(self, first_sequence: int, clock: int) -> Lease:
+        """A lease of no samples, for one who goes along with others; nobody waits for it."""
+        self.next_id += 1
+        return Lease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
+
     def room(self, at_most: int | None = None) -> int:
         """Samples that a lease could hold now."""
         room = min(self.size, self.total - self.leased, self.size if at_most is None else at_most)

@@ -14,9 +14,10 @@ from dbelief.rpc.convert import layout_from_wire, placement_to_wire
 from dbelief.work import Lease
 
 from .bundles import Asks, Computed
+from .job import JobMachine
 from .runner import Runner
 from .sandblaster import Sandblaster
-from .states import Compute, Evaluate, State, Told, Wait, Work
+from .states import Compute, Evaluate, State, Together, Told, Wait, Work
 
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
 _ROLES = {kind: role for role, kind in _KINDS.items()}
@@ -72,6 +73,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
             reply = wire.BeatReply(state=_STATES[machine.state], reason=machine.reason, member=member)
+            if machine.training.groups is not None:
+                reply.ended_generation = machine.training.groups.ended
             if kind != "shard":
                 reply.initialise = machine.initialises(request.id, request.incarnation)
             # Where all shards go back to a set, the new place of one is told once they have.
@@ -84,8 +87,17 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
         """See protos/coordination.proto."""
         with self._runner.step() as (machine, now_s):
-            asks = Asks(request.turn, tuple(request.holds), request.ahead)
-            return _work(machine.lease(request.replica, request.incarnation, request.next_sequence, now_s, asks))
+            asks = Asks(
+                request.turn,
+                tuple(request.holds),
+                request.ahead,
+                request.last,
+                request.steps,
+                request.broken,
+                request.why,
+            )
+            work = machine.lease(request.replica, request.incarnation, request.next_sequence, now_s, asks)
+            return _work(work, machine)
 
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
@@ -199,20 +211,34 @@ def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
     )
 
 
-def _work(work: Work) -> wire.LeaseReply:
+def _training(lease: Lease) -> wire.TrainingLease:
+    return wire.TrainingLease(
+        lease=lease.id,
+        epoch=lease.epoch,
+        start=lease.start,
+        stop=lease.stop,
+        first_sequence=lease.first_sequence,
+        samples_before=lease.samples_before,
+        clock=lease.clock,
+        member_epoch=lease.member_epoch,
+    )
+
+
+def _together(work: Together, machine: JobMachine) -> wire.LeaseReply:
+    """A lease with where its group's members listen."""
+    addresses = {member.number: member.address for member in machine.members.all() if member.kind == "replica"}
+    training = _training(work.lease)
+    training.group.generation, training.group.samples_before = work.generation, work.samples_before
+    for number, samples in work.members:
+        training.group.members.add(replica=number, address=addresses[number], samples=samples)
+    return wire.LeaseReply(training=training)
+
+
+def _work(work: Work, machine: JobMachine) -> wire.LeaseReply:
     if isinstance(work, Lease):
-        return wire.LeaseReply(
-            training=wire.TrainingLease(
-                lease=work.id,
-                epoch=work.epoch,
-                start=work.start,
-                stop=work.stop,
-                first_sequence=work.first_sequence,
-                samples_before=work.samples_before,
-                clock=work.clock,
-                member_epoch=work.member_epoch,
-            )
-        )
+        return wire.LeaseReply(training=_training(work))
+    if isinstance(work, Together):
+        return _together(work, machine)
     if isinstance(work, Evaluate):
         return wire.LeaseReply(
             evaluation=wire.EvaluationLease(lease=work.id, set=work.set, vector=work.vector, samples=work.samples)

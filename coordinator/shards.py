@@ -107,9 +107,10 @@ class Shards:
 
     def _assign(self, placement: Placement, place: Place) -> None:
         strategy = self._job.strategy
+        rule = strategy.at_shards
         assignment = wire.Assignment(
             segments=spans_to_wire(placement.run(place)),
-            rule=segments.Rule(name=strategy.rule.name, options=strategy.rule.model_dump(exclude={"name", "rate"})),
+            rule=segments.Rule(name=rule.name, options=rule.model_dump(exclude={"name", "rate"})),
             staleness=strategy.staleness,
             staleness_aware=strategy.staleness_aware,
             ordered=isinstance(strategy, Sandblaster) and strategy.ordered,

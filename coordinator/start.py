@@ -88,7 +88,7 @@ def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     if not resume:
         return JobMachine(job, shape)
     snapshots = folder / "snapshots"
-    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.rule.name)
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
     for one in skipped:
         announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
         set_aside(snapshots, one.set_id)

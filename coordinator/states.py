@@ -85,7 +85,25 @@ class Compute:
     portion: int
 
 
-Work = Lease | Evaluate | Compute | Wait | Stop
+@dataclass(frozen=True)
+class Together:
+    """A lease, and the group with which it is trained.
+
+    Attributes
+    ----------
+    members
+        Replica number and samples of each, by rank.
+    samples_before
+        Samples leased before the first of these leases: the place of all of them in the learning-rate schedule.
+    """
+
+    lease: Lease
+    generation: int
+    members: tuple[tuple[int, int], ...]
+    samples_before: int
+
+
+Work = Lease | Together | Evaluate | Compute | Wait | Stop
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from .actions import Action, Note, SetMembership, TakeSnapshot
 from .bundles import NOTHING, Asks, Computed
 from .clocks import Clocks
 from .evaluations import Evaluations
+from .groups import Groups
 from .handout import Handout, membership
 from .plan import leases, progress
 from .progress import Best, Evaluated
@@ -63,13 +64,14 @@ class Training:
         self.progress = progress(job, shape, self.total)
         self.rounds = Rounds() if job.strategy.staleness == 0 else None
         self.clocks = Clocks() if job.strategy.staleness else None
+        self.groups = Groups() if job.strategy.grouped else None
         self.evaluations = Evaluations()
         self.snapshots = Snapshots(job.snapshots.every_s, job.snapshots.every_iterations)
         self.pushes_twice = 0
         self.end_kept = False
         self._end_in_set = False  # the set under way, or the last one, was begun after the end
         self._accounts = Accounts(self.leases)
-        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks)
+        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks, self.groups)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -92,7 +94,8 @@ class Training:
     @property
     def begins_in_lockstep(self) -> bool:
         """Whether all replicas have to be there before the first of them is given work."""
-        return self.rounds is not None and not self.rounds.blocks
+        together = self.rounds or self.groups
+        return together is not None and not together.blocks
 
     # -- work --------------------------------------------------------------------------------------------
 
@@ -113,8 +116,9 @@ class Training:
         if settled:  # another coordinator was told, and died before it wrote that down
             self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
+        evaluates = evaluates and self._rests
         evaluates = evaluates and not (self.batch is not None and (self.batch.moves or self.batch.suspended))
-        work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates)
+        work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates, asks)
         if self.batch is None or not isinstance(work, Wait):
             return work
         bundle = self.batch.work(number, incarnation, living, now_s, asks) if trains else None
@@ -153,6 +157,29 @@ class Training:
     def news(self) -> list[Action]:
         """See `Handout.news`."""
         return self._handout.news()
+
+    @property
+    def _rests(self) -> bool:
+        """Whether what the shards hold is whole: workers who exchange among themselves write to them now and then."""
+        return self.groups is None or self.groups.between
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether workers who exchange among themselves have what the shards have not, and are to write it."""
+        return self.groups is not None and self.groups.unwritten
+
+    def write_last(self, living: Mapping[int, int]) -> bool:
+        """At the end, have the shards told what the workers have; whether that is still to be waited for."""
+        if not (self.unwritten and living):
+            return False
+        self._handout.form_block(living, data=False)
+        return True
+
+    def settle(self, now_s: float) -> None:
+        """Take in what a group has come to, once all its members have told it or are fenced."""
+        for replica, pushes, samples, lost in self.groups.settle(self.leases) if self.groups is not None else ():
+            if pushes or lost:
+                self.progress.trained(replica, Told(0, pushes, samples, lost=lost), now_s)
 
     def membership_set(self, member_epoch: int, clock: int) -> None:
         """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
@@ -198,6 +225,7 @@ class Training:
             "accounts": self._accounts.state(),
             "evaluations": self.evaluations.state(),
             "dial": self.dial.state() if self.dial is not None else None,
+            "groups": self.groups.state() if self.groups is not None else None,
             "batch": self.batch.state() if self.batch is not None else None,
             "end_kept": self.end_kept,
             "warm_replica": self._handout.warm_replica,
@@ -214,6 +242,8 @@ class Training:
         self.evaluations.restore(state["evaluations"])
         if self.dial is not None:
             self.dial.restore(state["dial"])
+        if self.groups is not None:
+            self.groups.restore(state["groups"])
         if self.batch is not None:
             self.batch.restore(state["batch"])
         self.end_kept = state.get("end_kept", False)
@@ -228,6 +258,8 @@ class Training:
         """A life is over, as far as we can tell, by death or with a goodbye."""
         if self.batch is not None:
             self.batch.gone(incarnation, died, now_s)
+        if self.groups is not None:
+            self.groups.gone(incarnation)
         self._handout.gone(incarnation)
         self.evaluations.gone(incarnation)
 
@@ -243,6 +275,9 @@ class Training:
         evaluate
             Whether what it did not store whole is to be evaluated again.
         """
+        if self.groups is not None and self.groups.fenced(number, incarnation):
+            self.evaluations.fenced(incarnation, again=evaluate)
+            return []  # what it had done is known once the others tell how far they came
         before = self.leases.pushes
         samples, twice = self.leases.give_back(incarnation, *applied)
         if samples:
@@ -273,13 +308,14 @@ class Training:
         wishes: list[Action] = []
         if self.progress.release_due():
             wishes.append(Note("warm_start", {"samples": self.progress.samples}))
-        if self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
+        if self._rests and self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
             wishes.append(self.begin_set())
         if not self.evaluations.busy and self.progress.evaluation_due():
             self.evaluations.ask("validation", PARAMETERS)
         if self.batch is not None:
             wishes += self.batch.advance(read=self.evaluations.given)
-        if not (self.begins_in_lockstep and len(living) < self._replicas):
+        waits = self.groups is not None and (self.snapshots.running or self.evaluations.asked)
+        if not waits and not (self.begins_in_lockstep and len(living) < self._replicas):
             wishes += self._handout.form_block(living)
         return wishes
 
@@ -292,7 +328,9 @@ class Training:
                 return self.batch.ended if self.end_kept else ""
             finished = self.total is not None and self.progress.samples >= self.total
         elif self.leases.epoch_samples:
-            finished = self.leases.finished  # a dead one's leases stay outstanding until it is known what it did
+            finished = (
+                self.leases.finished and not self.unwritten
+            )  # a dead one's leases stay outstanding until it is known what it did
         else:  # clients with loops of their own
             finished = self.total is not None and self.progress.samples >= self.total
         return f"{self.progress.samples} samples trained" if finished else ""

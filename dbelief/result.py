@@ -115,7 +115,7 @@ class _Set:
     def segments(self, job: Job) -> Iterator[tuple[Span, np.ndarray]]:
         """Every segment of the vector; its numbers are valid until the next is asked for."""
         spans = cut(self.layout.rank_ranges(), self.nominal_length)
-        for stored in read_parts(self.folder, self.folder.name, job.name, job.strategy.rule.name, spans):
+        for stored in read_parts(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
             if self.vector not in stored.arrays:
                 known = ", ".join(sorted(stored.arrays))
                 raise Mistake(f"{self.folder}: holds no vector {self.vector!r} whole; there is: {known}")
@@ -126,7 +126,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _Set:
     snapshots = run / "snapshots"
     if not any((folder / "set.json").exists() for folder in sets_in(snapshots)):
         raise Mistake(f"{run}: holds neither model.safetensors nor a complete snapshot set")
-    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.rule.name)
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
     for torn in skipped:
         announce(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
     try:

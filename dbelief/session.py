@@ -221,6 +221,7 @@ class Session:
         wish: int | None = None,
         name: str | None = None,
         ranks: Ranks | None = None,
+        address: str = "",
     ) -> Session:
         """Join the job and wait until it trains; all ranks of a replica do that together.
 
@@ -230,6 +231,8 @@ class Session:
             See `Membership`.
         ranks
             This rank and the others; None: a model that is not cut.
+        address
+            Where others of a group find this process, host:port; "": nowhere.
 
         Raises
         ------
@@ -254,6 +257,7 @@ class Session:
                     client,
                     role,
                     job.name,
+                    address,
                     layout=layout,
                     source_digest=source,
                     wish=wish,
@@ -266,7 +270,7 @@ class Session:
                 member = _follow(client, role, ranks)
             assert member.placement is not None
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
-            rule = (job.strategy.rule.name, job.strategy.rule.model_dump(exclude={"name", "rate"}))
+            rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = ShardedParameters(
                 job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=member.placed, part=own

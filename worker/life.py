@@ -14,12 +14,14 @@ from dbelief.errors import Mistake
 from dbelief.metrics import Metrics
 from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.serving import own_host
 from dbelief.session import Session, Task
 
 from .comm import Comm
 from .comm.mpi import MpiEngine
 from .comm.nccl import NcclEngine
 from .comm.threads import run_ranks
+from .meeting import Meeting
 from .partition import partitioned
 from .replica import Replica
 
@@ -37,6 +39,7 @@ class Options:
     name: str | None = None
     portion_wait_s: float = 0.0
     ranks: int | None = None
+    listen: str | None = None
 
 
 def processes() -> Comm:
@@ -89,7 +92,11 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
 def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
     """One rank's life, from joining to leaving."""
     # Until there is a lease to finish, a signal simply ends this process.
-    session = Session.open(task, wire.ROLE_REPLICA, options.number, options.name, comm)
+    meeting = _meeting(task, options) if task.job.strategy.grouped else None
+    address = meeting.address if meeting is not None else ""
+    session = Session.open(task, wire.ROLE_REPLICA, options.number, options.name, comm, address)
+    if meeting is not None:
+        session.member.when_ended = meeting.over
     reason, tell = "failed", _teller(comm)
     try:
         who = f"replica {session.member.id} of job {session.job.name}"
@@ -99,7 +106,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         session.model = model  # of a whole one that was cut nothing stays
         threads = task.job.threads if options.threads is None else options.threads
         with on_signals() as interrupted, threadpool_limits(threads):
-            replica = Replica(session, model, metrics, interrupted, options.portion_wait_s)
+            replica = Replica(session, model, metrics, interrupted, options.portion_wait_s, meeting)
             try:
                 reason = replica.run()
             finally:
@@ -110,6 +117,12 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         raise
     finally:
         session.close(reason)
+
+
+def _meeting(task: Task, options: Options) -> Meeting:
+    """Where the others of a group find this process."""
+    host = options.listen or own_host(task.address)
+    return Meeting(host, task.job.name, task.job.deadlines.progress_s)
 
 
 def _teller(comm: Comm) -> Callable[[str], None]:

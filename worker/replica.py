@@ -17,7 +17,7 @@ from dbelief.console import announce
 from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
 from dbelief.evaluation import evaluate
 from dbelief.job import Elastic as ElasticSettings
-from dbelief.job import Sandblaster
+from dbelief.job import Sandblaster, SyncSgd
 from dbelief.metrics import Metrics
 from dbelief.nn import Model
 from dbelief.pushes import PARAMETERS, Pushed
@@ -30,8 +30,10 @@ from . import strategies
 from .buffers import Done, Fetched, Outgoing
 from .downpour import Downpour, Phases
 from .elastic import Elastic
+from .meeting import Group, Meeting
 from .record import Recorder
 from .sandblaster import Bundles
+from .together import Together
 
 Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 
@@ -52,6 +54,8 @@ class Replica:
         Set when the process is asked to end: the lease at hand is finished first.
     portion_wait_s
         See `Bundles`.
+    meeting
+        Where the others are met, with a strategy whose workers form groups.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Replica:
         metrics: Metrics,
         interrupted: threading.Event,
         portion_wait_s: float = 0.0,
+        meeting: Meeting | None = None,
     ) -> None:
         self._session = session
         self._model = model
@@ -82,14 +87,21 @@ class Replica:
         strategy, train = session.job.strategy, session.data.train
         self._bundles: Bundles | None = None
         self._trains: Downpour | Elastic | None = None
+        self._together: Together | None = None
+        self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
         if isinstance(strategy, Sandblaster):
             self._bundles = strategies.bundles(session, model, strategy, train, self._phases, self, portion_wait_s)
+        elif meeting is not None:
+            assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
+            ways = self._phases, meeting, self._stepped
+            self._together = strategies.together(session, model, strategy, train, *ways)
         elif isinstance(strategy, ElasticSettings):
             self._trains = strategies.elastic(session, model, strategy, train, self._phases, self._exchanged)
         else:
+            assert not isinstance(strategy, SyncSgd), "its workers have a meeting"
             noted = self._noted if session.job.record else None
-            ways = self._push, self._acknowledged, noted
-            self._trains = strategies.downpour(session, model, strategy, train, self._phases, *ways)
+            told = self._push, self._acknowledged, noted
+            self._trains = strategies.downpour(session, model, strategy, train, self._phases, *told)
 
     def run(self) -> str:
         """Work until the job is over, or this process is asked to end; returns why.
@@ -123,7 +135,7 @@ class Replica:
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
         finally:
-            for threads in (self._trains, self._bundles):
+            for threads in (self._trains, self._together, self._bundles):
                 if threads is not None:
                     threads.close()
 
@@ -150,6 +162,9 @@ class Replica:
             self._bundles.check()
             request.turn = self._bundles.turn
             request.holds.extend(self._bundles.holds)
+        if self._together is not None:
+            request.last, request.steps = self._told.lease, self._together.steps
+            request.broken, request.why = self._broken
         reply: wire.LeaseReply = self._call("Lease", request)
         return reply
 
@@ -186,12 +201,26 @@ class Replica:
             )
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
-        assert self._trains is not None, "a lease, and a batch method trains no leases"
-        self._trains.train(lease)
+        if self._together is not None:
+            self._train_together(self._together, lease, message.group)
+        else:
+            assert self._trains is not None, "a lease, and a batch method trains no leases"
+            self._trains.train(lease)
         # Each rank hears of its own shards only; and when all have said it, all shards have the lease.
         self._told.lost = largest(self._ranks, self._told.lost)
         self._report_progress()
         self._show()
+
+    def _train_together(self, together: Together, lease: Lease, message: wire.Group) -> None:
+        group = Group.of(message, self._session.pusher.replica)
+        why = together.train(lease, group)
+        if why:
+            self._broken = group.generation, why
+            announce(f"group {group.generation} of {group.size} workers is over: {why}")
+
+    def _stepped(self, done: Done) -> None:
+        """Book a mini-batch whose step the group has made."""
+        self._exchanged(done, Pushed(0.0))
 
     def _push(self, slot: Outgoing) -> Pushed:
         return self._session.push(

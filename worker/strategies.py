@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from dbelief import job
 from dbelief.data import Split
 from dbelief.nn import Model
-from dbelief.pushes import Pushed
+from dbelief.pushes import Push, Pushed
 from dbelief.schedule import rate_at, total_samples
 from dbelief.session import Session, check_finite
 from dbelief.work import Cadence, Lease
@@ -22,8 +23,11 @@ from .downpour import Settings as DownpourSettings
 from .elastic import Elastic
 from .elastic import Settings as ElasticSettings
 from .fetcher import Fetcher
+from .joint import Averaging, SummedGradients
+from .meeting import Meeting
 from .sandblaster import Bundles, Tells
 from .sender import Sender
+from .together import Shards, Together
 
 SLOTS = 2
 """Gradient buffers of Downpour: one being computed, one on its way."""
@@ -92,6 +96,52 @@ def elastic(
         lambda weights: check_finite(weights, part, "weights"),
         acknowledged,
     )
+
+
+def together(
+    session: Session,
+    model: Model,
+    strategy: job.SyncSgd | job.Elastic,
+    train: Split,
+    phases: Phases,
+    meeting: Meeting,
+    acknowledged: Callable[[Done], None],
+) -> Together:
+    """A worker that exchanges with the others of its group."""
+    part, backend = session.part, session.backend
+    method: SummedGradients | Averaging
+    if isinstance(strategy, job.SyncSgd):
+        method = SummedGradients(model, part, backend, strategy, lambda gradient: check_finite(gradient, part))
+    else:
+        moving_rate = functools.partial(strategy.moving_rate, replicas=session.job.replicas)
+        checked = functools.partial(check_finite, layout=part, what="weights")
+        method = Averaging(model, part, backend, strategy, moving_rate, checked)
+    return Together(
+        method,
+        meeting,
+        _shards(session),
+        Batches(train, strategy.batch, session.job.seed, backend),
+        Cadence(strategy.batch),
+        _rate(session, train),
+        phases,
+        acknowledged,
+    )
+
+
+def _shards(session: Session) -> Shards:
+    """The shards, of which workers with a group need little."""
+    versions = np.zeros(len(session.parameters.placement.spans), np.int64)
+    # Numbers of what is written: leases count in steps, and are not told to the shards.
+    numbers = itertools.count(session.next_sequence())
+
+    def read(out: np.ndarray) -> None:
+        session.parameters.pull(out, versions.copy())
+
+    def write(values: np.ndarray) -> None:
+        check_finite(values, session.part, "parameters")
+        session.parameters.push(values, versions, Push(session.pusher, next(numbers), np.float32(1)))
+
+    return Shards(read, write)
 
 
 def bundles(

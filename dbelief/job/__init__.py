@@ -1,6 +1,7 @@
 """The job file: what is trained, on what, how, and for how long."""
 
 from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
+from .collective import Reduction, SyncSgd
 from .downpour import Downpour, WarmStart
 from .elastic import Elastic
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
@@ -42,6 +43,7 @@ __all__ = [
     "NpzData",
     "PolySchedule",
     "PythonModel",
+    "Reduction",
     "Rule",
     "Sandblaster",
     "Schedule",
@@ -49,6 +51,7 @@ __all__ = [
     "Snapshots",
     "StacksModel",
     "StepSchedule",
+    "SyncSgd",
     "SyntheticData",
     "WarmStart",
     "build_job",

@@ -1,6 +1,6 @@
 """The `strategy` section of Downpour SGD."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -62,6 +62,13 @@ class Downpour(Section):
     lease: Count | None = Field(
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
+
+    grouped: ClassVar[bool] = False
+
+    @property
+    def at_shards(self) -> Rule:
+        """What shards apply."""
+        return self.rule
 
     @model_validator(mode="after")
     def _dial(self) -> Self:

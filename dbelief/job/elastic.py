@@ -4,8 +4,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from .collective import Reduction
 from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
-from .rules import ElasticRule
+from .rules import ElasticRule, ReplaceRule
 
 
 class Elastic(Section):
@@ -24,6 +25,13 @@ class Elastic(Section):
         default=None,
         description="Elastic force: what parts replica and centre shrinks by eta rho at each exchange; "
         "null for 0.9 / (eta replicas)",
+    )
+    form: Literal[1, 2, 3] = Field(
+        default=1,
+        description="Of sync-easgd: 1 through the shards; 2 among the workers; 3 as 2, while they compute",
+    )
+    reduction: Reduction = Field(
+        default_factory=Reduction, description="Of sync-easgd, form 2 and 3: how weights are summed"
     )
     period: Annotated[Whole, Field(ge=1, le=10**6)] = Field(
         default=1, description="tau, mini-batches from one exchange to the next"
@@ -46,7 +54,7 @@ class Elastic(Section):
     @property
     def staleness(self) -> Literal[0] | None:
         """The dial: 0 is in step, None runs free."""
-        return 0 if self.name == "sync-easgd" else None
+        return 0 if self.name == "sync-easgd" and not self.grouped else None
 
     @property
     def n_push(self) -> int:
@@ -64,9 +72,19 @@ class Elastic(Section):
         return (0.9 if self.mu is None else self.mu) if self.name == "async-measgd" else None
 
     @property
+    def grouped(self) -> bool:
+        """Whether workers exchange among themselves, and shards keep what comes of it."""
+        return self.form > 1
+
+    @property
     def rule(self) -> ElasticRule:
-        """What shards apply."""
+        """How centre and weights move towards each other."""
         return ElasticRule(name="elastic", rate=self.rate)
+
+    @property
+    def at_shards(self) -> ElasticRule | ReplaceRule:
+        """What shards apply."""
+        return ReplaceRule(name="replace") if self.grouped else self.rule
 
     def moving_rate(self, rate: float, replicas: int) -> float:
         """How much of their difference a replica and the centre each give up, at this learning rate."""
@@ -76,6 +94,10 @@ class Elastic(Section):
     def _moves(self) -> Self:
         if self.name != "async-measgd" and (self.mu is not None or self.nesterov):
             raise refusal("name", f"must be async-measgd where mu or nesterov is given: {self.name} has no velocity")
+        if self.name != "sync-easgd" and self.form > 1:
+            raise refusal("form", f"must be 1 with {self.name}, not {self.form}: only sync-easgd has others")
+        if not self.grouped and self.reduction != Reduction():
+            raise refusal("reduction", "needs sync-easgd with form 2 or 3: nothing is summed among the workers else")
         if self.name == "sync-easgd" and self.period > 1:
             raise refusal("period", f"must be 1 with sync-easgd, not {self.period}")
         if self.rho is not None and self.rate * self.rho > 1:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from .autoencoder import StacksModel
+from .collective import SyncSgd
 from .document import to_yaml
 from .elastic import Elastic
 from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
@@ -180,6 +181,10 @@ class Job(Section):
                 raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
             if self.record:
                 raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
+        if isinstance(self.strategy, SyncSgd) and self.record:
+            raise refusal("record", "must be false with sync-sgd: there is no order of pushes to replay")
+        if self.strategy.grouped and math.prod(self.grid) != 1:
+            raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")
         if isinstance(self.strategy, Elastic) and self.record:
             raise refusal("record", f"must be false with {self.strategy.name}: only pushes of gradients are replayed")
         if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:

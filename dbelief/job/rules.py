@@ -72,3 +72,10 @@ class ElasticRule(Section):
 
     name: Literal["elastic"] = Field(description="Which rule this is")
     rate: Positive = Field(description="eta, the learning rate of the workers' own steps")
+
+
+class ReplaceRule(Section):
+    """w <- x: what the workers of a group have among themselves is kept as it is."""
+
+    name: Literal["replace"] = Field(description="Which rule this is")
+    rate: Positive = Field(default=1.0, description="Of no meaning: nothing is scaled by it")

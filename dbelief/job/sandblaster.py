@@ -41,6 +41,8 @@ class Sandblaster(Section):
 
     rule: ClassVar[SgdRule] = SgdRule(name="sgd", rate=1.0)
     """What shards keep no state for; no push of this strategy is applied by it."""
+    at_shards: ClassVar[SgdRule] = rule
+    grouped: ClassVar[bool] = False
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
 

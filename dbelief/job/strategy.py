@@ -4,8 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .collective import SyncSgd
 from .downpour import Downpour
 from .elastic import Elastic
 from .sandblaster import Sandblaster
 
-Strategy = Annotated[Downpour | Sandblaster | Elastic, Field(discriminator="name")]
+Strategy = Annotated[Downpour | Sandblaster | Elastic | SyncSgd, Field(discriminator="name")]

@@ -35,15 +35,20 @@ class Elastic:
             w += w.dtype.type(rate) * (g - w)
 
     def together(self, xp: Any, w: Any, weights: Sequence[Any], rate: float | np.floating[Any]) -> None:
-        """Move w towards several workers' weights at once: w <- w + a (sum of x - P w), summed in their order."""
-        number = w.dtype.type
+        """Move w towards several workers' weights at once, summed in their order (see `move`)."""
         with np.errstate(all="ignore"):
             total = weights[0].copy()
             for x in weights[1:]:
                 total += x
-            total -= number(len(weights)) * w
-            total *= number(rate)
-            w += total
+            self.move(w, total, len(weights), rate)
+
+    @staticmethod
+    def move(w: Any, total: Any, workers: int, rate: float | np.floating[Any]) -> None:
+        """W <- w + a (total - P w), where `total`, which is used up, is the sum of the weights of P workers."""
+        number = w.dtype.type
+        total -= number(workers) * w
+        total *= number(rate)
+        w += total
 
 
 @fused(states=0, scalars=1)

@@ -11,15 +11,16 @@ from .adamw import AdamW
 from .elastic import Elastic
 from .momentum import Momentum
 from .nesterov import Nesterov
+from .replace import Replace
 from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW, Elastic)
+    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
 }
 
-RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name != Elastic.name)
-"""Names of the rules for gradients; the elastic one, which takes weights, is chosen by its strategies."""
+RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Elastic.name, Replace.name))
+"""Names of the rules for gradients; those that take weights are chosen by their strategies."""
 
 
 def make_rule(name: str, options: Mapping[str, float]) -> Rule:
@@ -28,7 +29,7 @@ def make_rule(name: str, options: Mapping[str, float]) -> Rule:
     Parameters
     ----------
     name : str
-        One of `RULES`, or elastic.
+        One of `RULES`, elastic, or replace.
     options : mapping of name to number
         Fields of the rule's class; what is left out has its default. The learning rate is none of them: it
         comes with each push.

@@ -90,6 +90,8 @@ class Member:
         Of the job, as of the last beat.
     lost
         Why this life is over though the job may not be; "" while it lives.
+    when_ended
+        Called after each beat with the highest generation of groups that is over.
     """
 
     def __init__(self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int) -> None:
@@ -102,6 +104,7 @@ class Member:
         self.reason = ""
         self.initialise = False
         self.lost = ""
+        self.when_ended: Callable[[int], None] = lambda _: None
         self._changed = threading.Condition()
 
     @property
@@ -130,6 +133,7 @@ class Member:
             if not reply.member and not leaving:
                 self.lost = "the coordinator gave this member up: it was silent for too long"
             self._changed.notify_all()
+        self.when_ended(reply.ended_generation)
 
     def placed(self) -> Placement:
         """Where segments live as of now.

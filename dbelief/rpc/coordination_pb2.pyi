@@ -139,7 +139,7 @@ class JoinRequest(_message.Message):
     job: _builtins.str
     """the job's id as learnt from Status"""
     address: _builtins.str
-    """shards: where they are reached, host:port"""
+    """shards, and replicas that form groups: where they are reached, host:port"""
     name: _builtins.str
     """for people: host and process"""
     source_digest: _builtins.str
@@ -261,6 +261,7 @@ class BeatReply(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     MEMBER_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
+    ENDED_GENERATION_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     """of the job"""
     reason: _builtins.str
@@ -269,6 +270,8 @@ class BeatReply(_message.Message):
     """false: this life is fenced, and must end"""
     initialise: _builtins.bool
     """replicas and clients: draw the initial values and push them"""
+    ended_generation: _builtins.int
+    """groups up to this generation have lost a member: nobody need wait; 0: none"""
     @_builtins.property
     def placement(self) -> Global___Placement:
         """when newer than the one known"""
@@ -281,10 +284,11 @@ class BeatReply(_message.Message):
         placement: Global___Placement | None = ...,
         member: _builtins.bool = ...,
         initialise: _builtins.bool = ...,
+        ended_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "initialise", b"initialise", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
@@ -372,6 +376,10 @@ class LeaseRequest(_message.Message):
     TURN_FIELD_NUMBER: _builtins.int
     HOLDS_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who asks"""
     incarnation: _builtins.int
@@ -382,6 +390,14 @@ class LeaseRequest(_message.Message):
     """the last pass that it had a bundle of; 0: none"""
     ahead: _builtins.bool
     """it still computes one of them, and asks for the next bundle in good time; default false"""
+    broken: _builtins.int
+    """generation of a group that it cannot go on with; 0: none"""
+    why: _builtins.str
+    """for people: what broke it"""
+    last: _builtins.int
+    """the training lease that it had last, finished or not; 0: none"""
+    steps: _builtins.int
+    """that its group has made with it"""
     @_builtins.property
     def holds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of that pass's bundles which it was given and has not told of yet"""
@@ -395,10 +411,14 @@ class LeaseRequest(_message.Message):
         turn: _builtins.int = ...,
         holds: _abc.Iterable[_builtins.int] | None = ...,
         ahead: _builtins.bool = ...,
+        broken: _builtins.int = ...,
+        why: _builtins.str = ...,
+        last: _builtins.int = ...,
+        steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "holds", b"holds", "incarnation", b"incarnation", "next_sequence", b"next_sequence", "replica", b"replica", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "broken", b"broken", "holds", b"holds", "incarnation", b"incarnation", "last", b"last", "next_sequence", b"next_sequence", "replica", b"replica", "steps", b"steps", "turn", b"turn", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -462,6 +482,7 @@ class TrainingLease(_message.Message):
     SAMPLES_BEFORE_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """id, from 1"""
     epoch: _builtins.int
@@ -478,6 +499,10 @@ class TrainingLease(_message.Message):
     """clock of the first mini-batch; counts with the staleness dial"""
     member_epoch: _builtins.int
     """0 when free running"""
+    @_builtins.property
+    def group(self) -> Global___Group:
+        """whom it is trained together with; absent: nobody"""
+
     def __init__(
         self,
         *,
@@ -489,14 +514,79 @@ class TrainingLease(_message.Message):
         samples_before: _builtins.int = ...,
         clock: _builtins.int = ...,
         member_epoch: _builtins.int = ...,
+        group: Global___Group | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "first_sequence", b"first_sequence", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___TrainingLease: _TypeAlias = TrainingLease  # noqa: Y015
+
+@_typing.final
+class Group(_message.Message):
+    """Workers that exchange among themselves, each with a lease that begins at the same clock. Those who had no such lease
+    of this generation before connect anew.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    SAMPLES_BEFORE_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    """from 1; another one whenever members change"""
+    samples_before: _builtins.int
+    """samples leased before the first of these leases, for the learning rate"""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
+        """by rank"""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        members: _abc.Iterable[Global___GroupMember] | None = ...,
+        samples_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "epoch", b"epoch", "first_sequence", b"first_sequence", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "members", b"members", "samples_before", b"samples_before"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TrainingLease: _TypeAlias = TrainingLease  # noqa: Y015
+Global___Group: _TypeAlias = Group  # noqa: Y015
+
+@_typing.final
+class GroupMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    replica: _builtins.int
+    """its number"""
+    address: _builtins.str
+    """where it listens for the others, host:port"""
+    samples: _builtins.int
+    """of its lease"""
+    def __init__(
+        self,
+        *,
+        replica: _builtins.int = ...,
+        address: _builtins.str = ...,
+        samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "replica", b"replica", "samples", b"samples"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
 
 @_typing.final
 class Bundle(_message.Message):

@@ -123,7 +123,7 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
     until_s = time.monotonic() + patience_s
     while True:
         try:
-            own = _own_address(peer)
+            own = own_host(peer)
             break
         except OSError as error:
             if time.monotonic() >= until_s:
@@ -136,7 +136,8 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
     return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
 
 
-def _own_address(peer: str) -> str:
+def own_host(peer: str) -> str:
+    """This host's address, without a port, on the way to `peer` (`host:port`); raises OSError where there is none."""
     host, _, port = peer.rpartition(":")
     family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as way:

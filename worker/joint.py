@@ -1,0 +1,256 @@
+"""What workers of a group do in a step: sum gradients, or move towards the mean of all weights.
+
+Either way all of them end a step with the same bits of what is to be the job's parameters: the first one writes it to
+the shards, and gives it to those who come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief import job
+from dbelief.backend import Backend, aligned
+from dbelief.clip import clip
+from dbelief.layout import RankPart
+from dbelief.nn import Batch, Model
+from dbelief.optim import make_rule
+from dbelief.optim.elastic import Elastic
+from dbelief.reduction import Shape, binomial, server, with_arity
+
+from .comm import Comm
+from .comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
+from .own import OwnWeights
+
+
+class Method(Protocol):
+    """How a group makes a step of its mini-batches.
+
+    Attributes
+    ----------
+    result
+        (N,) float32 on the host, the same bits in all workers after each step: the job's parameters.
+    """
+
+    result: np.ndarray
+
+    def join(self, comm: Comm) -> None:
+        """Sum over these ranks from now on."""
+
+    def begin(self) -> None:
+        """Start from `result`, which is as it was read or received."""
+
+    def state(self) -> list[np.ndarray]:
+        """What of the last step one needs who has not made it, on the host; filled anew, to be sent or received into.
+
+        `result` is not in it.
+        """
+
+    def take(self, missed: int | None) -> None:
+        """Go on from what was received into `state` and `result`; `missed` steps of the group, None: all."""
+
+    def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
+        """Make a step of this worker's mini-batch and the others'; the mini-batch's mean loss.
+
+        Parameters
+        ----------
+        batch
+            None where this worker's data is used up: it adds nothing, and takes part all the same.
+        weight
+            The mini-batch's share of the step's samples.
+        summed
+            Called when the gradient is there, and what is left is to wait for the sum.
+
+        Raises
+        ------
+        RankDied, Unreachable
+            The sum did not come: the step is not made.
+        NotFinite
+            What is summed is not finite; names the tensor.
+        """
+
+    def close(self) -> None:
+        """End what threads there are."""
+
+
+class SummedGradients:
+    """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6).
+
+    Parameters
+    ----------
+    checked
+        Called with a summed gradient; raises where it is not finite.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        part: RankPart,
+        backend: Backend,
+        strategy: job.SyncSgd,
+        checked: Callable[[np.ndarray], object],
+    ) -> None:
+        self._model, self._part, self._backend, self._strategy = model, part, backend, strategy
+        self._checked = checked
+        self._rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
+        self.result = aligned(part.size, np.float32)
+        self._states = tuple(aligned(part.size, np.float32) for _ in self._rule.state)
+        self._steps = np.zeros(1, np.int64)
+        self._summed = aligned(part.size, np.float32)
+        self._weights = backend.to_device(self.result)
+        self._gradient = backend.to_device(self._summed)
+
+    def join(self, comm: Comm) -> None:
+        """See `Method`."""
+        self._reduce = make_allreduce(comm, self._strategy.reduction, self._part.size)
+
+    def begin(self) -> None:
+        """See `Method`."""
+        for name, values in zip(self._rule.state, self._states, strict=True):
+            values[:] = self._rule.initial(name)
+        self._steps[0] = 0
+        self._to_device()
+
+    def state(self) -> list[np.ndarray]:
+        """See `Method`."""
+        return [*self._states, self._steps]
+
+    def take(self, missed: int | None) -> None:
+        """See `Method`."""
+        self._to_device()
+
+    def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
+        """See `Method`."""
+        gradient, loss = self._gradient, 0.0
+        with np.errstate(all="ignore"):  # what is not finite is named below
+            if batch is None:
+                gradient[:] = 0
+            else:
+                views = self._part.views(self._weights), self._part.views(gradient)
+                loss = float(self._model.loss_and_gradient(views[0], batch, views[1]))
+                if self._strategy.gives == "mean":
+                    gradient *= np.float32(weight)
+            if gradient is not self._summed:
+                self._summed[:] = gradient.get()
+            summed()
+            self._reduce(self._summed)
+            self._checked(self._summed)
+            clip(np, self._summed, self._strategy.clip_norm)
+        self._steps += 1
+        self._rule.apply(self.result, self._summed, self._states, np.float32(rate), int(self._steps[0]))
+        self._to_device()
+        return loss
+
+    def _to_device(self) -> None:
+        if self._weights is not self.result:
+            self._weights.set(self.result)
+
+    def close(self) -> None:
+        """See `Method`: there are none."""
+
+
+class Averaging:
+    """Synchronous elastic averaging among the workers (You et al. 2017, algorithm 3 and section 6.1.3).
+
+    Each worker has the centre C and weights W_i of its own. In a step all weights are summed as they are, and
+
+        W_i <- W_i - eta g_i - a (W_i - C),    C <- C + a (sum of W_i - P C)
+
+    The sum needs no gradient: in form 3 it is made while the gradient is computed, and the step takes the longer of the
+    two times, not both. In form 2 it is made after it, and gives the same bits.
+
+    Parameters
+    ----------
+    moving_rate
+        a, by eta.
+    checked
+        Called with the weights before they are summed; raises where they are not finite.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        part: RankPart,
+        backend: Backend,
+        strategy: job.Elastic,
+        moving_rate: Callable[[float], float],
+        checked: Callable[[Any], object],
+    ) -> None:
+        self._backend, self._strategy, self._moving_rate, self._checked = backend, strategy, moving_rate, checked
+        self._own = OwnWeights(model, part, backend)
+        self.result = aligned(part.size, np.float32)  # the centre
+        self._sum, self._used = aligned(part.size, np.float32), aligned(part.size, np.float32)
+        self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not come
+        self._helper = ThreadPoolExecutor(1, "sum") if strategy.form == 3 else None
+
+    def join(self, comm: Comm) -> None:
+        """See `Method`."""
+        self._ranks = comm.size
+        self._reduce = make_allreduce(comm, self._strategy.reduction, self._sum.size)
+
+    def begin(self) -> None:
+        """See `Method`."""
+        self._missing = None
+        self._own.begin(self.result)
+
+    def state(self) -> list[np.ndarray]:
+        """See `Method`: nobody needs another one's weights."""
+        return []
+
+    def take(self, missed: int | None) -> None:
+        """See `Method`.
+
+        Who missed one step has made its own half of it, but for the old centre, which it kept.
+        """
+        if missed is None:
+            self.begin()
+        elif missed == 1 and self._missing is not None:
+            self._own.step(*self._missing, self._used)
+        self._missing = None
+
+    def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
+        """See `Method`."""
+        moving_rate = self._moving_rate(rate)
+        self._checked(self._own.values)
+        self._sum[:] = self._own.values if self._backend.name == "numpy" else self._own.values.get()
+        self._used[:] = self.result
+        under_way = self._helper.submit(self._reduce, self._sum) if self._helper is not None else None
+        loss = 0.0
+        if batch is None:
+            self._own.rest()
+        else:
+            loss = self._own.compute(batch)
+        summed()
+        self._missing = rate, moving_rate
+        if under_way is None:
+            self._reduce(self._sum)
+        else:
+            under_way.result()
+        self._missing = None
+        self._own.step(rate, moving_rate, self._used)
+        with np.errstate(all="ignore"):
+            Elastic.move(self.result, self._sum, self._ranks, moving_rate)
+        return loss
+
+    def close(self) -> None:
+        """See `Method`."""
+        if self._helper is not None:
+            self._helper.shutdown()
+
+
+def make_allreduce(comm: Comm, reduction: job.Reduction, size: int) -> Allreduce:
+    """The sum over a group that a job asks for, of (size,) float32 vectors."""
+    options: Mapping[str, Any] = {"wire": reduction.wire, "chunk": reduction.chunk}
+    if reduction.way == "ring":
+        return RingAllreduce(comm, size, np.float32, "sum", **options)
+    return TreeAllreduce(comm, size, np.float32, "sum", shape_of(reduction, comm.size), **options)
+
+
+def shape_of(reduction: job.Reduction, ranks: int) -> Shape:
+    """Who sums for whom."""
+    if reduction.way == "server":
+        return server(ranks)
+    return binomial(ranks) if reduction.arity is None else with_arity(ranks, reduction.arity)

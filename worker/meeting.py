@@ -1,0 +1,118 @@
+"""Where a worker meets the others of its group: it listens for them all its life, and has one group at a time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from dbelief.errors import RankDied
+from dbelief.rpc import coordination_pb2 as wire
+
+from .comm import Comm
+from .comm.sockets import Listener, connect
+
+
+@dataclass(frozen=True)
+class Group:
+    """Whom a lease is trained together with.
+
+    Attributes
+    ----------
+    generation
+        Its number; whoever has another one is not met.
+    rank
+        This worker's.
+    addresses, samples
+        Where each of them listens, and of each one's lease, by rank.
+    samples_before
+        Samples leased before the first of their leases.
+    """
+
+    generation: int
+    rank: int
+    addresses: tuple[str, ...]
+    samples: tuple[int, ...]
+    samples_before: int
+
+    @classmethod
+    def of(cls, message: wire.Group, replica: int) -> Group:
+        """The group as the coordinator tells this replica of it."""
+        numbers = [member.replica for member in message.members]
+        return cls(
+            message.generation,
+            numbers.index(replica),
+            tuple(member.address for member in message.members),
+            tuple(member.samples for member in message.members),
+            message.samples_before,
+        )
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.addresses)
+
+
+class Meeting:
+    """This worker's end of the groups it is in.
+
+    Parameters
+    ----------
+    host
+        Address of this machine to listen on.
+    deadline_s
+        Longest wait for the others, to come and for each message.
+    """
+
+    def __init__(self, host: str, job: str, deadline_s: float) -> None:
+        self._listener = Listener(host)
+        self._job = job
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._comm: Comm | None = None
+        self._generation = 0
+        self._over = 0
+
+    @property
+    def address(self) -> str:
+        """Where the others find it, host:port."""
+        return self._listener.address
+
+    def meet(self, group: Group) -> tuple[Comm, bool]:
+        """The ranks of this group, and whether they have just met.
+
+        Raises
+        ------
+        Unreachable
+            Not all came in time; names them.
+        RankDied
+            One of them failed.
+        """
+        if self._comm is not None and self._generation == group.generation:
+            return self._comm, False
+        self.part()
+        engine = connect(self._listener, self._job, group.generation, group.rank, group.addresses, self._deadline_s)
+        with self._lock:
+            self._comm, self._generation = Comm(engine, self._deadline_s), group.generation
+        self.over(self._over)  # heard while they met
+        return self._comm, True
+
+    def over(self, generation: int) -> None:
+        """Groups up to this generation have lost a member: end every wait for it. Called on any thread."""
+        with self._lock:
+            self._over = max(self._over, generation)
+            if self._comm is not None and self._generation <= self._over:
+                self._comm.abort(RankDied(f"generation {self._generation} of the group has lost a member"))
+
+    def part(self, error: BaseException | None = None) -> None:
+        """Leave the group, if there is one; with an error, its others end their waits."""
+        with self._lock:
+            comm, self._comm = self._comm, None
+        if comm is not None:
+            if error is not None:
+                comm.abort(error)
+            comm.close()
+
+    def close(self) -> None:
+        """Leave, and listen no more."""
+        self.part()
+        self._listener.close()
