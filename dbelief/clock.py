@@ -1,8 +1,14 @@
 """Time as an argument: what waits or measures is given a clock, so a test can hold time in its hand."""
 
+from __future__ import annotations
+
+import select
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -18,6 +24,10 @@ class Clock(Protocol):
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Block until `event` is set or `timeout_s` seconds have passed; tells whether it is set."""
+        ...
+
+    def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
+        """Block until a file of the poller is ready or `timeout_s` seconds have passed; tells which are."""
         ...
 
 
@@ -36,6 +46,10 @@ class SystemClock:
         """Block until `event` is set or `timeout_s` seconds have passed (infinity is allowed)."""
         return event.wait(min(timeout_s, threading.TIMEOUT_MAX))
 
+    def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
+        """Block until one of the poller's files is ready or `timeout_s` seconds have passed (at most 24 days)."""
+        return poller.poll(min(max(1e3 * timeout_s, 0), 2**31 - 1))  # a negative one would never end
+
 
 class ManualClock:
     """A clock that moves only when told to; safe to share between threads.
@@ -51,7 +65,7 @@ class ManualClock:
         waits needs no second thread to advance the clock.
     """
 
-    # An Event tells nobody when it is set, so a blocked wait looks at it this often, in real time.
+    # An Event, or a file, tells nobody here when it is set, so a blocked wait looks at it this often, in real time.
     _LOOK_S = 0.001
 
     def __init__(self, start_s: float = 0.0, wall_start_s: float = 1_700_000_000.0, autojump: bool = False) -> None:
@@ -87,19 +101,29 @@ class ManualClock:
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Block until `event` is set or time has been advanced by `timeout_s`; tells whether it is set."""
+        return self._until(event.is_set, timeout_s)
+
+    def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
+        """Block until one of the poller's files is ready or time has been advanced by `timeout_s`; tells which are."""
+        return self._until(lambda: poller.poll(0), timeout_s)
+
+    def _until(self, look: Callable[[], T], timeout_s: float) -> T:
+        """Look until there is something, or the time is over; gives what was seen last."""
         with self._changed:
             until_s = self._now_s + timeout_s
-            if self._autojump and not event.is_set():
+            seen = look()
+            if self._autojump and not seen:
                 self._now_s = max(self._now_s, until_s)
             self._waiting += 1
             self._changed.notify_all()
             try:
-                while not event.is_set() and self._now_s < until_s:
+                while not seen and self._now_s < until_s:
                     self._changed.wait(self._LOOK_S)
+                    seen = look()
             finally:
                 self._waiting -= 1
                 self._changed.notify_all()
-            return event.is_set()
+            return seen
 
     def until_waiting(self, count: int, timeout_s: float = 5.0) -> bool:
         """Block until `count` threads are inside `wait`, so that a test advances time at the right moment.

@@ -1,3 +1,5 @@
+import os
+import select
 import threading
 import time
 
@@ -64,3 +66,20 @@ def test_system_clock_is_the_machines() -> None:
     assert clock.wait(event, -1.0) is False
     event.set()
     assert clock.wait(event, float("inf")) is True
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), ManualClock(autojump=True)], ids=["system", "manual"])
+def test_a_poll_ends_when_a_file_is_ready_or_time_is_over(clock: Clock) -> None:
+    out, into = os.pipe()
+    try:
+        poller = select.poll()
+        poller.register(out, select.POLLIN)
+        began_s = clock.now()
+        assert clock.poll(poller, 0.01) == []
+        assert clock.now() - began_s >= 0.009
+        assert clock.poll(poller, -1.0) == []
+        os.write(into, b"!")
+        assert clock.poll(poller, float("inf")) == [(out, select.POLLIN)]
+    finally:
+        os.close(out)
+        os.close(into)

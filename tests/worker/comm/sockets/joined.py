@@ -1,0 +1,52 @@
+"""Ranks joined by sockets, each a thread of this process with a listener of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+from dbelief.clock import Clock
+from dbelief.errors import RankDied
+from worker.comm import Comm
+from worker.comm.sockets import Listener, SocketEngine, connect
+
+T = TypeVar("T")
+
+
+@contextmanager
+def joined(size: int, clock: Clock | None = None) -> Iterator[list[SocketEngine]]:
+    """The engines of a group, in rank order; the caller may use each from one thread at a time."""
+    with ExitStack() as stack:
+        listeners = [Listener() for _ in range(size)]
+        for listener in listeners:
+            stack.callback(listener.close)
+        addresses = [listener.address for listener in listeners]
+
+        def come(rank: int) -> SocketEngine:
+            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0, clock)
+
+        with ThreadPoolExecutor(size) as pool:
+            engines = list(pool.map(come, range(size)))
+        for engine in engines:
+            stack.callback(engine.close)
+        yield engines
+
+
+def run_joined(size: int, function: Callable[[Comm], T], deadline_s: float = 20.0) -> list[T]:
+    """As `run_ranks`: what each rank returned, or the first error that is none of another's death."""
+
+    def run(engine: SocketEngine) -> T | BaseException:
+        try:
+            with Comm(engine, deadline_s) as comm:
+                return function(comm)
+        except BaseException as error:
+            return error
+
+    with joined(size) as engines, ThreadPoolExecutor(size) as pool:
+        results = list(pool.map(run, engines))
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, RankDied)):
+        raise error
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -1,0 +1,33 @@
+"""A rank of a group: `python -m tests.worker.comm.sockets.program ADDRESSES RANK`; sums until another one dies."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from dbelief.errors import RankDied
+from worker.comm import Comm
+from worker.comm.collectives import RingAllreduce
+from worker.comm.sockets import Listener, connect
+
+
+def main() -> None:
+    addresses, rank = sys.argv[1].split(","), int(sys.argv[2])
+    host, _, port = addresses[rank].rpartition(":")
+    listener = Listener(host, int(port))
+    with Comm(connect(listener, "a job", 1, rank, addresses, 30.0), 30.0) as comm:
+        summed, array = RingAllreduce(comm, 100_003, np.float32, "sum", chunk=10_000), np.ones(100_003, np.float32)
+        try:
+            summed(array)
+            print("summing", flush=True)
+            while True:
+                array.fill(1)
+                summed(array)
+                assert (array == comm.size).all()
+        except RankDied as died:
+            print(died, flush=True)
+            sys.exit(3)
+
+
+main()

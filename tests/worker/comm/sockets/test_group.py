@@ -1,0 +1,105 @@
+"""Groups over sockets: what holds for any engine, sums of all kinds, and real processes of which one is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dbelief.errors import RankDied
+from tests.worker.comm.collectives import ways
+from tests.worker.comm.group import BODIES
+from tests.worker.comm.sockets.joined import run_joined
+from worker.comm import Comm
+from worker.comm.sockets import Listener
+
+pytestmark = pytest.mark.processes
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_a_group(body: Callable[[Comm], None], size: int) -> None:
+    run_joined(size, body)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_a_group_of_threads_that_take_turns_often(body: Callable[[Comm], None], eager_threads: None) -> None:
+    run_joined(3, body)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_sums_of_all_kinds(size: int) -> None:
+    def body(comm: Comm) -> None:
+        for way in ways.ways():
+            array = ways.whole(comm.rank, 101)
+            way.make(comm, 101)(array)
+            np.testing.assert_array_equal(array, sum(ways.whole(rank, 101) for rank in range(comm.size)))
+
+    run_joined(size, body)
+
+
+@pytest.mark.parametrize("body", ways.BODIES, ids=lambda body: str(body.__name__))
+def test_sums_again_and_again_and_of_any_size(body: Callable[[Comm], None]) -> None:
+    run_joined(4, body)
+
+
+def test_a_rank_that_raises_ends_all_others_at_once() -> None:
+    ends: dict[int, str] = {}
+
+    def body(comm: Comm) -> None:
+        if comm.rank == 2:
+            for rank in (0, 1):
+                comm.recv(np.empty(1), rank)
+            raise ZeroDivisionError("a rate of 0")
+        if comm.rank == 3:
+            comm.barrier()
+        pending = comm.irecv(np.empty(4), (comm.rank + 1) % 2, tag=9)
+        comm.send(np.empty(1), 2)
+        try:
+            pending.wait()
+        except RankDied as error:
+            ends[comm.rank] = str(error)
+            raise
+
+    began_s = time.monotonic()
+    with pytest.raises(ZeroDivisionError, match="a rate of 0"):
+        run_joined(4, body, 60.0)
+    assert time.monotonic() - began_s < 10.0
+    for rank in (0, 1):
+        told, _, waited = ends[rank].partition("; ")
+        assert told.startswith("rank 2 at 127.0.0.1:")
+        assert told.endswith(" died of ZeroDivisionError: a rate of 0")
+        assert waited == f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"
+
+
+def test_a_process_that_is_killed_ends_all_others_with_its_name(tmp_path: Path) -> None:
+    """All ranks sum without end, and one is ended by SIGKILL."""
+    spots = [Listener() for _ in range(4)]  # free ports, as far as can be known
+    addresses = [spot.address for spot in spots]
+    for spot in spots:
+        spot.close()
+    command = [sys.executable, "-m", "tests.worker.comm.sockets.program", ",".join(addresses)]
+    began_s = time.monotonic()
+    ranks = [subprocess.Popen([*command, str(rank)], cwd=ROOT, stdout=subprocess.PIPE, text=True) for rank in range(4)]
+    try:
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "summing\n"
+        os.kill(ranks[1].pid, signal.SIGKILL)
+        said = [process.communicate(timeout=30.0)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [3, -signal.SIGKILL, 3, 3]
+    for rank in (0, 2, 3):
+        assert f"rank 1 at {addresses[1]} died of ConnectionError" in said[rank]
+    assert time.monotonic() - began_s < 30.0

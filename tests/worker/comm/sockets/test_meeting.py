@@ -1,0 +1,133 @@
+"""How ranks find each other, and what those are told that come too late, or wait in vain."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from dbelief.clock import ManualClock
+from dbelief.errors import Unreachable
+from worker.comm import Comm
+from worker.comm.sockets import Listener, SocketEngine, connect
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def listeners() -> Iterator[list[Listener]]:
+    made = [Listener() for _ in range(3)]
+    yield made
+    for listener in made:
+        listener.close()
+
+
+def meet(listeners: list[Listener], generation: int = 1) -> list[SocketEngine]:
+    addresses = [listener.address for listener in listeners]
+
+    def come(rank: int) -> SocketEngine:
+        return connect(listeners[rank], "a job", generation, rank, addresses, 20.0)
+
+    with ThreadPoolExecutor(len(listeners)) as pool:
+        return list(pool.map(come, range(len(listeners))))
+
+
+def closed(listener: Listener) -> str:
+    listener.close()
+    return listener.address
+
+
+def test_generation_after_generation_with_other_ranks(listeners: list[Listener]) -> None:
+    for generation, members in enumerate((listeners, listeners[1:], listeners[::-1], listeners[:1]), start=1):
+        engines = meet(members, generation)
+        with ThreadPoolExecutor(len(members)) as pool:
+            assert list(pool.map(lambda engine: Comm(engine, 20.0).total(1.0), engines)) == [len(members)] * len(
+                members
+            )
+        for engine in engines:
+            engine.close()
+
+
+def test_who_calls_before_the_other_listens_is_heard_later() -> None:
+    first, second = Listener(), Listener()
+    host, _, port = closed(first).rpartition(":")
+    addresses = [first.address, second.address]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(connect, second, "a job", 1, 1, addresses, 20.0)
+        first = Listener(host, int(port))
+        engines = [connect(first, "a job", 1, 0, addresses, 20.0), late.result(20.0)]
+    assert [engine.rank for engine in engines] == [0, 1]
+    for engine in engines:
+        engine.close()
+    for listener in (first, second):
+        listener.close()
+
+
+def test_who_never_comes_is_named(listeners: list[Listener]) -> None:
+    addresses = [closed(listeners[0]), listeners[1].address, listeners[2].address]
+    reason = f"a job, generation 1: rank 1 waited 3 s for rank 0 at {addresses[0]}, rank 2 at {addresses[2]}"
+    with pytest.raises(Unreachable, match=reason):
+        connect(listeners[1], "a job", 1, 1, addresses, 3.0, ManualClock(autojump=True))
+
+
+def test_who_listens_but_does_not_come_is_named(listeners: list[Listener]) -> None:
+    addresses = [listener.address for listener in listeners[:2]]
+    with pytest.raises(Unreachable, match=f"rank 1 waited 1 s for rank 0 at {addresses[0]}"):
+        connect(listeners[1], "a job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
+
+
+def test_who_comes_too_late_is_told_at_once(listeners: list[Listener]) -> None:
+    addresses = [listener.address for listener in listeners[:2]]
+    connect(listeners[0], "a job", 7, 0, addresses[:1], 20.0).close()
+    with pytest.raises(Unreachable, match=f"rank 0 at {addresses[0]} is in generation 7, not in 6 any more"):
+        connect(listeners[1], "a job", 6, 1, addresses, 20.0)
+
+
+def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(listeners: list[Listener]) -> None:
+    addresses = [listener.address for listener in listeners[:2]]
+    with ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(connect, listeners[1], "a job", 2, 1, addresses, 20.0)
+        with pytest.raises(Unreachable, match="others are in generation 2, not in 1 any more"):
+            connect(listeners[0], "a job", 1, 0, addresses, 20.0)
+        engines = [connect(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(20.0)]
+    for engine in engines:
+        engine.close()
+
+
+def test_strangers_and_other_jobs_are_not_let_in(listeners: list[Listener]) -> None:
+    host, _, port = listeners[0].address.rpartition(":")
+    with socket.create_connection((host, int(port)), 20.0) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\nHost: where-everything-is-served.example\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(100) == b""
+    silent = socket.create_connection((host, int(port)), 20.0)
+    addresses = [listener.address for listener in listeners[:2]]
+    connect(listeners[0], "a job", 1, 0, addresses[:1], 20.0).close()
+    with pytest.raises(Unreachable, match="another job, generation 1: rank 1 waited 1 s for rank 0"):
+        connect(listeners[1], "another job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
+    silent.close()
+    for engine in meet(listeners, 2):
+        engine.close()
+
+
+def test_a_link_of_a_group_that_did_not_come_together_ends(listeners: list[Listener]) -> None:
+    """Rank 1 waits for rank 2 in vain; rank 0, which has them both, hears of that."""
+    addresses = [listener.address for listener in listeners]
+    with ThreadPoolExecutor(2) as pool:
+        pair = pool.submit(connect, listeners[0], "a job", 1, 0, addresses[:2], 20.0)
+        with pytest.raises(Unreachable, match=r"rank 1 waited 0\.5 s for rank 2"):
+            connect(listeners[1], "a job", 1, 1, addresses, 0.5)
+        engine = pair.result(20.0)
+    with pytest.raises(Exception, match=f"rank 1 at {addresses[1]} died of ConnectionError"):
+        Comm(engine, 20.0).recv(np.empty(1), 1)
+    engine.close()
+
+
+@pytest.mark.parametrize(("rank", "addresses"), [(2, ["a:1", "b:2"]), (-1, ["a:1"]), (1, ["nowhere", "b:2"])])
+def test_what_cannot_be_is_refused(rank: int, addresses: list[str], listeners: list[Listener]) -> None:
+    with pytest.raises(ValueError, match=r"is none of|invalid literal"):
+        connect(listeners[0], "a job", 1, rank, addresses, 1.0)

@@ -1,0 +1,239 @@
+"""One rank of a group of processes: streams to all others, and news of who failed or left.
+
+On the connection for news a rank says one thing, when it ends: goodbye, or who died of what. If that connection ends
+and nothing was said, the peer died. Whoever learns of a death passes it on, so the first cause is what all ranks name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import numpy as np
+
+from dbelief.clock import Clock, SystemClock
+
+from ..engine import Death, Message, died, late
+from .stream import Stream, Transfer
+
+NEWS_BYTES = 1024
+"""Longest word of a death; the kernel takes it at once."""
+TELL_S = 1.0
+"""How long a rank that lost the messages of another waits to be told why."""
+GOODBYE = b"\0"
+
+
+class _Peer:
+    """The connections to another rank, and what it said at last."""
+
+    def __init__(self, name: str, messages: socket.socket, news: socket.socket) -> None:
+        self.name = name
+        self.messages = messages
+        self.stream = Stream(messages)
+        self.news = news
+        self.said = b""
+        self.left = False
+        self.mask = 0
+
+    def tell(self, word: bytes) -> None:
+        """Say the last thing that is said to this peer."""
+        with contextlib.suppress(OSError):
+            self.news.send(word)
+            self.news.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.messages.close()
+        self.news.close()
+
+
+class SocketEngine:
+    """This process as one rank; carries NumPy arrays. Made by `connect`.
+
+    Parameters
+    ----------
+    addresses
+        Of all ranks, for words about them.
+    connections
+        To each other rank: one for messages, one for news, neither of which blocks; the engine's from now on.
+    """
+
+    xp: ModuleType = np
+
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[str],
+        connections: Mapping[int, tuple[socket.socket, socket.socket]],
+        clock: Clock | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = len(addresses)
+        self._clock: Clock = clock or SystemClock()
+        self._name = f"rank {rank} at {addresses[rank]}"
+        self._peers = {
+            peer: _Peer(f"rank {peer} at {addresses[peer]}", *both) for peer, both in sorted(connections.items())
+        }
+        self._by_stream = {peer.messages.fileno(): peer for peer in self._peers.values()}
+        self._by_news = {peer.news.fileno(): peer for peer in self._peers.values()}
+        self._woken, self._wake = socket.socketpair()
+        self._poller, self._newsstand = select.poll(), select.poll()
+        for poller in (self._poller, self._newsstand):
+            for file in (self._woken.fileno(), *self._by_news):
+                poller.register(file, select.POLLIN)
+        self._lock = threading.Lock()
+        self._death: Death | None = None
+        self._closed = False
+
+    def start(self, messages: Sequence[Message]) -> _Handle:
+        """Start messages: as much of them moves as need not wait; a send is through when the kernel has it."""
+        self.check()
+        transfers = [Transfer(message) for message in messages]
+        moving = {}
+        for transfer in transfers:
+            peer = self._peers[transfer.message.peer]
+            peer.stream.post(transfer)
+            moving[transfer.message.peer] = peer
+        for peer in moving.values():
+            self._move(peer)
+        return _Handle(self, transfers)
+
+    def wait(self, transfers: Sequence[Transfer], deadline_s: float) -> None:
+        """Move whatever can move until these are through; see `Handle`."""
+        until_s: float | None = None
+        while waiting := [transfer.message for transfer in transfers if not transfer.over]:
+            if self._death is not None:
+                raise died(self._death, self.rank, waiting)
+            now_s = self._clock.now()
+            if until_s is None:
+                until_s = now_s + deadline_s
+            elif now_s >= until_s:
+                raise late(deadline_s, self.rank, waiting)
+            self._progress(max(0.0, until_s - now_s))
+        for transfer in transfers:
+            if transfer.misfit is not None:
+                array = transfer.message.array
+                raise ValueError(
+                    f"rank {self.rank} wants {transfer.message} as {array.size} {array.dtype}, "
+                    f"and there it is {transfer.misfit}"
+                )
+
+    def check(self) -> None:
+        """Raise RankDied where a rank has failed; costs a look at the news."""
+        if self._death is None and self._peers:
+            self._hear(self._clock.poll(self._newsstand, 0.0))
+        if self._death is not None:
+            raise died(self._death, self.rank)
+
+    def abort(self, error: BaseException) -> None:
+        """This rank failed: end its own wait and, with its name and error, all others'. Any thread may call this."""
+        self._fail(Death.of(self._name, error))
+
+    def close(self) -> None:
+        """Say goodbye and leave; what was sent arrives."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for peer in self._peers.values():
+            peer.tell(GOODBYE)
+            peer.close()
+        self._woken.close()
+        self._wake.close()
+
+    # -- moving ------------------------------------------------------------------------------------------------
+
+    def _progress(self, timeout_s: float) -> None:
+        """Wait for something to move or to be heard, and deal with all there is; news first."""
+        ready = self._clock.poll(self._poller, timeout_s)
+        self._hear(ready)
+        for file, _ in ready:
+            if self._death is None and file in self._by_stream:
+                self._move(self._by_stream[file])
+
+    def _move(self, peer: _Peer) -> None:
+        """Send and receive what can be, and be woken when there is more."""
+        stream = peer.stream
+        try:
+            stream.write()
+            stream.read()
+        except (OSError, EOFError) as error:
+            self._watch(peer, 0)
+            self._lost(peer, error)
+        else:
+            self._watch(peer, select.POLLIN * stream.expects | select.POLLOUT * stream.sends)
+
+    def _watch(self, peer: _Peer, mask: int) -> None:
+        if mask == peer.mask:
+            return
+        if mask:
+            self._poller.register(peer.messages, mask)
+        else:
+            self._poller.unregister(peer.messages)
+        peer.mask = mask
+
+    # -- ends --------------------------------------------------------------------------------------------------
+
+    def _lost(self, peer: _Peer, error: Exception) -> None:
+        """A peer's messages ended where more were wanted: what it says of that comes on its other connection."""
+        newsstand = select.poll()
+        newsstand.register(peer.news, select.POLLIN)
+        until_s = self._clock.now() + TELL_S
+        while self._death is None and not peer.left and (left_s := until_s - self._clock.now()) > 0:
+            self._hear(self._clock.poll(newsstand, left_s))
+        self._fail(Death(peer.name, f"ConnectionError: {'it has left the group' if peer.left else error}"))
+
+    def _hear(self, ready: list[tuple[int, int]]) -> None:
+        """Take in what peers say at last."""
+        for file, _ in ready:
+            peer = self._by_news.get(file)
+            if peer is None or not _ended(peer):
+                continue
+            for poller in (self._poller, self._newsstand):
+                poller.unregister(file)
+            del self._by_news[file]
+            if peer.said == GOODBYE:
+                peer.left = True
+            elif peer.said:
+                who, _, cause = peer.said.decode(errors="replace").partition("\n")
+                self._fail(Death(who, cause))
+            else:
+                self._fail(Death(peer.name, "ConnectionError: it is gone without a word"))
+
+    def _fail(self, death: Death) -> None:
+        """Learn of a death, and pass it on; only the first one counts."""
+        with self._lock:
+            if self._death is not None or self._closed:
+                return
+            self._death = death
+            word = f"{death.who}\n{death.cause}".encode()[:NEWS_BYTES]
+            for peer in self._peers.values():
+                peer.tell(word)
+                with contextlib.suppress(OSError):
+                    peer.messages.shutdown(socket.SHUT_RDWR)
+            self._wake.send(b"!")
+
+
+def _ended(peer: _Peer) -> bool:
+    """Read a peer's news; tells whether that was the last of it."""
+    try:
+        while said := peer.news.recv(NEWS_BYTES):
+            peer.said += said
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+class _Handle:
+    def __init__(self, engine: SocketEngine, transfers: Sequence[Transfer]) -> None:
+        self._engine = engine
+        self._transfers = transfers
+
+    def wait(self, deadline_s: float) -> None:
+        """Block until all messages are through; see `Handle`."""
+        self._engine.wait(self._transfers, deadline_s)
