@@ -130,16 +130,16 @@ def together(
 
 def _shards(session: Session) -> Shards:
     """The shards, of which workers with a group need little."""
-    versions = np.zeros(len(session.parameters.placement.spans), np.int64)
+    segments = len(session.parameters.placement.spans)
     # Numbers of what is written: leases count in steps, and are not told to the shards.
     numbers = itertools.count(session.next_sequence())
 
     def read(out: np.ndarray) -> None:
-        session.parameters.pull(out, versions.copy())
+        session.parameters.pull(out, np.full(segments, -1, np.int64))
 
     def write(values: np.ndarray) -> None:
         check_finite(values, session.part, "parameters")
-        session.parameters.push(values, versions, Push(session.pusher, next(numbers), np.float32(1)))
+        session.parameters.push(values, np.zeros(segments, np.int64), Push(session.pusher, next(numbers), np.float32(1)))
 
     return Shards(read, write)
 
