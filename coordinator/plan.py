@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dbelief.job import Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
 from dbelief.work import Cadence
 
 from .leases import Leases
@@ -39,7 +39,7 @@ def lease_size(job: Job, shape: Shape) -> int:
     return max(1, round(wanted / cycle)) * cycle
 
 
-def _leasing(job: Job) -> Downpour | Elastic | SyncSgd:
+def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
     """The strategy, of those that lease data."""
     assert not isinstance(job.strategy, Sandblaster)
     return job.strategy

@@ -21,7 +21,7 @@ import numpy as np
 
 from dbelief.backend import aligned
 from dbelief.errors import JobError, ModelError, Refused
-from dbelief.job import Job
+from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.pushes import Pushed
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at
@@ -155,7 +155,7 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
             f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"
         )
     session = Session.open(task, wire.ROLE_CLIENT)
-    if session.job.strategy.name != "downpour":
+    if not isinstance(session.job.strategy, Downpour | Asynchronous):
         session.close("refused")
         raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")
     if session.job.strategy.staleness is not None:

@@ -29,7 +29,7 @@ from dbelief.backend import Backend, aligned, choose
 from dbelief.clip import clip
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import Failure, JobError
-from dbelief.job import Downpour, Job, load_job
+from dbelief.job import Asynchronous, Downpour, Job, load_job
 from dbelief.layout import Layout, Span, cut, nominal_length
 from dbelief.nn import Batch, Model
 from dbelief.optim import Rule, make_rule
@@ -248,7 +248,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     options = job.strategy.rule.model_dump(exclude={"name", "rate"})
     strategy = job.strategy
-    assert isinstance(strategy, Downpour), "no other strategy can be recorded"
+    assert isinstance(strategy, Downpour | Asynchronous), "no other strategy can be recorded"
     applied, computed = read_record(run_folder / "record", strategy.batch)
     gradient_of = _gradient_of(job, strategy, data.train, model, layout, backend)
     rule = make_rule(job.strategy.rule.name, options)
@@ -258,7 +258,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
 
 def _check_job(job: Job, run_folder: Path) -> None:
     strategy = job.strategy
-    if not isinstance(strategy, Downpour):
+    if not isinstance(strategy, Downpour | Asynchronous):
         raise JobError(f"{run_folder}: cannot be replayed: strategy is {strategy.name}, whose pushes have no order")
     reasons = {
         "record is false: nothing was logged": not job.record,
@@ -273,7 +273,7 @@ def _check_job(job: Job, run_folder: Path) -> None:
 
 
 def _gradient_of(
-    job: Job, strategy: Downpour, train: Split, model: Model, layout: Layout, backend: Backend
+    job: Job, strategy: Downpour | Asynchronous, train: Split, model: Model, layout: Layout, backend: Backend
 ) -> GradientOf:
     """The gradient as a replica of the job computes it."""
     buffer = BatchBuffer(train, strategy.batch)

@@ -36,7 +36,7 @@ SLOTS = 2
 def downpour(
     session: Session,
     model: Model,
-    strategy: job.Downpour,
+    strategy: job.Downpour | job.Asynchronous,
     train: Split,
     phases: Phases,
     push: Callable[[Outgoing], Pushed],

@@ -1,5 +1,6 @@
 """The job file: what is trained, on what, how, and for how long."""
 
+from .asynchronous import Asynchronous
 from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
 from .collective import Reduction, SyncSgd
 from .downpour import Downpour, WarmStart
@@ -19,6 +20,7 @@ from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, Npz
 __all__ = [
     "AdagradRule",
     "AdamRule",
+    "Asynchronous",
     "Autoencoder",
     "AutoencoderModel",
     "ConstantSchedule",

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .asynchronous import Asynchronous
 from .collective import SyncSgd
 from .downpour import Downpour
 from .elastic import Elastic
 from .sandblaster import Sandblaster
 
-Strategy = Annotated[Downpour | Sandblaster | Elastic | SyncSgd, Field(discriminator="name")]
+Strategy = Annotated[Downpour | Sandblaster | Asynchronous | Elastic | SyncSgd, Field(discriminator="name")]

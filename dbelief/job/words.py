@@ -53,7 +53,7 @@ def _union(args: Sequence[Any]) -> str:
 def discriminator(sections: Sequence[type[Section]]) -> tuple[str, dict[str, type[Section]]]:
     """Give the field that tells sections apart, the first of each, and the section of each of its values."""
     (name,) = {next(iter(section.model_fields)) for section in sections}
-    return name, {get_args(section.model_fields[name].annotation)[0]: section for section in sections}
+    return name, {value: section for section in sections for value in get_args(section.model_fields[name].annotation)}
 
 
 def _bounds(metadata: Sequence[Any]) -> str:

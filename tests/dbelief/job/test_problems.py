@@ -196,6 +196,15 @@ WRONG = [
     ),
     ("strategy: {name: async-easgd, rate: 0.5, rho: 3}", "strategy.rho: must be at most 1 / rate, 2: they would move"),
     ("strategy: {name: async-easgd, rate: 0.5, lease: 3}", "strategy.lease: must be at least one batch, 32 samples"),
+    (
+        "strategy: {name: async-sgd, rate: 0.1, mu: 0.5}",
+        "strategy.name: must be async-msgd where mu is given: async-sgd has no velocity",
+    ),
+    ("strategy: {name: async-msgd, rate: 0.5, mu: 1}", "strategy.mu: must be a number from 0 to below 1*, not 1"),
+    ("strategy: {name: async-sgd, rate: 0.5, lease: 3}", "strategy.lease: must be at least one batch, 32 samples"),
+    ("strategy: {name: async-sgd, rate: 1, n_push: 2}", "strategy.n_push: no such field"),
+    ("strategy: {name: async-measgd, rate: -1}", "strategy.rate: must be a number above 0, not -1"),
+    ("strategy: {name: sync-easdg, rate: 1}", "strategy.name: must be one of*did you mean sync-easgd?"),
     ("strategy: {name: async-easgd}", "strategy.rate: missing; must be a number above 0"),
     (
         "strategy: {name: async-measgd, rate: 0.5}\nrecord: true",

@@ -133,6 +133,12 @@ ELASTIC = options(
     nesterov=st.booleans(),
     lease=st.integers(1000, 10**6) | st.none(),
 ) | options({"name": st.just("async-easgd"), "rate": POSITIVE}, period=st.integers(1, 100))
+ASYNCHRONOUS = options(
+    {"name": st.just("async-msgd"), "rate": POSITIVE},
+    batch=st.integers(1, 1000),
+    mu=SHARE | st.none(),
+    lease=st.integers(1000, 10**6) | st.none(),
+) | options({"name": st.just("async-sgd"), "rate": POSITIVE})
 SCHEDULE = st.one_of(
     st.just({"kind": "constant"}),
     options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
@@ -147,7 +153,7 @@ JOBS = options(
         "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
         "model": MODEL | AUTOENCODER | STACKS,
         "data": DATA,
-        "strategy": STRATEGY | ELASTIC,
+        "strategy": STRATEGY | ELASTIC | ASYNCHRONOUS,
         "limits": LIMITS,
     },
     schedule=SCHEDULE,
@@ -158,7 +164,7 @@ JOBS = options(
     record=st.booleans(),
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
-).filter(lambda fields: not (fields.get("record") and fields["strategy"]["name"] != "downpour"))
+).filter(lambda fields: not (fields.get("record") and fields["strategy"]["name"].endswith("easgd")))
 
 
 @settings(deadline=None, max_examples=60)

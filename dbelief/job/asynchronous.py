@@ -1,0 +1,50 @@
+"""The `strategy` section of asynchronous SGD: Downpour with nothing to choose."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
+from .rules import MomentumRule, SgdRule
+
+
+class Asynchronous(Section):
+    """Asynchronous SGD (You et al. 2017, sections 3.1 and 5.1): fetched and pushed is at each mini-batch, by all at once.
+
+    It is Downpour at n_fetch = n_push = 1 without a warm start; with momentum the velocity is the shards' (equations 3
+    and 4).
+    """
+
+    name: Literal["async-sgd", "async-msgd"] = Field(description="Which strategy this is; msgd has momentum")
+    batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
+    rate: Positive = Field(description="eta, before the schedule; parameter units per gradient unit")
+    mu: Decay | None = Field(
+        default=None, description="Of async-msgd: part of the velocity that is kept at each push; null for 0.9"
+    )
+    lease: Count | None = Field(
+        default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
+    )
+
+    n_fetch: ClassVar[int] = 1
+    n_push: ClassVar[int] = 1
+    literal: ClassVar[bool] = False
+    overlap: ClassVar[bool] = False
+    local_rate: ClassVar[None] = None
+    staleness: ClassVar[None] = None
+    staleness_aware: ClassVar[bool] = False
+    clip_norm: ClassVar[None] = None
+    warm_start: ClassVar[None] = None
+
+    @property
+    def rule(self) -> SgdRule | MomentumRule:
+        """What shards apply."""
+        if self.name != "async-msgd":
+            return SgdRule(name="sgd", rate=self.rate)
+        return MomentumRule(name="momentum", rate=self.rate, mu=0.9 if self.mu is None else self.mu)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.mu is not None and self.name != "async-msgd":
+            raise refusal("name", f"must be async-msgd where mu is given: {self.name} has no velocity")
+        check_lease(self.lease, self.batch)
+        return self

@@ -1,0 +1,76 @@
+"""Asynchronous SGD by its own names (You et al. 2017, sections 3.1 and 5.1): what the names stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.plan import cadence, progress
+from coordinator.states import Shape
+from dbelief.job import Job, build_job
+from dbelief.optim import make_rule
+
+from .harness import network, replica, serve, settings, values_of
+
+BATCH = 4
+ORDER = [0, 1, 1, 0, 2, 1, 0, 0, 2, 1, 2, 0]
+"""In which three replicas compute; what each fetched before is two pushes old, and more."""
+
+
+def job(**strategy: Any) -> Job:
+    fields = {
+        "name": "named",
+        "model": {"layers": [{"dense": 3}], "loss": "softmax_cross_entropy"},
+        "data": {"source": "digits"},
+        "limits": {"epochs": 1},
+        "replicas": 3,
+        "strategy": {"batch": BATCH, **strategy},
+    }
+    return build_job(fields, Path())
+
+
+def trained(named: Job) -> np.ndarray:
+    """What three replicas make of it in a forced order."""
+    problem, strategy = network(BATCH * len(ORDER)), named.strategy
+    options = strategy.rule.model_dump(exclude={"name", "rate"})
+    shards = serve(problem.start, make_rule(strategy.rule.name, options))
+    chosen = settings(strategy.rule.rate, BATCH, cadence(named).n_fetch, cadence(named).n_push)
+    with replica(problem, shards, chosen, 0) as a, replica(problem, shards, chosen, 1) as b:
+        with replica(problem, shards, chosen, 2) as c:
+            for step, number in enumerate(ORDER):
+                (a, b, c)[number].train(step * BATCH, (step + 1) * BATCH)
+    return values_of(shards)
+
+
+def direct(eta: float, mu: float = 0.0) -> np.ndarray:
+    """Equations 3 and 4 in a loop; with one push at a time each gradient sees all before it."""
+    problem = network(BATCH * len(ORDER))
+    gradient, w, v = problem.gradients(), problem.start.copy(), np.zeros_like(problem.start)
+    for step in range(len(ORDER)):
+        v = np.float32(mu) * v + gradient(w, step * BATCH, (step + 1) * BATCH)
+        w = w - np.float32(eta) * v
+    return w
+
+
+def test_async_sgd_is_sgd_where_pushes_do_not_mix() -> None:
+    np.testing.assert_array_equal(trained(job(name="async-sgd", rate=0.1)), direct(0.1))
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.9])
+def test_async_msgd_has_its_velocity_on_the_shards(mu: float) -> None:
+    np.testing.assert_array_equal(trained(job(name="async-msgd", rate=0.1, mu=mu)), direct(0.1, mu))
+    assert job(name="async-msgd", rate=0.1).strategy.rule.model_dump()["mu"] == 0.9
+
+
+def test_without_momentum_kept_the_two_are_one() -> None:
+    plain, still = trained(job(name="async-sgd", rate=0.1)), trained(job(name="async-msgd", rate=0.1, mu=0.0))
+    assert plain.tobytes() == still.tobytes()
+
+
+def test_all_begin_at_once_and_push_every_mini_batch() -> None:
+    named, shape = job(name="async-sgd", rate=0.1), Shape(train=1000, validation=0, test=0)
+    assert not progress(named, shape, 1000).warm
+    assert (cadence(named).n_fetch, cadence(named).n_push, named.strategy.staleness) == (1, 1, None)
