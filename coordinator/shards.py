@@ -115,6 +115,7 @@ class Shards:
             staleness_aware=strategy.staleness_aware,
             ordered=isinstance(strategy, Sandblaster) and strategy.ordered,
             record=self._job.record,
+            lock_free=not strategy.locked,
             progress_s=self._job.deadlines.progress_s,
         )
         request = wire.ConfigureRequest(

@@ -172,6 +172,7 @@ class Life:
             self._record if assignment.record else None,
             assignment.staleness_aware,
             assignment.ordered,
+            assignment.lock_free,
         )
         if self._programs is not None:
             self._programs.close()

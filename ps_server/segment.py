@@ -4,6 +4,12 @@ Held per segment: its part of every named vector, the rule's state, one version 
 applies, and over all lives of a shard), and the ledger: per vector and pusher the number of the last push that was
 applied. A push is applied when its number is the ledger's plus one, answered as a duplicate when it is lower, refused
 when it is higher.
+
+Without a lock (Hogwild: Niu et al. 2011; You et al. 2017, section 3.2) the ledger and the version still have theirs,
+but rule and copies run beside each other. Two pushes that write a number at the same moment may leave one of the two
+steps only: a lost update. What is read, by pull, exchange or snapshot, has of a push that is under way some numbers and
+lacks others; each number is one that was there. The ledger counts a push from when it begins, so that none is applied
+twice; the version from when it is over, so that who holds a version holds all that was pushed up to it.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -47,6 +54,21 @@ class Staged:
     rate: np.float32
 
 
+class Aside:
+    """Lets go of a lock, which is held, for the length of a block."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        """Let go."""
+        self._lock.release()
+
+    def __exit__(self, *raised: object) -> None:
+        """Hold it again."""
+        self._lock.acquire()
+
+
 @dataclass
 class Segment:
     """State of one segment; every method expects `lock` to be held, unless it says otherwise.
@@ -76,6 +98,8 @@ class Segment:
         By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
     sum
         The pass over a batch that "accrued" holds the sum of.
+    lock_free
+        Whether the rule is applied, and numbers are copied for an exchange, beside other pushes.
     """
 
     span: Span
@@ -93,8 +117,12 @@ class Segment:
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     sum: Sum = field(default_factory=Sum)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
+    lock_free: bool = False
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._aside: AbstractContextManager[object] = Aside(self.lock) if self.lock_free else nullcontext()
 
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""
@@ -167,26 +195,24 @@ class Segment:
         """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher."""
         if not self.expect(push):
             return Outcome.DUPLICATE
+        self.ledger[push.vector, push.pusher] = push.sequence
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
         self._step(self.vectors[PARAMETERS][part], gradient, states, rate)
-        self.ledger[push.vector, push.pusher] = push.sequence
         if self.on_apply is not None:
             self.on_apply(self.span.index, push.pusher, push.sequence, float(rate))
         return Outcome.APPLIED
 
-    def exchange(self, push: Push, weights: np.ndarray) -> tuple[int, np.ndarray] | None:
-        """Apply the rule to all of "w" once; version and numbers before that, None where this was done before."""
-        before = self.version, self.vectors[PARAMETERS].copy()
-        return before if self.apply(push, weights, 0, push.rate) is Outcome.APPLIED else None
-
-    def exchange_in_step(self, push: Push, weights: np.ndarray) -> tuple[int, np.ndarray] | None:
-        """The same, with the rule applied when the round is complete."""
-        before = self.version, self.vectors[PARAMETERS].copy()
-        return before if self.stage(push, weights) is Outcome.STAGED else None
+    def present(self) -> tuple[int, np.ndarray]:
+        """Version, and a copy of "w"."""
+        version = self.version
+        with self._aside:
+            return version, self.vectors[PARAMETERS].copy()
 
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
-        self.rule.apply(w, gradient, states, rate, self.applied + 1)
+        number = self.applied + 1
+        with self._aside:
+            self.rule.apply(w, gradient, states, rate, number)
         self._count()
 
     def _count(self) -> None:

@@ -2,7 +2,8 @@
 
 Locks: one per segment, held for one copy or one rule; `_table` guards what holds for the whole shard and is never
 held while a segment's lock is taken. A push and a pull of the same segment exclude each other, so no reader sees
-half an update; pushes to different segments run side by side, for the rules release the interpreter lock.
+half an update; pushes to different segments run side by side, for the rules release the interpreter lock. A lock-free
+shard (Hogwild) lets go of a segment's lock while it copies numbers or applies the rule: `segment.py` says what holds.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Shard:
         et al. 2016).
     ordered
         Bundles of a pass are added by rising number.
+    lock_free
+        With the dial at None: pushes and exchanges of a segment run side by side (see `Segment`).
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Shard:
         on_apply: Callable[[int, Pusher, int, float], None] | None = None,
         staleness_aware: bool = False,
         ordered: bool = False,
+        lock_free: bool = False,
     ) -> None:
         self.rule = rule
         self.staleness_aware = staleness_aware
@@ -93,7 +97,7 @@ class Shard:
         self._loading = False  # a set is being loaded over what it held
         self.counters = Counters()
         self.saving = threading.Lock()  # one set is written at a time
-        self.segments = {span.index: Segment(span, rule, on_apply=on_apply) for span in spans}
+        self.segments = {span.index: Segment(span, rule, lock_free=lock_free, on_apply=on_apply) for span in spans}
         self._size = sum(span.length for span in spans)
         self._table = threading.Lock()
         self._dial = Dial(staleness, self.segments)
@@ -257,16 +261,19 @@ class Shard:
             if len(weights) != segment.span.length:
                 raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
+                before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
                 self._gate(push, segment, weights)
                 most = max(most, segment.rebase(push))
-                take = segment.exchange_in_step if self.staleness == 0 else segment.exchange
-                answer = take(push, weights)
-                if answer is None:
-                    duplicates += 1
-                    answer = self.answers.find(push.pusher, push.sequence, index)
+                again = not segment.expect(push)
+                answer = self.answers.find(push.pusher, push.sequence, index) if again else before
                 if answer is None:
                     raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
                 self.answers.keep(push.pusher, index, answer)
+                duplicates += again
+                if not again and self.staleness == 0:
+                    segment.stage(push, weights)
+                elif not again:
+                    segment.apply(push, weights, 0, push.rate)
             answers.append(answer)
             self._dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates

@@ -65,6 +65,8 @@ class Shards:
     ----------
     folder
         For their logs.
+    lock_free
+        Whether pushes of a segment run side by side.
 
     Raises
     ------
@@ -73,8 +75,15 @@ class Shards:
     """
 
     def __init__(
-        self, folder: Path, size: int, count: int = 1, rule: str = "adagrad", options: Mapping[str, float] | None = None
+        self,
+        folder: Path,
+        size: int,
+        count: int = 1,
+        rule: str = "adagrad",
+        options: Mapping[str, float] | None = None,
+        lock_free: bool = False,
     ) -> None:
+        self._lock_free = lock_free
         self.spans = tuple(cut([(0, size)], nominal_length(size, count)))
         self.rule = rule, dict(options or {})
         self._commands = itertools.count(1)
@@ -127,7 +136,9 @@ class Shards:
         """Give the shards their segments and initial values."""
         rule = segments.Rule(name=self.rule[0], options=self.rule[1])
         for where in self.placement.places:
-            assignment = wire.Assignment(segments=spans_to_wire(self.placement.run(where)), rule=rule)
+            assignment = wire.Assignment(
+                segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free
+            )
             self._configure(where.shard, job=JOB, shard_epoch=1, assignment=assignment)
         first = Pusher(0, 1)
         client = self.client(first)

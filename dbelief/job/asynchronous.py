@@ -9,13 +9,15 @@ from .rules import MomentumRule, SgdRule
 
 
 class Asynchronous(Section):
-    """Asynchronous SGD (You et al. 2017, sections 3.1 and 5.1): fetched and pushed is at each mini-batch, by all at once.
+    """Asynchronous SGD (You et al. 2017, sections 3.1, 3.2 and 5.1): each mini-batch is fetched for and pushed.
 
     It is Downpour at n_fetch = n_push = 1 without a warm start; with momentum the velocity is the shards' (equations 3
-    and 4).
+    and 4). Hogwild's shards let pushes of a segment run side by side.
     """
 
-    name: Literal["async-sgd", "async-msgd"] = Field(description="Which strategy this is; msgd has momentum")
+    name: Literal["async-sgd", "async-msgd", "hogwild-sgd"] = Field(
+        description="Which strategy this is; msgd has momentum"
+    )
     batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
     rate: Positive = Field(description="eta, before the schedule; parameter units per gradient unit")
     mu: Decay | None = Field(
@@ -34,6 +36,11 @@ class Asynchronous(Section):
     staleness_aware: ClassVar[bool] = False
     clip_norm: ClassVar[None] = None
     warm_start: ClassVar[None] = None
+
+    @property
+    def locked(self) -> bool:
+        """Whether one push of a segment waits for another."""
+        return self.name != "hogwild-sgd"
 
     @property
     def rule(self) -> SgdRule | MomentumRule:

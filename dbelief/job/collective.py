@@ -57,6 +57,7 @@ class SyncSgd(Section):
     )
 
     grouped: ClassVar[bool] = True
+    locked: ClassVar[bool] = True
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False

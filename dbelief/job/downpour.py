@@ -64,6 +64,7 @@ class Downpour(Section):
     )
 
     grouped: ClassVar[bool] = False
+    locked: ClassVar[bool] = True
 
     @property
     def at_shards(self) -> Rule:

@@ -16,7 +16,7 @@ class Elastic(Section):
     is ready (async), or all at the same time (sync).
     """
 
-    name: Literal["async-easgd", "async-measgd", "sync-easgd"] = Field(
+    name: Literal["async-easgd", "async-measgd", "hogwild-easgd", "sync-easgd"] = Field(
         description="Which strategy this is; measgd has momentum"
     )
     batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
@@ -55,6 +55,11 @@ class Elastic(Section):
     def staleness(self) -> Literal[0] | None:
         """The dial: 0 is in step, None runs free."""
         return 0 if self.name == "sync-easgd" and not self.grouped else None
+
+    @property
+    def locked(self) -> bool:
+        """Whether one exchange of a segment waits for another."""
+        return self.name != "hogwild-easgd"
 
     @property
     def n_push(self) -> int:

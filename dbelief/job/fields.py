@@ -149,6 +149,13 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _pushes_have_an_order(self) -> Self:
+        if self.record and not self.strategy.locked:
+            name = self.strategy.name
+            raise refusal("record", f"must be false with {name}: pushes that run side by side have no order to replay")
+        return self
+
+    @model_validator(mode="after")
     def _ends(self) -> Self:
         limits, strategy = self.limits, self.strategy
         own = isinstance(strategy, Sandblaster) and strategy.ends

@@ -45,6 +45,7 @@ class Sandblaster(Section):
     grouped: ClassVar[bool] = False
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
+    locked: ClassVar[bool] = True
 
     @property
     def ends(self) -> bool:

@@ -167,6 +167,7 @@ class Assignment(_message.Message):
     PROGRESS_S_FIELD_NUMBER: _builtins.int
     STALENESS_AWARE_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
+    LOCK_FREE_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
@@ -177,6 +178,8 @@ class Assignment(_message.Message):
     """true: divide a push's rate by its staleness in the segment, where above 1"""
     ordered: _builtins.bool
     """true: add the bundles of a pass by rising number; default false"""
+    lock_free: _builtins.bool
+    """true: pushes of a segment run side by side (Hogwild); default false"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -195,10 +198,11 @@ class Assignment(_message.Message):
         progress_s: _builtins.float | None = ...,
         staleness_aware: _builtins.bool = ...,
         ordered: _builtins.bool = ...,
+        lock_free: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "ordered", b"ordered", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "ordered", b"ordered", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015

@@ -118,13 +118,16 @@ def serve(
     on_apply: Callable[[int, Pusher, int, float], None] | None = None,
     staleness: int = 0,
     staleness_aware: bool = False,
+    lock_free: bool = False,
 ) -> LocalParameters:
     """Shards that hold `start` and are ready; with the staleness dial where `replicas` says for how many."""
     spans = cut([(0, len(start))], nominal or max(1, len(start) // (2 * shards)))
     places = tuple(Place(n, "", 0, first, count) for n, (first, count) in enumerate(place(spans, shards)))
     placement = Placement(1, tuple(spans), places)
     dial = None if replicas is None else staleness
-    held = [Shard(placement.run(p), rule, dial, on_apply, staleness_aware) for p in placement.places]
+    held = [
+        Shard(placement.run(p), rule, dial, on_apply, staleness_aware, lock_free=lock_free) for p in placement.places
+    ]
     parameters = LocalParameters(held, placement, timeout_s=60.0)
     parameters.push(start, np.zeros(len(spans), np.int64), Push(Pusher(999, 999), 1, assign=True))
     for shard in held:

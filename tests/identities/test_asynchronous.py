@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def trained(named: Job) -> np.ndarray:
     """What three replicas make of it in a forced order."""
     problem, strategy = network(BATCH * len(ORDER)), named.strategy
     options = strategy.rule.model_dump(exclude={"name", "rate"})
-    shards = serve(problem.start, make_rule(strategy.rule.name, options))
+    shards = serve(problem.start, make_rule(strategy.rule.name, options), lock_free=not strategy.locked)
     chosen = settings(strategy.rule.rate, BATCH, cadence(named).n_fetch, cadence(named).n_push)
-    with replica(problem, shards, chosen, 0) as a, replica(problem, shards, chosen, 1) as b:
-        with replica(problem, shards, chosen, 2) as c:
-            for step, number in enumerate(ORDER):
-                (a, b, c)[number].train(step * BATCH, (step + 1) * BATCH)
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(replica(problem, shards, chosen, number)) for number in range(3)]
+        for step, number in enumerate(ORDER):
+            replicas[number].train(step * BATCH, (step + 1) * BATCH)
     return values_of(shards)
 
 
@@ -68,6 +69,11 @@ def test_async_msgd_has_its_velocity_on_the_shards(mu: float) -> None:
 def test_without_momentum_kept_the_two_are_one() -> None:
     plain, still = trained(job(name="async-sgd", rate=0.1)), trained(job(name="async-msgd", rate=0.1, mu=0.0))
     assert plain.tobytes() == still.tobytes()
+
+
+def test_hogwild_is_the_same_where_pushes_do_not_meet() -> None:
+    plain, free = trained(job(name="async-sgd", rate=0.1)), trained(job(name="hogwild-sgd", rate=0.1))
+    assert plain.tobytes() == free.tobytes()
 
 
 def test_all_begin_at_once_and_push_every_mini_batch() -> None:

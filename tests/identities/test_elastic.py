@@ -63,10 +63,10 @@ class Worker:
 
 @contextmanager
 def working(
-    problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False
+    problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False, lock_free: bool = False
 ) -> Iterator[tuple[LocalParameters, list[Worker]]]:
     """Workers that all begin at the same centre."""
-    centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None)
+    centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None, lock_free=lock_free)
     with ExitStack() as stack:
         made = [stack.enter_context(closing(Worker(problem, centre, settings, n))) for n in range(workers)]
         for worker in made:
@@ -121,6 +121,18 @@ def test_without_momentum_kept_the_two_are_one() -> None:
         with working(problem, replace(PLAIN, mu=mu), 2) as (centre, workers):
             for step in range(12):
                 workers[step % 2].train(step * BATCH, (step + 1) * BATCH)
+            ends.append([values_of(centre).tobytes(), *(worker.weights.tobytes() for worker in workers)])
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("mu", [None, 0.9])
+def test_without_locks_nothing_changes_for_those_who_do_not_meet(mu: float | None) -> None:
+    ends = []
+    for lock_free in (False, True):
+        problem = network(48)
+        with working(problem, replace(PLAIN, mu=mu), 3, lock_free=lock_free) as (centre, workers):
+            for step in range(12):
+                workers[step % 3].train(step * BATCH, (step + 1) * BATCH)
             ends.append([values_of(centre).tobytes(), *(worker.weights.tobytes() for worker in workers)])
     assert ends[0] == ends[1]
 

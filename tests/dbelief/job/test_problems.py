@@ -200,6 +200,10 @@ WRONG = [
         "strategy: {name: async-sgd, rate: 0.1, mu: 0.5}",
         "strategy.name: must be async-msgd where mu is given: async-sgd has no velocity",
     ),
+    (
+        "strategy: {name: hogwild-sgd, rate: 0.5}\nrecord: true",
+        "record: must be false with hogwild-sgd: pushes that run side by side have no order to replay",
+    ),
     ("strategy: {name: async-msgd, rate: 0.5, mu: 1}", "strategy.mu: must be a number from 0 to below 1*, not 1"),
     ("strategy: {name: async-sgd, rate: 0.5, lease: 3}", "strategy.lease: must be at least one batch, 32 samples"),
     ("strategy: {name: async-sgd, rate: 1, n_push: 2}", "strategy.n_push: no such field"),
