@@ -73,13 +73,14 @@ class Leases:
         at_most: int | None = None,
         clock: int = 0,
         member_epoch: int = 0,
+        stride: int = 1,
     ) -> Lease | None:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0)."""
         room = self.room(at_most)
         if not room:
             return None
         epoch, start, stop = self._next_range(room)
-        lease = Lease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch)
+        lease = Lease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch, stride)
         self.next_id += 1
         self.leased += lease.samples
         self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)

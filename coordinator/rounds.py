@@ -5,6 +5,9 @@ in blocks: when every living replica asks for work, each gets a lease that begin
 are told who takes part from which clock on before the leases are handed out. A replica whose lease is shorter drops
 out at its end; those who join wait for the next block; one that dies drops out of the clocks that are left.
 
+Where replicas take turns, a block's clocks go round: the first replica has the first clock, the second the next, and so
+on; the shards hold a clock's only member back until the one before has pushed.
+
 Numbers of the dead are given out again, so that everything here is held against the incarnation too: an old life's
 end must not take the new one out of its block.
 """
@@ -34,6 +37,11 @@ class Part:
     given: bool = False
     done: bool = False
 
+    @property
+    def clocks(self) -> range:
+        """The clocks it takes part in."""
+        return range(self.lease.clock, self.end, self.lease.stride)
+
 
 @dataclass
 class Rounds:
@@ -41,6 +49,8 @@ class Rounds:
 
     Attributes
     ----------
+    turns
+        Each clock is one replica's.
     clock
         The first clock after the block.
     blocks
@@ -49,6 +59,7 @@ class Rounds:
         The shards know the members of this block.
     """
 
+    turns: bool = False
     clock: int = 0
     member_epoch: int = 0
     blocks: int = 0
@@ -105,14 +116,14 @@ class Rounds:
         self._retold = False
         self._block_start = self.clock
         self.member_epoch += 1
-        for replica, incarnation in sorted(living.items()):
+        stride = len(living) if self.turns else 1
+        for turn, (replica, incarnation) in enumerate(sorted(living.items())):
             _, next_sequence = self._asking[replica]
-            lease = leases.take(
-                replica, incarnation, next_sequence, clock=self._block_start, member_epoch=self.member_epoch
-            )
+            clock = self._block_start + turn * self.turns
+            lease = leases.take(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
             if lease is None:
                 break
-            end = self._block_start + leases.cadence.steps(lease.samples)
+            end = clock + (leases.cadence.steps(lease.samples) - 1) * stride + 1
             self._block[replica] = Part(incarnation, lease, end)
             self.clock = max(self.clock, end)
         self._asking.clear()
@@ -156,6 +167,8 @@ class Rounds:
 
         Who is done needs no naming: its rounds are applied, wherever they were not lost.
         """
-        ends = {replica: part.end for replica, part in self._block.items() if not part.done}
-        edges = sorted({self._block_start, self.clock, *ends.values()})
-        return [(edge, sorted(replica for replica, end in ends.items() if end > edge)) for edge in edges]
+        parts = {replica: part.clocks for replica, part in self._block.items() if not part.done}
+        edges = sorted({self._block_start, self.clock, *(clocks.stop for clocks in parts.values())})
+        if self.turns:
+            edges = list(range(self._block_start, self.clock + 1))
+        return [(edge, sorted(replica for replica, clocks in parts.items() if edge in clocks)) for edge in edges]

@@ -221,6 +221,7 @@ def _training(lease: Lease) -> wire.TrainingLease:
         samples_before=lease.samples_before,
         clock=lease.clock,
         member_epoch=lease.member_epoch,
+        stride=lease.stride if lease.stride > 1 else 0,
     )
 
 

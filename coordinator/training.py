@@ -62,7 +62,7 @@ class Training:
         self.leases = leases(job, shape, self.total)
         self.batch = Sandblaster(job.strategy, shape.train) if isinstance(job.strategy, Settings) else None
         self.progress = progress(job, shape, self.total)
-        self.rounds = Rounds() if job.strategy.staleness == 0 else None
+        self.rounds = Rounds(job.strategy.turns) if job.strategy.staleness == 0 else None
         self.clocks = Clocks() if job.strategy.staleness else None
         self.groups = Groups() if job.strategy.grouped else None
         self.evaluations = Evaluations()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -39,16 +40,20 @@ class LocalParameters:
         self.placement = placement
         self.timeout_s = timeout_s
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`."""
+        waited_s = 0.0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run = self.placement.run(place)
+            began_s = time.perf_counter()
             shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
+            waited_s += time.perf_counter() - began_s
             for span in run:
                 version, data = shard.pull(vector, span.index, int(versions[span.index]))
                 if data is not None:
                     out[span.start : span.stop] = np.frombuffer(data, out.dtype)
                 versions[span.index] = version
+        return waited_s
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
         """See `Parameters.push`."""

@@ -51,7 +51,7 @@ class Parameters(Protocol):
 
     placement: Placement
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """Read a named vector.
 
         Parameters
@@ -64,6 +64,11 @@ class Parameters(Protocol):
             are sent.
         clock
             With the staleness dial: the clock that is about to be computed.
+
+        Returns
+        -------
+        float
+            Seconds until the last shard let it be read; 0 without the dial.
         """
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:

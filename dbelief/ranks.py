@@ -59,7 +59,7 @@ class Alone:
         """See `Ranks`."""
 
 
-def together(ranks: Ranks, act: Callable[[], None]) -> None:
+def together(ranks: Ranks, act: Callable[[], object]) -> None:
     """Do on every rank what a peer may refuse; all ranks go on, or none does.
 
     Raises

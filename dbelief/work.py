@@ -23,6 +23,8 @@ class Lease:
         Samples leased before it: its place in the learning-rate schedule.
     clock, member_epoch
         For the staleness dial: clock of its first mini-batch.
+    stride
+        From the clock of one mini-batch to the next one's: more than 1 where replicas take turns.
     """
 
     id: int
@@ -33,6 +35,7 @@ class Lease:
     samples_before: int
     clock: int = 0
     member_epoch: int = 0
+    stride: int = 1
 
     @property
     def samples(self) -> int:

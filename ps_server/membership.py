@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, field
 
 
@@ -14,16 +15,12 @@ class Membership:
 
     def at(self, clock: int) -> frozenset[int]:
         """Replica numbers that take part in `clock`."""
-        current: frozenset[int] = frozenset()
-        for first, replicas in self.rounds:
-            if first > clock:
-                break
-            current = replicas
-        return current
+        row = bisect.bisect_right(self.rounds, clock, key=lambda row: row[0]) - 1
+        return self.rounds[row][1] if row >= 0 else frozenset()
 
     def goes_on_after(self, clock: int) -> bool:
         """Whether a later clock has members."""
-        return any(first > clock and replicas for first, replicas in self.rounds)
+        return any(first > clock and replicas for first, replicas in reversed(self.rounds))
 
     def ever(self) -> frozenset[int]:
         """All who take part in some clock."""

@@ -156,6 +156,7 @@ class ShardService(stubs.ParametersServicer):
             segments = list(request.segments)
             shard.heard(segments, request.pusher.replica, request.clock)
             self._wait("pulls", shard, segments, request.clock)
+            yield b""  # no segments: the wait is over
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
         together: list[bytes] = []
         filled = sent = 0

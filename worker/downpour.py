@@ -63,10 +63,11 @@ class Phases:
         self.seconds = dict.fromkeys(("fetch", "compute", "push", "wait", "data"), 0.0)
         self._at = time.perf_counter()
 
-    def end(self, phase: str) -> None:
-        """Book the time since the last call on `phase`."""
+    def end(self, phase: str, waited_s: float = 0.0) -> None:
+        """Book the time since the last call on `phase`; of it, so much as was waited for others on "wait"."""
         now = time.perf_counter()
-        self.seconds[phase] += now - self._at
+        self.seconds[phase] += now - self._at - waited_s
+        self.seconds["wait"] += waited_s
         self._at = now
 
 

@@ -1,9 +1,13 @@
-"""Asynchronous elastic averaging on a replica (Zhang et al. 2015; You et al. 2017, equations 1, 2, 5 and 6).
+"""Elastic averaging through the shards, on a replica (Zhang et al. 2015; You et al. 2017, equations 1, 2, 5 and 6).
 
 A replica has weights W of its own (`own`); the shards have the centre C. At every `period`-th mini-batch and a lease's
 last one W <- W - D and, on the shards, C <- C + D by the same D = a (W - C) to the last bit: so nothing is made or lost
 between them, and the sum of all W and C changes by gradients alone. The exchange needs no gradient, and runs while the
 gradient is computed.
+
+In turns (You et al. 2017, algorithm 1: the original, round robin) each mini-batch is one exchange in two halves: the
+replica waits until all before it have pushed, and takes the centre; then it computes; then it gives its weights as they
+were, and moves. Nobody computes meanwhile, so that D is the same on both sides here too.
 
 A replica that joins begins at the centre, and at rest. When it dies, its way since the last exchange dies with it.
 """
@@ -11,7 +15,7 @@ A replica that joins begins at the centre, and at rest. When it dies, its way si
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,8 +36,11 @@ from .own import OwnWeights
 class Centre(Protocol):
     """The shards, as this needs them."""
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> None:
-        """Read the centre as of a clock."""
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> float:
+        """Read the centre as of a clock; seconds that it was waited for."""
+
+    def push(self, values: Any, versions: np.ndarray, push: Push) -> Pushed:
+        """Send own weights: the centre moves towards them."""
 
     def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
         """Send own weights, and get the centre as it was before it moved."""
@@ -53,6 +60,8 @@ class Settings:
         Part of the velocity that is kept; None: there is no velocity.
     nesterov
         Whether the gradient is taken where the velocity alone would lead.
+    turns
+        Whether replicas compute one after the other.
     """
 
     cadence: Cadence
@@ -60,6 +69,7 @@ class Settings:
     moving_rate: Callable[[float], float]
     mu: float | None = None
     nesterov: bool = False
+    turns: bool = False
 
 
 class Elastic:
@@ -121,17 +131,17 @@ class Elastic:
             rate = self._settings.rate(lease.samples_before + step * cadence.batch)
             moving_rate = self._settings.moving_rate(rate)
             done.samples, done.steps = done.samples + len(batch), done.steps + 1
-            exchange: Future[Pushed] | None = None
+            exchange: Callable[[], Pushed] | None = None
             if cadence.pushes_after(step, steps):
-                rated = np.float32(moving_rate)
-                clock = lease.clock + step
-                exchange = self._exchange(Push(self._pusher, done.sequence, rated, done.samples, clock=clock))
+                clock = lease.clock + step * lease.stride
+                push = Push(self._pusher, done.sequence, np.float32(moving_rate), done.samples, clock=clock)
+                exchange = self._turn(push) if self._settings.turns else self._exchange(push)
             done.loss_sum += self._own.compute(batch) * len(batch)
             self._phases.end("compute")
             if exchange is None:
                 self._own.step(rate, 0.0, None)
                 continue
-            pushed = exchange.result()
+            pushed = exchange()
             self._phases.end("push")
             self._own.step(rate, moving_rate, self._host)
             self._acknowledged(done, pushed)
@@ -140,17 +150,29 @@ class Elastic:
     def _begin(self, clock: int = 0) -> None:
         """Start at the centre."""
         if not self._began:
-            self._centre.pull(self._host, self._versions, clock=clock)
+            waited_s = self._centre.pull(self._host, self._versions, clock=clock)
             self._own.begin(self._host)
             self._began = True
-            self._phases.end("fetch")
+            self._phases.end("fetch", waited_s)
 
-    def _exchange(self, push: Push) -> Future[Pushed]:
-        """Begin an exchange; the weights stay as they are until it is over."""
+    def _exchange(self, push: Push) -> Callable[[], Pushed]:
+        """Begin an exchange, and give what waits for its end; the weights stay as they are until then."""
+        values = self._sent()
+        return self._helper.submit(self._centre.exchange, values, self._host, self._versions, push).result
+
+    def _turn(self, push: Push) -> Callable[[], Pushed]:
+        """Wait for one's turn, take the centre, and give what ends the turn."""
+        values = self._sent()
+        self._versions.fill(-1)  # the step before has used up what came then
+        waited_s = self._centre.pull(self._host, self._versions, clock=push.clock)
+        self._phases.end("fetch", waited_s)
+        return lambda: self._centre.push(values, self._versions, push)
+
+    def _sent(self) -> Any:
+        """Own weights, checked, as they are sent."""
         own = self._own.values
         self._checked(own)
-        values = own if self._backend.name == "numpy" else OnDevice(self._backend.xp, own)
-        return self._helper.submit(self._centre.exchange, values, self._host, self._versions, push)
+        return own if self._backend.name == "numpy" else OnDevice(self._backend.xp, own)
 
     def close(self) -> None:
         """End the thread; an exchange that is under way comes to its end."""

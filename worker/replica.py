@@ -194,6 +194,7 @@ class Replica:
             message.samples_before,
             message.clock,
             message.member_epoch,
+            message.stride or 1,
         )
         if lease.first_sequence != self._session.next_sequence():
             raise Refused(

@@ -91,6 +91,7 @@ def elastic(
             functools.partial(strategy.moving_rate, replicas=session.job.replicas),
             strategy.momentum,
             strategy.nesterov,
+            strategy.turns,
         ),
         phases,
         lambda weights: check_finite(weights, part, "weights"),

@@ -27,6 +27,8 @@ class Asynchronous(Section):
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
 
+    grouped: ClassVar[bool] = False
+    turns: ClassVar[bool] = False
     n_fetch: ClassVar[int] = 1
     n_push: ClassVar[int] = 1
     literal: ClassVar[bool] = False
@@ -48,6 +50,11 @@ class Asynchronous(Section):
         if self.name != "async-msgd":
             return SgdRule(name="sgd", rate=self.rate)
         return MomentumRule(name="momentum", rate=self.rate, mu=0.9 if self.mu is None else self.mu)
+
+    @property
+    def at_shards(self) -> SgdRule | MomentumRule:
+        """The same."""
+        return self.rule
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -58,6 +58,7 @@ class SyncSgd(Section):
 
     grouped: ClassVar[bool] = True
     locked: ClassVar[bool] = True
+    turns: ClassVar[bool] = False
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False

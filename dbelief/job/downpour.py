@@ -65,6 +65,7 @@ class Downpour(Section):
 
     grouped: ClassVar[bool] = False
     locked: ClassVar[bool] = True
+    turns: ClassVar[bool] = False
 
     @property
     def at_shards(self) -> Rule:

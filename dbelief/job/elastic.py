@@ -13,10 +13,10 @@ class Elastic(Section):
     """Elastic averaging (Zhang et al. 2015; You et al. 2017, sections 5.1 and 6.1).
 
     Each replica trains weights of its own, and now and then both it and the centre move towards each other: whenever it
-    is ready (async), or all at the same time (sync).
+    is ready (async), all at the same time (sync), or one after the other, round robin (easgd, the original).
     """
 
-    name: Literal["async-easgd", "async-measgd", "hogwild-easgd", "sync-easgd"] = Field(
+    name: Literal["easgd", "async-easgd", "async-measgd", "hogwild-easgd", "sync-easgd"] = Field(
         description="Which strategy this is; measgd has momentum"
     )
     batch: Annotated[Whole, Field(ge=1, le=10**9)] = Field(default=32, description="Samples per mini-batch")
@@ -53,8 +53,13 @@ class Elastic(Section):
 
     @property
     def staleness(self) -> Literal[0] | None:
-        """The dial: 0 is in step, None runs free."""
-        return 0 if self.name == "sync-easgd" and not self.grouped else None
+        """The dial: 0 is in step or in turn, None runs free."""
+        return 0 if self.turns or (self.name == "sync-easgd" and not self.grouped) else None
+
+    @property
+    def turns(self) -> bool:
+        """Whether replicas compute one after the other."""
+        return self.name == "easgd"
 
     @property
     def locked(self) -> bool:
@@ -103,8 +108,8 @@ class Elastic(Section):
             raise refusal("form", f"must be 1 with {self.name}, not {self.form}: only sync-easgd has others")
         if not self.grouped and self.reduction != Reduction():
             raise refusal("reduction", "needs sync-easgd with form 2 or 3: nothing is summed among the workers else")
-        if self.name == "sync-easgd" and self.period > 1:
-            raise refusal("period", f"must be 1 with sync-easgd, not {self.period}")
+        if self.name in ("sync-easgd", "easgd") and self.period > 1:
+            raise refusal("period", f"must be 1 with {self.name}, not {self.period}")
         if self.rho is not None and self.rate * self.rho > 1:
             raise refusal("rho", f"must be at most 1 / rate, {1 / self.rate:g}: they would move past each other")
         check_lease(self.lease, self.batch)

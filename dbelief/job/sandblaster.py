@@ -46,6 +46,7 @@ class Sandblaster(Section):
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     locked: ClassVar[bool] = True
+    turns: ClassVar[bool] = False
 
     @property
     def ends(self) -> bool:

@@ -483,6 +483,7 @@ class TrainingLease(_message.Message):
     CLOCK_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    STRIDE_FIELD_NUMBER: _builtins.int
     lease: _builtins.int
     """id, from 1"""
     epoch: _builtins.int
@@ -499,6 +500,8 @@ class TrainingLease(_message.Message):
     """clock of the first mini-batch; counts with the staleness dial"""
     member_epoch: _builtins.int
     """0 when free running"""
+    stride: _builtins.int
+    """from one mini-batch's clock to the next one's; 0 is 1"""
     @_builtins.property
     def group(self) -> Global___Group:
         """whom it is trained together with; absent: nobody"""
@@ -515,10 +518,11 @@ class TrainingLease(_message.Message):
         clock: _builtins.int = ...,
         member_epoch: _builtins.int = ...,
         group: Global___Group | None = ...,
+        stride: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "first_sequence", b"first_sequence", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "clock", b"clock", "epoch", b"epoch", "first_sequence", b"first_sequence", "group", b"group", "lease", b"lease", "member_epoch", b"member_epoch", "samples_before", b"samples_before", "start", b"start", "stop", b"stop", "stride", b"stride"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
     _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
@@ -89,7 +90,10 @@ class Leg(ABC):
 
 
 class PullLeg(Leg):
-    """A pull from one shard into `out`, which begins at number `origin` of the vector."""
+    """A pull from one shard into `out`, which begins at number `origin` of the vector.
+
+    `waited_s` is how long it took until the shard said that the clock asked for has come.
+    """
 
     method = "Pull"
 
@@ -107,6 +111,7 @@ class PullLeg(Leg):
     ) -> None:
         super().__init__(job, place, run)
         self._out, self._versions, self._origin = out, versions, origin
+        self._began_s, self.waited_s = time.perf_counter(), 0.0
         self._request = wire.PullRequest(vector=vector, clock=clock)
         if pusher is not None:
             self._request.pusher.CopyFrom(pusher_to_wire(pusher))
@@ -125,6 +130,8 @@ class PullLeg(Leg):
         """Put segments where they belong."""
         assert isinstance(answer, bytes)
         _, parts = frames.decode(answer)
+        if not parts:
+            self.waited_s = time.perf_counter() - self._began_s
         for part in parts:
             if self.done == len(self.run) or part.index != self.run[self.done].index:
                 raise Refused(f"{self.where}: answered segment {part.index}, which was not the next asked for")

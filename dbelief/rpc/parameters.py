@@ -85,7 +85,7 @@ class ShardedParameters:
         self._watchdog.close()
         self._streams.close()
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`.
 
         Raises
@@ -93,12 +93,12 @@ class ShardedParameters:
         Unreachable, Refused
             Naming the shard.
         """
-        self._run(
-            [
-                PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin)
-                for place, run in self._runs()
-            ]
-        )
+        legs = [
+            PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin)
+            for place, run in self._runs()
+        ]
+        self._run(legs)
+        return max((leg.waited_s for leg in legs), default=0.0)
 
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[Span, np.ndarray]]:
         """Read a named vector bit by bit: each segment, and its (length,) float32 until the next is asked for."""

@@ -353,7 +353,7 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
 class PullReply(_message.Message):
-    """The next segments of an answer. Small ones ride together, since a message has a price of its own: a sender fills up
+    """The next segments of an answer; with the dial, one without any comes first, when the wait is over. Small ones ride together, since a message has a price of its own: a sender fills up
     to 1 MiB; a larger segment goes alone.
     """
 

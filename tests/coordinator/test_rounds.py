@@ -18,9 +18,9 @@ from dbelief.work import Cadence, Lease
 class Block:
     """Rounds with a pool of leases of four mini-batches, and the lives that ask."""
 
-    def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000) -> None:
+    def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000, turns: bool = False) -> None:
         self.pool = Leases(epoch, total, size, Cadence(10))
-        self.rounds = Rounds()
+        self.rounds = Rounds(turns)
         self.next: dict[int, int] = {}  # next sequence by incarnation
 
     def ask(self, *lives: int) -> None:
@@ -281,3 +281,33 @@ def test_a_part_has_as_many_clocks_as_mini_batches(samples: int) -> None:
     block = Block(total=samples)
     block.start(1)
     assert block.rounds.clock == -(-samples // 10)
+
+
+# -- turns ----------------------------------------------------------------------------------------------------------
+
+
+def test_in_turn_each_clock_is_one_replicas() -> None:
+    block = Block(total=190, turns=True)
+    block.start(1, 2, 3)
+    leases = [block.work(life) for life in (1, 2, 3)]
+    assert [(lease.clock, lease.stride, lease.samples) for lease in leases] == [(0, 3, 40), (1, 3, 40), (2, 3, 40)]
+    assert block.rounds.membership() == [(clock, [1 + clock % 3]) for clock in range(12)] + [(12, [])]
+    block.start(1, 2, 3)
+    leases = [block.work(life) for life in (1, 2)]
+    assert [(lease.clock, lease.samples) for lease in leases] == [(12, 40), (13, 30)]
+    owners = {12: 1, 13: 2, 15: 1, 16: 2, 18: 1, 19: 2, 21: 1}
+    whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 23)]
+    assert block.rounds.membership() == whole, "the third found no data, and the second's last turn is nobody's"
+
+
+def test_the_turns_of_the_dead_are_nobodys() -> None:
+    block = Block(turns=True)
+    block.start(1, 2)
+    assert block.rounds.died(2, 2)
+    assert block.rounds.membership() == [(clock, [1] if clock % 2 == 0 else []) for clock in range(7)] + [
+        (7, []),
+        (8, []),
+    ]
+    taken = Rounds(turns=True)
+    taken.restore(block.rounds.state())
+    assert taken.membership() == block.rounds.membership()

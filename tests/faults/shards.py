@@ -243,11 +243,12 @@ class Trainer(threading.Thread):
     def _push(self, push: Push, values: np.ndarray) -> None:
         self.lost += self.client.push(values, self._versions, push).lost
 
-    def _until_answered(self, call: Callable[[], None]) -> None:
+    def _until_answered(self, call: Callable[[], object]) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return call()
+                call()
+                return
             except Unreachable as error:
                 if time.monotonic() > until_s:
                     raise Refused(f"not through within {PATIENCE_S:g} s: {error}") from error

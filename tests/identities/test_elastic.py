@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,89 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.local import LocalParameters
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic as ElasticRule
-from dbelief.pushes import Push, Pushed, Pusher
-from dbelief.work import Cadence, Lease
-from worker.buffers import Done
-from worker.downpour import Phases
-from worker.elastic import Elastic, Settings
+from dbelief.pushes import Push, Pusher
+from dbelief.work import Cadence
+from worker.elastic import Settings
 
-from .harness import HOST, Problem, network, quadratic, serve, values_of
-
-BATCH = 4
-PLAIN = Settings(Cadence(BATCH), lambda samples: 0.25, lambda rate: 0.125)
-
-
-class Worker:
-    """One replica, told lease by lease what to train."""
-
-    def __init__(self, problem: Problem, centre: LocalParameters, settings: Settings, number: int = 0) -> None:
-        self.problem, self.done = problem, list[tuple[Done, Pushed]]()
-        self._settings, self._sequence, self._samples = settings, 0, 0
-        segments = len(centre.placement.spans)
-        self._elastic = Elastic(
-            problem.make(),
-            problem.layout.part(0),
-            HOST,
-            centre,
-            segments,
-            Pusher(number, 10 + number),
-            problem.batch,
-            settings,
-            Phases(),
-            lambda weights: None,
-            lambda done, pushed: self.done.append((replace(done), pushed)),
-        )
-        self.close = self._elastic.close
-
-    def train(self, start: int, stop: int) -> None:
-        clock = self._settings.cadence.steps(self._samples)
-        lease = Lease(1, 0, start, stop, self._sequence + 1, self._samples, clock)
-        self._sequence += self._settings.cadence.pushes(lease.samples)
-        self._samples += lease.samples
-        self._elastic.train(lease)
-
-    @property
-    def weights(self) -> np.ndarray:
-        weights: np.ndarray = self._elastic._own.values.copy()
-        return weights
-
-
-@contextmanager
-def working(
-    problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False, lock_free: bool = False
-) -> Iterator[tuple[LocalParameters, list[Worker]]]:
-    """Workers that all begin at the same centre."""
-    centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None, lock_free=lock_free)
-    with ExitStack() as stack:
-        made = [stack.enter_context(closing(Worker(problem, centre, settings, n))) for n in range(workers)]
-        for worker in made:
-            worker._elastic._begin()
-        yield centre, made
-
-
-def direct(
-    problem: Problem, order: list[int], eta: float, a: float, mu: float | None = None, nesterov: bool = False
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The equations in a loop: centre and weights after each worker of `order` has had one mini-batch."""
-    gradient, centre = problem.gradients(), problem.start.copy()
-    weights = [centre.copy() for _ in range(max(order) + 1)]
-    velocities = [np.zeros_like(centre) for _ in weights]
-    number = np.float32
-    for step, i in enumerate(order):
-        w, v = weights[i], velocities[i]
-        at = v * number(mu) + w if nesterov and mu is not None else w
-        g = gradient(at, step * BATCH, (step + 1) * BATCH) * number(eta)
-        difference = (w - centre) * number(a)
-        centre = centre + difference
-        if mu is None:
-            weights[i] = (w - g) - difference
-        else:
-            velocities[i] = v * number(mu) - g
-            weights[i] = (w + velocities[i]) - difference
-    return centre, weights
+from .elastic import BATCH, PLAIN, Bowl, direct, working
+from .harness import Problem, network, quadratic, serve, values_of
 
 
 @pytest.mark.parametrize("make", [quadratic, network])
@@ -272,16 +196,7 @@ def test_round_robin_is_stable_up_to_the_limit_and_not_beyond(workers: int, eta:
 
 def simulated(workers: int, eta: float, a: float, turns: int, in_step: bool = False) -> np.ndarray:
     """Centre and weights of our workers on w^2 / 2 after so many turns; all begin at 1."""
-
-    class Square:
-        def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-            return {"w": np.ones(2, np.float32)}
-
-        def loss_and_gradient(self, views: dict[str, np.ndarray], batch: object, out: dict[str, np.ndarray]) -> float:
-            out["w"][:] = views["w"]
-            return 0.0
-
-    problem = Problem(Square, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))  # type: ignore[arg-type]
+    problem = Problem(Bowl, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     problem = replace(problem, inputs=np.zeros((BATCH, 1), np.float32), targets=np.zeros(BATCH, np.int64))
     settings = Settings(Cadence(BATCH), lambda samples: eta, lambda rate: a)
     with working(problem, settings, workers, in_step) as (centre, all_workers):

@@ -34,11 +34,11 @@ class Breaking(LocalParameters):
             raise self.error
         return super().push(values, versions, push)
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> None:
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         self.pulls -= 1
         if self.pulls == 0:
             raise self.error
-        super().pull(out, versions, vector=vector, clock=clock)
+        return super().pull(out, versions, vector=vector, clock=clock)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
