@@ -25,10 +25,12 @@ replicas: {replicas}
 EASGD = "name: async-easgd, rate: 0.1, period: 4"
 MEASGD = "name: async-measgd, rate: 0.01, mu: 0.9, nesterov: true, period: 4"
 SYNC = "name: sync-easgd, rate: 0.1"
+TURNS = "name: easgd, rate: 0.3"
+HOGWILD = "name: hogwild-easgd, rate: 0.1"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", [EASGD, MEASGD, SYNC])
+@pytest.mark.parametrize("strategy", [EASGD, MEASGD, SYNC, HOGWILD])
 def test_the_centre_learns(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(strategy=strategy, epochs=20, replicas=3))
     train = operator.start("train", "train", str(job), "--quiet")
@@ -54,3 +56,18 @@ def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[s
     summary = operator.summary("elastic")
     assert summary["samples"] == 30 * 1257
     assert summary["test_accuracy"] > 0.94
+
+
+def test_the_turns_of_a_dead_worker_pass(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=TURNS, epochs=8, replicas=3)))
+    operator.members(address, 2, 0)
+    workers = operator.members(address, 0, 3)
+    operator.until_samples("elastic", 1_500)
+    workers[1].kill()
+    assert coordinator.ends() == 0
+    assert [workers[0].ends(), workers[2].ends()] == [0, 0]
+    summary = operator.summary("elastic")
+    assert summary["samples"] == 8 * 1257
+    assert summary["pushes_trained_twice"] <= 1
+    assert summary["members_lost"] == 1
+    assert summary["test_accuracy"] > 0.9

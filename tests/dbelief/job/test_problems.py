@@ -207,6 +207,7 @@ WRONG = [
     ("strategy: {name: async-msgd, rate: 0.5, mu: 1}", "strategy.mu: must be a number from 0 to below 1*, not 1"),
     ("strategy: {name: async-sgd, rate: 0.5, lease: 3}", "strategy.lease: must be at least one batch, 32 samples"),
     ("strategy: {name: async-sgd, rate: 1, n_push: 2}", "strategy.n_push: no such field"),
+    ("strategy: {name: easgd, rate: 0.5, period: 2}", "strategy.period: must be 1 with easgd, not 2"),
     ("strategy: {name: async-measgd, rate: -1}", "strategy.rate: must be a number above 0, not -1"),
     ("strategy: {name: sync-easdg, rate: 1}", "strategy.name: must be one of*did you mean sync-easgd?"),
     ("strategy: {name: async-easgd}", "strategy.rate: missing; must be a number above 0"),
