@@ -25,6 +25,16 @@ def poly(rate: float, samples: int, *, power: float, total: int) -> float:
     return float(rate * (1.0 - min(samples, total) / total) ** power)
 
 
+def rise(samples: int, *, over: int, start_factor: float) -> float:
+    """Give the factor of a warm-up: from start_factor at 0 in a straight line to 1 at `over` samples, 1 from there on.
+
+    Source: Goyal et al. 2017 (arXiv:1706.02677), section 2.2, "gradual warmup".
+    """
+    if samples >= over:
+        return 1.0
+    return start_factor + (1.0 - start_factor) * (samples / over)
+
+
 def total_samples(limits: Limits, training_samples: int | None = None) -> int | None:
     """How many samples a job trains on if nothing stops it early.
 
@@ -46,7 +56,7 @@ def total_samples(limits: Limits, training_samples: int | None = None) -> int | 
 
 
 def rate_at(job: Job, samples: int, total: int | None = None) -> float:
-    """Learning rate for a push.
+    """Learning rate for a push: the rule's, by its schedule, times the factors of scale and warm-up.
 
     Parameters
     ----------
@@ -64,8 +74,13 @@ def rate_at(job: Job, samples: int, total: int | None = None) -> float:
     """
     if samples < 0:
         raise ValueError(f"samples is {samples}, must be 0 or more")
+    schedule = job.schedule
     rate = job.strategy.rule.rate
-    match job.schedule:
+    if schedule.scale is not None:
+        rate *= schedule.scale.factor(job.samples_in_a_mean)
+    if schedule.warm_up is not None:
+        rate *= rise(samples, over=schedule.warm_up.samples, start_factor=schedule.warm_up.start_factor)
+    match schedule:
         case ConstantSchedule():
             return rate
         case StepSchedule(every=every, factor=factor):

@@ -13,7 +13,7 @@ from .paths import resolve
 from .problems import nearest
 from .rules import AdagradRule, AdamRule, MomentumRule, Rule, SgdRule
 from .sandblaster import Sandblaster
-from .schedule import ConstantSchedule, PolySchedule, Schedule, StepSchedule
+from .schedule import ConstantSchedule, PolySchedule, Scale, Schedule, StepSchedule, WarmUp
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 
@@ -48,6 +48,7 @@ __all__ = [
     "Reduction",
     "Rule",
     "Sandblaster",
+    "Scale",
     "Schedule",
     "SgdRule",
     "Snapshots",
@@ -56,6 +57,7 @@ __all__ = [
     "SyncSgd",
     "SyntheticData",
     "WarmStart",
+    "WarmUp",
     "build_job",
     "load_job",
     "nearest",

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 from .autoencoder import StacksModel
 from .collective import SyncSgd
 from .document import to_yaml
+from .downpour import Downpour
 from .elastic import Elastic
 from .kinds import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
 from .model import Model, PythonModel
@@ -205,11 +206,31 @@ class Job(Section):
             raise refusal("schedule.total", "must be given where limits has neither samples nor epochs")
         return self
 
+    @model_validator(mode="after")
+    def _a_scaled_rate_moves_no_further(self) -> Self:
+        strategy, scale = self.strategy, self.schedule.scale
+        if isinstance(strategy, Elastic) and strategy.rho is not None and scale is not None:
+            rate = strategy.rate * scale.factor(self.samples_in_a_mean)
+            if rate * strategy.rho > 1:
+                raise refusal("strategy.rho", f"must be at most 1 / rate, scaled to {rate:g}: {1 / rate:g}")
+        return self
+
     @property
     def samples_at_once(self) -> int:
         """Samples behind one gradient: of a mini-batch, or of a batch method's portion."""
         strategy = self.strategy
         return strategy.portion if isinstance(strategy, Sandblaster) else strategy.batch
+
+    @property
+    def samples_in_a_mean(self) -> int:
+        """Samples that the gradient of one update is the mean of: a mini-batch, or in step those of all replicas.
+
+        Sums of such means (n_push) do not count: they are a longer step by themselves. Nor does what elastic replicas
+        do in step, for each steps by its own mini-batch.
+        """
+        strategy = self.strategy
+        together = isinstance(strategy, Downpour) and strategy.staleness == 0
+        return self.samples_at_once * (max(1, self.replicas) if together else 1)
 
     @property
     def folder(self) -> Path:

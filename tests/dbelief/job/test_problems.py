@@ -236,6 +236,15 @@ WRONG = [
     ("schedule: {kind: steps, every: 3, factor: 0.1}", "schedule.kind: *did you mean step?"),
     ("schedule: {kind: step, every: 0, factor: 0.1}", "schedule.every: must be a whole number from 1*not 0"),
     (
+        "schedule: {kind: constant, warm_up: {samples: 9, start_factor: 1.5}}",
+        "schedule.warm_up.start_factor: must be a number from 0 to 1, not 1.5",
+    ),
+    ("schedule: {kind: constant, warmup: {samples: 9}}", "schedule.warmup: no such field, did you mean warm_up?"),
+    (
+        "schedule: {kind: constant, scale: {reference_batch: 32, by: liner}}",
+        "schedule.scale.by: must be one of linear, sqrt, not 'liner'; did you mean linear?",
+    ),
+    (
         "schedule: {kind: poly, power: 1}\nlimits: {wall_s: 9}",
         "schedule.total: must be given where limits has",
     ),

@@ -139,10 +139,14 @@ ASYNCHRONOUS = options(
     mu=SHARE | st.none(),
     lease=st.integers(1000, 10**6) | st.none(),
 ) | options({"name": st.just("async-sgd"), "rate": POSITIVE})
+BESIDE: dict[str, Any] = {
+    "warm_up": st.none() | options({"samples": COUNT}, start_factor=st.floats(0, 1)),
+    "scale": st.none() | options({"reference_batch": st.integers(1, 1000)}, by=st.sampled_from(["linear", "sqrt"])),
+}
 SCHEDULE = st.one_of(
-    st.just({"kind": "constant"}),
-    options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}),
-    options({"kind": st.just("poly"), "power": POSITIVE}, total=COUNT),
+    options({"kind": st.just("constant")}, **BESIDE),
+    options({"kind": st.just("step"), "every": COUNT, "factor": POSITIVE}, **BESIDE),
+    options({"kind": st.just("poly"), "power": POSITIVE}, total=COUNT, **BESIDE),
 )
 LIMITS = st.one_of(
     options({"epochs": POSITIVE}, wall_s=POSITIVE),
