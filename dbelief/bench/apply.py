@@ -35,12 +35,13 @@ RATE = np.float32(1e-6)
 TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {}),
     "momentum": ("SGD", {"momentum": 0.9}),
+    "caffe-momentum": ("SGD", {"momentum": 0.9}),
     "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
     "adagrad": ("Adagrad", {}),
     "adam": ("Adam", {}),
     "adamw": ("AdamW", {}),
 }
-"""Per rule the class of torch.optim and the options that make it the same rule."""
+"""Per rule the class of torch.optim and the options that make it the same rule; at a constant rate, of Caffe's."""
 
 
 @dataclass(frozen=True)

@@ -6,28 +6,54 @@ from pydantic import Field
 
 from .kinds import Decay, NonNegative, Positive, Section
 
+Decaying = Annotated[
+    float,
+    Field(
+        ge=0, description="Multiple of the parameters that is added to a gradient, once per push; per parameter unit"
+    ),
+]
+"""Decay in the gradient, of all parameters: the loss with weight_decay / 2 times their squared norm on top."""
+
 
 class SgdRule(Section):
-    """w <- w - rate * g."""
+    """w <- w - rate * (g + weight_decay * w)."""
 
     name: Literal["sgd"] = Field(description="Which rule this is")
     rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
+    weight_decay: Decaying = 0.0
 
 
 class MomentumRule(Section):
-    """Heavy-ball momentum, the rate outside the velocity (torch's sense): v <- mu v + g, w <- w - rate * v."""
+    """Heavy-ball momentum in torch's sense, the rate outside the velocity: v <- mu v + d, w <- w - rate * v.
+
+    d = g + weight_decay * w, here and below.
+    """
 
     name: Literal["momentum"] = Field(description="Which rule this is")
     rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
     mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
+    weight_decay: Decaying = 0.0
+
+
+class CaffeMomentumRule(Section):
+    """Heavy-ball momentum in Caffe's sense, the rate inside the velocity: v <- mu v + rate * d, w <- w - v.
+
+    As `momentum` while the rate is constant; where it changes, what was gathered is walked off at the rate it had.
+    """
+
+    name: Literal["caffe-momentum"] = Field(description="Which rule this is")
+    rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
+    mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
+    weight_decay: Decaying = 0.0
 
 
 class NesterovRule(Section):
-    """Nesterov's momentum, the rate outside the velocity (torch's sense): v <- mu v + g, w <- w - rate * (g + mu v)."""
+    """Nesterov's momentum, the rate outside the velocity (torch's sense): v <- mu v + d, w <- w - rate * (d + mu v)."""
 
     name: Literal["nesterov"] = Field(description="Which rule this is")
     rate: Positive = Field(description="Learning rate before the schedule; parameter units per gradient unit")
     mu: Decay = Field(default=0.9, description="Part of the velocity that is kept at each push, without unit")
+    weight_decay: Decaying = 0.0
 
 
 class AdagradRule(Section):
@@ -63,7 +89,8 @@ class AdamWRule(Section):
 
 
 Rule = Annotated[
-    SgdRule | MomentumRule | NesterovRule | AdagradRule | AdamRule | AdamWRule, Field(discriminator="name")
+    SgdRule | MomentumRule | CaffeMomentumRule | NesterovRule | AdagradRule | AdamRule | AdamWRule,
+    Field(discriminator="name"),
 ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from .adagrad import Adagrad
 from .adam import Adam
 from .adamw import AdamW
+from .caffe_momentum import CaffeMomentum
 from .elastic import Elastic
 from .momentum import Momentum
 from .nesterov import Nesterov
@@ -16,7 +17,8 @@ from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule for rule in (SGD, Momentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
+    rule.name: rule
+    for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
 }
 
 RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Elastic.name, Replace.name))

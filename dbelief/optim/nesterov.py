@@ -1,4 +1,4 @@
-"""Nesterov's momentum: v <- mu v + g; w <- w - rate (g + mu v).
+"""Nesterov's momentum: v <- mu v + d; w <- w - rate (d + mu v), with d = g + weight_decay w.
 
 This is the sense of torch.optim.SGD(momentum=mu, nesterov=True), after Sutskever et al. 2013: w is where the next
 gradient is computed, so the step looks ahead along the velocity that this gradient has changed already. As with
@@ -16,13 +16,13 @@ from .momentum import Momentum
 
 @dataclass(frozen=True)
 class Nesterov(Momentum):
-    """v <- mu v + g; w <- w - rate (g + mu v), from v = 0; mu as in `Momentum`."""
+    """v <- mu v + d; w <- w - rate (d + mu v), d = g + weight_decay w, from v = 0; options as in `Momentum`."""
 
     name: ClassVar[str] = "nesterov"
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w and v in place, compiled (see `Rule.apply`)."""
-        _loop(w, g, *states, rate, self.mu)
+        _loop(w, g, *states, rate, self.mu, self.weight_decay)
 
     def apply_reference(
         self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
@@ -31,14 +31,16 @@ class Nesterov(Momentum):
         number = w.dtype.type
         (v,) = states
         with np.errstate(all="ignore"):
+            d = g + number(self.weight_decay) * w
             v *= number(self.mu)
-            v += g
-            w -= number(rate) * (g + number(self.mu) * v)
+            v += d
+            w -= number(rate) * (d + number(self.mu) * v)
 
 
-@fused(states=1, scalars=2)
-def _loop(w, g, v, rate, mu):  # type: ignore[no-untyped-def]
+@fused(states=1, scalars=3)
+def _loop(w, g, v, rate, mu, weight_decay):  # type: ignore[no-untyped-def]
     for i in range(w.size):
-        velocity = mu * v[i] + g[i]
+        d = g[i] + weight_decay * w[i]
+        velocity = mu * v[i] + d
         v[i] = velocity
-        w[i] -= rate * (g[i] + mu * velocity)
+        w[i] -= rate * (d + mu * velocity)

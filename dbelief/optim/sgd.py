@@ -1,4 +1,8 @@
-"""Stochastic gradient descent at a fixed rate: w <- w - rate g."""
+"""Stochastic gradient descent: w <- w - rate (g + weight_decay w).
+
+The decay is the gradient of weight_decay / 2 times the squared norm of all parameters, biases too, as torch.optim.SGD
+and Caffe have it; it acts once per push (see `adamw`).
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -6,14 +10,25 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .fused import fused
+from .options import at_least_zero
 
 
 @dataclass(frozen=True)
 class SGD:
-    """w <- w - rate g. No state."""
+    """w <- w - rate (g + weight_decay w). No state.
 
+    Parameters
+    ----------
+    weight_decay : float
+        Multiple of w that is added to a gradient.
+    """
+
+    weight_decay: float = 0.0
     name: ClassVar[str] = "sgd"
     state: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        at_least_zero(self.name, weight_decay=self.weight_decay)
 
     def initial(self, state_name: str) -> float:
         """There is no state; 0."""
@@ -21,17 +36,18 @@ class SGD:
 
     def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
         """Update w in place, compiled (see `Rule.apply`)."""
-        _loop(w, g, rate)
+        _loop(w, g, rate, self.weight_decay)
 
     def apply_reference(
         self, xp: Any, w: Any, g: Any, states: tuple[Any, ...], rate: float | np.floating[Any], step: int
     ) -> None:
         """Update w in place, as a formula (see `Rule.apply_reference`)."""
+        number = w.dtype.type
         with np.errstate(all="ignore"):
-            w -= w.dtype.type(rate) * g
+            w -= number(rate) * (g + number(self.weight_decay) * w)
 
 
-@fused(states=0, scalars=1)
-def _loop(w, g, rate):  # type: ignore[no-untyped-def]
+@fused(states=0, scalars=2)
+def _loop(w, g, rate, weight_decay):  # type: ignore[no-untyped-def]
     for i in range(w.size):
-        w[i] -= rate * g[i]
+        w[i] -= rate * (g[i] + weight_decay * w[i])

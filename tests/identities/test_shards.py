@@ -8,7 +8,15 @@ from dbelief.pushes import Push, Pusher
 from tests.identities.harness import Problem, Replica, network, quadratic, serve, settings, values_of
 
 SAMPLES = 120
-OPTIONS = {"sgd": {}, "momentum": {"mu": 0.5}, "nesterov": {}, "adagrad": {}, "adam": {}, "adamw": {}}
+OPTIONS = {
+    "sgd": {"weight_decay": 0.01},
+    "momentum": {"mu": 0.5},
+    "caffe-momentum": {"mu": 0.5, "weight_decay": 0.01},
+    "nesterov": {},
+    "adagrad": {},
+    "adam": {},
+    "adamw": {},
+}
 CUTS = [(1, None), (2, None), (7, None), (10, None), (1, 1), (10, 1)]
 """Shards, and numbers per segment where not a few segments per shard."""
 PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}

@@ -28,6 +28,21 @@ CASES: dict[str, tuple[str, float, dict[str, float], Any, dict[str, Any]]] = {
     "sgd": ("sgd", 0.05, {}, torch.optim.SGD, {}),
     "momentum": ("momentum", 0.01, {"mu": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
     "nesterov": ("nesterov", 0.01, {"mu": 0.9}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    "sgd_decay": ("sgd", 0.05, {"weight_decay": 0.1}, torch.optim.SGD, {"weight_decay": 0.1}),
+    "momentum_decay": (
+        "momentum",
+        0.01,
+        {"mu": 0.9, "weight_decay": 0.1},
+        torch.optim.SGD,
+        {"momentum": 0.9, "weight_decay": 0.1},
+    ),
+    "nesterov_decay": (
+        "nesterov",
+        0.01,
+        {"mu": 0.9, "weight_decay": 0.1},
+        torch.optim.SGD,
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    ),
     "adagrad": ("adagrad", 0.1, {"eps": 0.0, "a0": 0.0}, torch.optim.Adagrad, {"eps": 0.0}),
     "adagrad_eps": (
         "adagrad",

@@ -181,7 +181,7 @@ WRONG = [
     ("strategy: {name: downpour, rule: {name: sgd, rate: fast}}", "strategy.rule.rate: *not 'fast'"),
     (
         "strategy: {name: downpour, rule: {name: sgd, rate: 1, mu: 0.5}}",
-        "strategy.rule.mu: no such field*(allowed: name, rate)",
+        "strategy.rule.mu: no such field*(allowed: name, rate, weight_decay)",
     ),
     (
         "strategy: {name: downpour, rule: {name: adam, rate: 1, beta2: 1}}",
@@ -214,6 +214,11 @@ WRONG = [
     (
         "strategy: {name: async-measgd, rate: 0.5}\nrecord: true",
         "record: must be false with async-measgd: only pushes of gradients are replayed",
+    ),
+    ("strategy: {name: downpour, rule: {name: cafe-momentum, rate: 1}}", "strategy.rule.name: *mean caffe-momentum?"),
+    (
+        "strategy: {name: downpour, rule: {name: sgd, rate: 1, weight_decay: -1}}",
+        "strategy.rule.weight_decay: must be a number of at least 0, not -1",
     ),
     (strategy("staleness: -1"), "strategy.staleness: must be a whole number from 0 to 1,000,000, or null, not -1"),
     (strategy("staleness: 1.5"), "strategy.staleness: must be a whole number*, or null, not 1.5"),

@@ -104,9 +104,12 @@ DATA = st.one_of(
     ),
 )
 RULE = st.one_of(
-    options({"name": st.just("sgd"), "rate": POSITIVE}),
-    options({"name": st.just("momentum"), "rate": POSITIVE}, mu=SHARE),
-    options({"name": st.just("nesterov"), "rate": POSITIVE}, mu=SHARE),
+    options({"name": st.just("sgd"), "rate": POSITIVE}, weight_decay=POSITIVE),
+    options(
+        {"name": st.sampled_from(["momentum", "caffe-momentum", "nesterov"]), "rate": POSITIVE},
+        mu=SHARE,
+        weight_decay=POSITIVE,
+    ),
     options({"name": st.just("adagrad"), "rate": POSITIVE}, eps=POSITIVE, a0=POSITIVE),
     options({"name": st.just("adam"), "rate": POSITIVE}, beta1=SHARE, beta2=SHARE, eps=POSITIVE),
     options({"name": st.just("adamw"), "rate": POSITIVE}, beta1=SHARE, eps=POSITIVE, weight_decay=POSITIVE),

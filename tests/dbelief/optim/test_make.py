@@ -6,7 +6,7 @@ from dbelief.optim.adam import Adam
 
 
 def test_the_rules_there_are() -> None:
-    assert RULES == ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw")
+    assert RULES == ("sgd", "momentum", "caffe-momentum", "nesterov", "adagrad", "adam", "adamw")
 
 
 def test_options_reach_the_rule_and_the_rest_is_default() -> None:
@@ -15,14 +15,19 @@ def test_options_reach_the_rule_and_the_rest_is_default() -> None:
 
 
 def test_an_unknown_rule_is_named_with_what_there_is() -> None:
-    known = "sgd, momentum, nesterov, adagrad, adam, adamw"
+    known = "sgd, momentum, caffe-momentum, nesterov, adagrad, adam, adamw"
     with pytest.raises(ValueError, match=rf"no rule 'adagard'; there is: {known}$"):
         make_rule("adagard", {})
 
 
 @pytest.mark.parametrize(
     ("name", "option", "known"),
-    [("sgd", "mu", "none"), ("adagrad", "name", "eps, a0"), ("adam", "rate", "beta1")],
+    [
+        ("sgd", "mu", "weight_decay"),
+        ("adagrad", "name", "eps, a0"),
+        ("adam", "rate", "beta1"),
+        ("elastic", "mu", "none"),
+    ],
 )
 def test_an_unknown_option_is_named_with_what_there_is(name: str, option: str, known: str) -> None:
     with pytest.raises(ValueError, match=rf"rule {name} has no option '{option}'; there is: {known}"):

@@ -30,7 +30,7 @@ def test_a_constant_gradient_in_closed_form(run: Run) -> None:
 
 
 def test_a_change_of_rate_acts_on_the_whole_velocity() -> None:
-    """The sense of torch, not v <- mu v - rate g."""
+    """The sense of torch, not Caffe's."""
     w, v, rule = np.zeros(1, np.float32), (np.zeros(1, np.float32),), Momentum(0.5)
     rule.apply(w, np.ones(1, np.float32), v, np.float32(1.0), 1)
     rule.apply(w, np.zeros(1, np.float32), v, np.float32(0.0), 2)

@@ -12,6 +12,7 @@ from dbelief.optim import make_rule
 Run = Callable[..., np.ndarray]
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = ["sgd", "momentum", "nesterov", "adagrad", "adagrad_eps", "adam", "adamw"]
+CASES += ["sgd_decay", "momentum_decay", "nesterov_decay"]
 
 
 @pytest.mark.parametrize("case", CASES)
