@@ -85,6 +85,34 @@ def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quie
     raise SystemExit(code)
 
 
+@main.command("sweep")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE,VALUE",
+    help="Values of a field, a run for each; of several fields, every combination. lr is short for the rate.",
+)
+@click.option("--seeds", metavar="SEED,SEED", help="As --set seed=SEED,SEED.")
+@click.option("--jobs", "at_once", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the runs' folders and of the table; default: runs/NAME-sweep.",
+)
+def sweep_command(
+    job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None
+) -> None:
+    """Run a job once for each combination of settings, and print the table; again: what is missing of it."""
+    from dbelief.sweep import run_sweep
+
+    with exits_cleanly():
+        sets = pairs((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
+        code = run_sweep(job_file, sets, at_once, output)
+    raise SystemExit(code)
+
+
 @main.command("plan")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -11,8 +12,10 @@ from . import document
 from .document import Document
 from .fields import Job
 from .problems import nearest, render
+from .strategy import Strategy
 
 _LARGEST_FILE_BYTES = 1 << 20
+_RATE = "lr"
 
 
 def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
@@ -23,7 +26,8 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
     path : Path
         A YAML file in UTF-8.
     overrides : mapping of dotted path to YAML text
-        Put in place of what the file says, such as {"strategy.rule.rate": "0.1", "grid.0": "1"}.
+        Put in place of what the file says, such as {"strategy.rule.rate": "0.1", "grid.0": "1"}; lr is short for the
+        strategy's rate, wherever its section has it.
 
     Raises
     ------
@@ -32,11 +36,13 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         field's dotted path, what is allowed, and the nearest right name where one is misspelt.
     """
     found = document.read(_text(path), str(path))
-    value = found.value
-    for key, text in overrides.items():
-        where = f"{path}: the value given for {key}"
-        value = _put(value, _steps(key, path), document.read(text, where).value, f"{path}: {key}")
-    return _check(Document(value, found.lines, overrides.keys()), path.absolute().parent, str(path))
+    value, replaced = found.value, set()
+    for key in sorted(overrides, key=lambda key: key == _RATE):  # the rate last: where it is, the strategy says
+        field = _rate_field(value, path) if key == _RATE else key
+        new = document.read(overrides[key], f"{path}: the value given for {key}").value
+        value = _put(value, _steps(field, path), new, f"{path}: {key}")
+        replaced.add(field)
+    return _check(Document(value, found.lines, replaced), path.absolute().parent, str(path))
 
 
 def parse_job(text: str, folder: Path, where: str) -> Job:
@@ -110,6 +116,19 @@ def _similar(path: Path) -> str:
     except OSError:
         return ""
     return f"; did you mean {path.parent / near}?" if near else ""
+
+
+def _rate_field(value: object, path: Path) -> str:
+    """Dotted path of the learning rate in a job that is not checked yet."""
+    strategy = value.get("strategy") if isinstance(value, dict) else None
+    name = strategy.get("name") if isinstance(strategy, dict) else None
+    for section in get_args(get_args(Strategy)[0]):
+        fields = section.model_fields
+        if name in get_args(fields["name"].annotation):
+            if "rate" not in fields and "rule" not in fields:
+                raise JobError(f"{path}: {_RATE}: {name} has no learning rate")
+            return "strategy.rate" if "rate" in fields else "strategy.rule.rate"
+    return "strategy.rule.rate"  # the check tells what is wrong with the name
 
 
 def _steps(key: str, path: Path) -> document.Path:

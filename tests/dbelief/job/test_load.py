@@ -214,3 +214,31 @@ def test_every_field_has_a_description() -> None:
     pairs = described(schema)
     assert len(pairs) > 80
     assert [path for path, text in pairs if not text] == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rate"),
+    [
+        ({"lr": "0.5"}, 0.5),
+        ({"lr": "0.5", "strategy": "{name: async-easgd, rate: 3}"}, 0.5),
+        ({"strategy": "{name: sync-easgd}", "lr": "0.25"}, 0.25),
+        ({"lr": "2", "strategy.rule": "{name: sgd}"}, 2.0),
+    ],
+)
+def test_lr_is_short_for_the_rate_wherever_the_strategy_has_it(
+    file: Path, overrides: dict[str, str], rate: float
+) -> None:
+    assert load_job(file, overrides).strategy.rule.rate == rate
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"lr": "fast"}, r": strategy\.rule\.rate: must be a number above 0, not 'fast'$"),
+        ({"lr": "1", "strategy": "{name: sandblaster}"}, ": lr: sandblaster has no learning rate$"),
+        ({"lr": "1", "strategy.name": "downpuor"}, r": strategy\.name: .*did you mean downpour\?$"),
+    ],
+)
+def test_a_wrong_lr(file: Path, overrides: dict[str, str], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        load_job(file, overrides)
