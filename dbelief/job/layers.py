@@ -6,7 +6,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_valida
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .kinds import Count, Decay, Positive, Section, Words, refusal
+from .kinds import Count, Decay, Natural, Positive, Section, Words, refusal
 from .words import section_in
 
 
@@ -31,11 +31,12 @@ class Image(Section):
 
 
 class Conv(Section):
-    """A convolution, where its kernels lie inside the image."""
+    """A convolution, where its kernels lie inside the image and its border."""
 
     maps: Count = Field(description="Filters, each of which gives a channel")
     kernel: Count = Field(description="Height and width of a filter, in pixels")
     stride: Count = Field(default=1, description="Pixels from one place of a filter to the next")
+    padding: Natural = Field(default=0, description="Width of a border of zeros around the image, in pixels")
 
 
 class Local(Section):
@@ -63,6 +64,19 @@ class Pool(Section):
 
     size: Count = Field(description="Height and width of a window, in pixels")
     stride: Count | None = Field(default=None, description="Pixels from one window to the next; null: as size")
+
+
+class MaxPool(Pool):
+    """The largest number of each window of each channel."""
+
+    padding: Natural = Field(default=0, description="Width of a border around the image, of which nothing is taken")
+    ceil_mode: bool = Field(default=False, description="Whether the last windows may hang over the image's far edges")
+
+    @model_validator(mode="after")
+    def _windows_see_pixels(self) -> Self:
+        if self.padding >= self.size:
+            raise refusal("padding", f"must be less than the size, {self.size}, not {self.padding}")
+        return self
 
 
 class L2Pool(Section):
@@ -111,7 +125,7 @@ class Layer(Section):
     image: Image | None = Field(default=None, description="Rows of numbers as images, for the layers that take them")
     conv: Conv | None = Field(default=None, description="Convolution of images")
     local: Local | None = Field(default=None, description="Locally connected blocks of neurons, nothing shared")
-    max_pool: Pool | None = Field(default=None, description="The largest of each window: size, or a mapping with size")
+    max_pool: MaxPool | None = Field(default=None, description="The largest of each window: size, or a mapping with size")
     average_pool: Pool | None = Field(default=None, description="The mean of each window: size, or a mapping with size")
     l2_pool: L2Pool | None = Field(
         default=None, description="The root of each window's sum of squares: size, or a mapping with size"

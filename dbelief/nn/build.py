@@ -128,7 +128,7 @@ def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
             raise ModelError(f"{where} ({kind}): {_unknown(option, takes)}")
     for option, field in takes.items():
         value = options.get(option, None if field.default is MISSING else field.default)
-        wrong = _wrong_kind(value, field.type)
+        wrong = _wrong_kind(value, field.type, least=0 if field.default == 0 else 1)
         if wrong:
             raise ModelError(f"{where} ({kind}): {option} is {value!r}, must be {wrong}")
     try:
@@ -138,13 +138,16 @@ def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
     return layer
 
 
-def _wrong_kind(value: Any, wanted: Any) -> str:
+def _wrong_kind(value: Any, wanted: Any, least: int) -> str:
     """What an option must be, if it is something else; "" if it is that."""
     if wanted is float:
         return "" if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    if wanted is bool:
+        return "" if isinstance(value, bool) else "true or false"
     if value is None and wanted is not int:
         return ""
-    return "" if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else "an integer of 1 or more"
+    right = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return "" if right else f"an integer of {least} or more"
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:

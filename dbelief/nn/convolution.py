@@ -14,9 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from .layers import Shape, positive, uniform
+from .layers import Shape, natural, positive, uniform
 from .model import Array
-from .windows import seen, taps, windows
+from .windows import bordered, inside, seen, taps, windows
 from .workspace import Workspace
 
 HOST_BYTES = 2**20
@@ -28,7 +28,7 @@ DEVICE_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution with square kernels, on windows that lie inside the image.
+    """A convolution with square kernels, on windows that lie inside the image with its border, `padding` zeros wide.
 
     W is (kernel, kernel, channels, maps), b (maps,). dL/dW = rows^T dy, dL/db = sum of dy over samples and windows,
     dL/dx = dy W^T, each pixel summing what all its windows say.
@@ -39,15 +39,17 @@ class Conv:
     maps: int
     kernel: int
     stride: int = 1
+    padding: int = 0
     kind: ClassVar[str] = "conv"
     tensors: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
     def __post_init__(self) -> None:
         positive(maps=self.maps, kernel=self.kernel, stride=self.stride)
+        natural(padding=self.padding)
 
     def outputs(self, inputs: Shape) -> Shape:
         """(windows down, windows across, maps)."""
-        return (*windows(inputs, self.kernel, self.stride), self.maps)
+        return (*windows(inputs, self.kernel, self.stride, self.padding), self.maps)
 
     def sees(self, start: int, stop: int) -> tuple[int, int] | None:
         """What the kernels cover."""
@@ -68,7 +70,7 @@ class Conv:
         """Write y."""
         weight, bias = parameters
         filters = weight.reshape(-1, self.maps)
-        for some, rows in self._rows(work, x, y.shape):
+        for some, rows in self._rows(work, self._bordered(work, x, y.shape), y.shape):
             work.xp.matmul(rows, filters, out=y[some].reshape(-1, self.maps))
         work.xp.add(y, bias, out=y)
 
@@ -84,9 +86,11 @@ class Conv:
     ) -> None:
         """Write dL/dW and dL/db, and dL/dx, where they are asked for."""
         xp, filters = work.xp, parameters[0].reshape(-1, self.maps)
-        if dx is not None:
-            dx.fill(0)
-        for some, rows in self._rows(work, x, y.shape, filled=bool(gradients)):
+        image = self._bordered(work, x, y.shape)
+        d_image = dx if dx is None or image is x else work.array("d_bordered", image.shape, dx.dtype)
+        if d_image is not None:
+            d_image.fill(0)
+        for some, rows in self._rows(work, image, y.shape, filled=bool(gradients)):
             d_some = dy[some].reshape(-1, self.maps)
             if gradients:
                 d_filters = gradients[0].reshape(-1, self.maps)
@@ -95,13 +99,18 @@ class Conv:
                 else:
                     part = work.array("d_filters", d_filters.shape, d_filters.dtype)
                     xp.add(d_filters, xp.matmul(rows.T, d_some, out=part), out=d_filters)
-            if dx is not None:
-                self._spread(xp.matmul(d_some, filters.T, out=rows), dy[some].shape, dx[some])
+            if d_image is not None:
+                self._spread(xp.matmul(d_some, filters.T, out=rows), dy[some].shape, d_image[some])
+        if dx is not None and d_image is not dx:
+            xp.copyto(dx, inside(d_image, self.padding, dx.shape))
         if gradients:
             # Samples first: two long sums in place of one of very many short terms, which is slow and rounds more.
             summed = work.array("d_bias", dy.shape[1:], dy.dtype)
             xp.sum(dy, axis=0, out=summed)
             xp.sum(summed.reshape(-1, self.maps), axis=0, out=gradients[1])
+
+    def _bordered(self, work: Workspace, x: Array, shape: Shape) -> Array:
+        return bordered(work, x, self.kernel, self.stride, self.padding, shape, 0.0)
 
     def _rows(self, work: Workspace, x: Array, shape: Shape, filled: bool = True) -> Iterator[tuple[slice, Array]]:
         """Give windows as rows (windows, kernel kernel channels) of some samples at a time, each in the same buffer.

@@ -150,6 +150,13 @@ def positive(**counts: int) -> None:
             raise ValueError(f"{name} is {value}, must be 1 or more")
 
 
+def natural(**counts: int) -> None:
+    """Refuse a count below 0."""
+    for name, value in counts.items():
+        if value < 0:
+            raise ValueError(f"{name} is {value}, must be 0 or more")
+
+
 def above_zero(**numbers: float) -> None:
     """Refuse a number that is not above 0."""
     for name, value in numbers.items():

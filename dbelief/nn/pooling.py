@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from .layers import Fixed, Shape, above_zero, positive
+from .layers import Fixed, Shape, above_zero, natural, positive
 from .model import Array
-from .windows import seen, taps, window_spread, window_sum, windows
+from .windows import bordered, inside, seen, taps, window_spread, window_sum, windows
 from .workspace import Workspace
 
 
@@ -98,14 +98,27 @@ class SideBySide(Pool):
 class MaxPool(SideBySide):
     """y = the largest x of the window; dL/dx = the sum of dy over the windows whose largest it is.
 
-    Of equal ones the first has it: the uppermost, then the leftmost.
+    Of equal ones the first has it: the uppermost, then the leftmost. A border, `padding` pixels wide, and what is beyond
+    the far edges in `ceil_mode`, is never the largest (Caffe's pooling is that of `ceil_mode`).
     """
 
+    padding: int = 0
+    ceil_mode: bool = False
     kind: ClassVar[str] = "max_pool"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        natural(padding=self.padding)
+        if self.padding >= self.size:
+            raise ValueError(f"padding is {self.padding}, must be less than size, {self.size}")
+
+    def outputs(self, inputs: Shape) -> Shape:
+        """(windows down, windows across, channels)."""
+        return (*windows(inputs, self.size, self.step, self.padding, self.ceil_mode), inputs[2])
 
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
-        for place, tap in enumerate(taps(x, self.size, self.step, y.shape)):
+        for place, tap in enumerate(taps(self._bordered(work, x, y), self.size, self.step, y.shape)):
             if place == 0:
                 work.xp.copyto(y, tap)
             else:
@@ -116,15 +129,22 @@ class MaxPool(SideBySide):
         xp = work.xp
         here, free = (work.array(name, y.shape, np.dtype(bool)) for name in ("here", "free"))
         part = work.array("part", y.shape, y.dtype)
-        dx.fill(0)
+        image = self._bordered(work, x, y)
+        d_image = dx if image is x else work.array("d_bordered", image.shape, dx.dtype)
+        d_image.fill(0)
         free.fill(True)  # windows whose largest is still to be found
-        pairs = zip(*(taps(image, self.size, self.step, y.shape) for image in (x, dx)), strict=True)
+        pairs = zip(*(taps(one, self.size, self.step, y.shape) for one in (image, d_image)), strict=True)
         for tap, there in pairs:
             xp.equal(tap, y, out=here)
             xp.logical_and(here, free, out=here)
             xp.logical_xor(free, here, out=free)
             xp.multiply(dy, here, out=part)
             xp.add(there, part, out=there)
+        if d_image is not dx:
+            xp.copyto(dx, inside(d_image, self.padding, dx.shape))
+
+    def _bordered(self, work: Workspace, x: Array, y: Array) -> Array:
+        return bordered(work, x, self.size, self.step, self.padding, y.shape, -np.inf)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Windows that slide over images: how many there are, what a range of them sees, and sums over them.
 
 Only windows that lie inside the image count ("valid"): of `size` pixels, `stride` apart, there are
-(n - size) // stride + 1 along an axis of n pixels. An image is (m, height, width, channels).
+(n - size) // stride + 1 along an axis of n pixels. An image is (m, height, width, channels). With `padding` the image
+has a border of so many pixels on each side; with `ceil_mode` the last windows may hang over its far edges.
 
 A sum over windows whose weights are an outer product g g^T is taken along the columns first, then along the rows:
 2 size passes over the image instead of size^2. Each output is the same sequence of operations wherever it lies and
@@ -18,7 +19,7 @@ from .model import Array
 from .workspace import Workspace
 
 
-def windows(inputs: Shape, size: int, stride: int) -> tuple[int, int]:
+def windows(inputs: Shape, size: int, stride: int, padding: int = 0, ceil_mode: bool = False) -> tuple[int, int]:
     """How many windows there are down and across.
 
     Raises
@@ -27,9 +28,36 @@ def windows(inputs: Shape, size: int, stride: int) -> tuple[int, int]:
         There are no images, or a window is larger than they are.
     """
     height, width, _ = image_shape(inputs)
-    if size > min(height, width):
-        raise ModelError(f"has windows of {size} x {size} pixels, but gets images of {height} x {width}")
-    return (height - size) // stride + 1, (width - size) // stride + 1
+    if size > min(height, width) + 2 * padding:
+        border = f" with a border of {padding}" if padding else ""
+        raise ModelError(f"has windows of {size} x {size} pixels, but gets images of {height} x {width}{border}")
+
+    def along(pixels: int) -> int:
+        left = pixels + 2 * padding - size
+        if not ceil_mode:
+            return left // stride + 1
+        return min(-(-left // stride), (pixels + padding - 1) // stride) + 1  # none that sees nothing but border
+
+    return along(height), along(width)
+
+
+def bordered(work: Workspace, x: Array, size: int, stride: int, padding: int, shape: Shape, fill: float) -> Array:
+    """Give x (m, height, width, channels) with `fill` around it, as far as windows see; x where that is no further.
+
+    `shape` is that of the outputs. Pixel (0, 0) is at (padding, padding) of what is given, a buffer of `work`.
+    """
+    sides = [max(padding + n, (count - 1) * stride + size) for n, count in zip(x.shape[1:3], shape[1:3], strict=True)]
+    if sides == list(x.shape[1:3]):
+        return x
+    image = work.array("bordered", (len(x), *sides, x.shape[3]), x.dtype)
+    image.fill(fill)
+    work.xp.copyto(inside(image, padding, x.shape), x)
+    return image
+
+
+def inside(image: Array, padding: int, shape: Shape) -> Array:
+    """View of what has the border, of this shape."""
+    return image[:, padding : padding + shape[1], padding : padding + shape[2]]
 
 
 def seen(start: int, stop: int, size: int, stride: int) -> tuple[int, int]:

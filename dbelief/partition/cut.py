@@ -87,6 +87,8 @@ def cut(stages: Sequence[Stage], grid: Grid) -> list[Part]:
             if not whole:
                 raise ModelError(f"layer {stage.name}: cannot be cut over ranks: it may only come first")
             continue
+        if getattr(stage.layer, "padding", 0) or getattr(stage.layer, "ceil_mode", False):
+            raise ModelError(f"layer {stage.name}: cannot be cut over ranks: padding and ceil_mode are for one rank")
         if parts and isinstance(stage.layer, Pointwise | Dropout):
             outputs = parts[-1].outputs  # each rank has what it needs, however the layer before was cut
         else:

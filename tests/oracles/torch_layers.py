@@ -38,8 +38,8 @@ def channels_last(x: Any) -> Any:
     return x.permute(0, 2, 3, 1)
 
 
-def conv(x: Any, weight: Any, bias: Any, kernel: int, maps: int, stride: int = 1) -> Any:
-    return channels_last(F.conv2d(channels_first(x), weight.permute(3, 2, 0, 1), bias, stride))
+def conv(x: Any, weight: Any, bias: Any, kernel: int, maps: int, stride: int = 1, padding: int = 0) -> Any:
+    return channels_last(F.conv2d(channels_first(x), weight.permute(3, 2, 0, 1), bias, stride, padding))
 
 
 def dense(x: Any, weight: Any, bias: Any, units: int) -> Any:
@@ -57,8 +57,8 @@ def local(x: Any, weight: Any, bias: Any, window: int, block: int, maps: int, st
     return channels_last(joined)
 
 
-def max_pool(x: Any, size: int, stride: int | None = None) -> Any:
-    return channels_last(F.max_pool2d(channels_first(x), size, stride))
+def max_pool(x: Any, size: int, stride: int | None = None, padding: int = 0, ceil_mode: bool = False) -> Any:
+    return channels_last(F.max_pool2d(channels_first(x), size, stride, padding, ceil_mode=ceil_mode))
 
 
 def average_pool(x: Any, size: int, stride: int | None = None) -> Any:
@@ -109,6 +109,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[..., Any], tuple[tuple[int,
         local,
         ((6, 4, 2, 3, 3, 3), (6, 4, 2)),
     ),
+    "conv_padding": ("conv", {"maps": 6, "kernel": 5, "padding": 2}, conv, ((5, 5, 3, 6), (6,))),
+    "conv_stride_padding": ("conv", {"maps": 2, "kernel": 4, "stride": 3, "padding": 1}, conv, ((4, 4, 3, 2), (2,))),
+    "max_pool_padding": ("max_pool", {"size": 3, "stride": 1, "padding": 1}, max_pool, ()),
+    "max_pool_ceil": ("max_pool", {"size": 3, "stride": 2, "ceil_mode": True}, max_pool, ()),
+    "max_pool_both": ("max_pool", {"size": 4, "stride": 3, "padding": 2, "ceil_mode": True}, max_pool, ()),
+    "max_pool_within": ("max_pool", {"size": 1, "stride": 4, "ceil_mode": True}, max_pool, ()),
 }
 
 

@@ -25,24 +25,25 @@ def forward(layer: Conv, x: np.ndarray, weight: np.ndarray, bias: np.ndarray) ->
 
 
 @settings(deadline=None, max_examples=40)
-@given(m=few, channels=few, maps=few, kernel=few, stride=few, down=more, across=more)
+@given(m=few, channels=few, kernel=few, stride=few, padding=st.integers(0, 2), down=more, across=more)
 def test_gradient(
-    check_layer: CheckLayer, m: int, channels: int, maps: int, kernel: int, stride: int, down: int, across: int
+    check_layer: CheckLayer, m: int, channels: int, kernel: int, stride: int, padding: int, down: int, across: int
 ) -> None:
     x = np.random.default_rng(m).standard_normal((m, kernel + down, kernel + across, channels))
-    check_layer(Conv(maps, kernel, stride), x)
+    check_layer(Conv(2, kernel, stride, padding), x)
 
 
 @settings(deadline=None, max_examples=40)
-@given(m=few, channels=few, maps=few, kernel=few, stride=few, down=more, across=more)
-def test_against_scipy(m: int, channels: int, maps: int, kernel: int, stride: int, down: int, across: int) -> None:
+@given(m=few, channels=few, kernel=few, stride=few, padding=st.integers(0, 2), down=more, across=more)
+def test_against_scipy(m: int, channels: int, kernel: int, stride: int, padding: int, down: int, across: int) -> None:
     rng = np.random.default_rng(m * 10 + down)
     x = rng.standard_normal((m, kernel + down, kernel + across, channels))
+    maps, border = 2, (padding, padding)
     weight, bias = rng.standard_normal((kernel, kernel, channels, maps)), rng.standard_normal(maps)
-    found = forward(Conv(maps, kernel, stride), x, weight, bias)
+    found = forward(Conv(maps, kernel, stride, padding), x, weight, bias)
     for sample in range(m):
         for f in range(maps):
-            whole = correlate(x[sample], weight[..., f], "valid")[..., 0] + bias[f]
+            whole = correlate(np.pad(x[sample], (border, border, (0, 0))), weight[..., f], "valid")[..., 0] + bias[f]
             np.testing.assert_allclose(found[sample, :, :, f], whole[::stride, ::stride], rtol=0, atol=1e-13)
 
 
@@ -74,3 +75,8 @@ def test_initial_values(before_relu: bool, limit: float) -> None:
 def test_counts_are_checked(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0, must be 1 or more"):
         Conv(**{"maps": 1, "kernel": 1, "stride": 1, name: 0})
+
+
+def test_a_border_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="padding is -1, must be 0 or more"):
+        Conv(1, 1, padding=-1)

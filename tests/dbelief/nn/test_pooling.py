@@ -57,6 +57,22 @@ def test_strides_that_are_not_given() -> None:
     assert MaxPool(5).outputs((12, 10, 3)) == AveragePool(5).outputs((12, 10, 3)) == (2, 2, 3)
 
 
+@settings(deadline=None, max_examples=60)
+@given(m=few, size=few, stride=few, padding=few, ceil_mode=st.booleans(), down=more, across=more)
+def test_gradient_with_a_border(
+    check_layer: CheckLayer, m: int, size: int, stride: int, padding: int, ceil_mode: bool, down: int, across: int
+) -> None:
+    layer = MaxPool(size, stride, min(padding, size - 1), ceil_mode)
+    check_layer(layer, apart((m, size + down, size + across, 2)))
+
+
+def test_every_window_of_a_pool_sees_a_pixel() -> None:
+    assert MaxPool(3, 2, ceil_mode=True).outputs((54, 13, 1)) == (27, 6, 1)
+    assert MaxPool(1, 4, ceil_mode=True).outputs((5, 4, 1)) == (2, 1, 1)
+    with pytest.raises(ValueError, match="padding is 2, must be less than size, 2"):
+        MaxPool(2, padding=2)
+
+
 def test_of_equal_numbers_the_first_is_the_largest() -> None:
     x, dx = np.zeros((1, 3, 3, 1)), np.full((1, 3, 3, 1), np.nan)
     layer = MaxPool(2, 1)
