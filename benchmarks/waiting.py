@@ -72,3 +72,6 @@ class NoLoss:
 
     def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
         return 0
+
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        raise ValueError("there are no classes")

@@ -239,6 +239,21 @@ def faces_command(output: Path, size: int) -> None:
         print(f"{output}: {images} images of {size} x {size} x 1, {faces} of them faces")
 
 
+@data_group.command("speech")
+@click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|ARCHIVE")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+def speech_command(source: Path, output: Path) -> None:
+    """Turn recordings of spoken digits (DIGIT_SPEAKER_NUMBER.wav) into log-mel energies, 11 frames of 40 a sample.
+
+    Recordings 0 to 4 of each digit and speaker are the test set, 5 to 9 validate, the others are trained on.
+    """
+    from dbelief.data.speech import write_speech
+
+    with exits_cleanly():
+        for name, (recordings, frames) in write_speech(source, output).items():
+            print(f"{output}: {name}: {frames:,} frames of {recordings:,} recordings")
+
+
 @main.group("job")
 def job_group() -> None:
     """Look after job files."""

@@ -17,7 +17,7 @@ from dbelief.cluster import Cluster
 from dbelief.console import announce, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
 from dbelief.errors import DataError, Failure, ModelError, NotFinite
-from dbelief.evaluation import evaluate
+from dbelief.evaluation import evaluate, evaluate_groups
 from dbelief.job import Job, Sandblaster, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
@@ -146,7 +146,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def evaluate_run(run: Path, split: str) -> dict[str, Any]:
-    """Loss and accuracy of a run's model.safetensors on one split of its job's data.
+    """Loss and accuracy of a run's model.safetensors on one split of its job's data, of whole groups where it has any.
 
     Raises
     ------
@@ -164,8 +164,12 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
     read_model(run / "model.safetensors", layout, flat, run)
-    loss, accuracy = evaluate(model, layout.views(backend.to_device(flat)), samples, layout, backend)
-    return {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
+    views = layout.views(backend.to_device(flat))
+    loss, accuracy = evaluate(model, views, samples, layout, backend)
+    told = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
+    if (of_groups := evaluate_groups(model, views, samples, backend)) is not None:
+        told["groups"], told["group_accuracy"] = of_groups
+    return told
 
 
 def _made_of(job: Job, backend: Backend, resume: bool = False) -> tuple[Dataset | None, Model, Layout, np.ndarray, str]:

@@ -46,6 +46,18 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     return k
 
 
+def one_label_each(groups: np.ndarray, labels: np.ndarray, where: str) -> None:
+    """Raise DataError where samples of one group have different labels, both int64 (n,); names the first such group."""
+    _, firsts, number = np.unique(groups, return_index=True, return_inverse=True)
+    other = np.flatnonzero(labels != labels[firsts[number]])
+    if len(other):
+        row, first = int(other[0]), int(firsts[number[other[0]]])
+        raise DataError(
+            f"{where}: group {groups[row]} has label {labels[first]} at row {first} (from 0) "
+            f"and {labels[row]} at row {row}"
+        )
+
+
 def finite(array: np.ndarray, where: str) -> None:
     """Raise DataError where a float array holds NaN or infinity; the message names the first such row."""
     if array.dtype.kind != "f":

@@ -23,11 +23,14 @@ class Split:
     targets : int64, shape (n,), labels from 0; or float32, shape (n, k); C-contiguous
     scale : float
         What inputs are multiplied by as they are gathered, without unit; 1/255 for pixels.
+    groups : int64, shape (n,), or None
+        Samples with the same number belong together, and have the same label: frames of one recording, for example.
     """
 
     inputs: np.ndarray
     targets: np.ndarray
     scale: float = 1.0
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.dtype not in (np.uint8, np.float32) or self.inputs.ndim < 2:
@@ -37,6 +40,9 @@ class Split:
             raise ValueError(f"targets are {_kind(self.targets)}, must be int64 of 1 axis or float32 of 2")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs, but {len(self.targets)} targets")
+        groups = self.groups
+        if groups is not None and not (groups.dtype == np.int64 and groups.shape == self.targets.shape):
+            raise ValueError(f"groups are {_kind(groups)}, must be int64 as many as the targets, which are labels")
         if not (self.inputs.flags.c_contiguous and self.targets.flags.c_contiguous):
             raise ValueError("inputs and targets must be C-contiguous")  # np.take would copy them whole, each time
 

@@ -1,8 +1,12 @@
-"""Arrays in a NumPy .npz file; values are used as stored, only wider floats become float32."""
+"""Arrays in a NumPy .npz file; values are used as stored, only wider floats become float32.
+
+`groups` may stand beside inputs and labels: samples with the same number belong together, such as frames of one
+recording. They are cut into sets together, and evaluated together too.
+"""
 
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -11,17 +15,20 @@ import numpy as np
 from dbelief.errors import DataError
 from dbelief.job import NpzData, resolve
 
-from .check import classes, finite
+from .check import classes, finite, one_label_each
 from .dataset import Dataset, Split
 from .files import cause
 from .splits import cut
 
 Pair = tuple[np.ndarray, np.ndarray]
+Held = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Inputs, targets, and groups where there are any."""
+
 SETS = ("train", "validation", "test")
 
 
 def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
-    """Load inputs and targets; sets that the file does not hold are cut from the others by shares.
+    """Load inputs, targets and groups; sets that the file does not hold are cut from the others by shares.
 
     Raises
     ------
@@ -33,7 +40,10 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
             arrays = read_arrays(file, str(path))
     except OSError as error:
         raise DataError(f"{path}: {cause(error)}") from None
-    return dataset(_sets(arrays, spec, str(path)), str(path), need)
+    held = _sets(arrays, spec, str(path))
+    sets = {name: (inputs, targets) for name, (inputs, targets, _) in held.items()}
+    groups = {name: its for name, (_, _, its) in held.items() if its is not None}
+    return dataset(sets, str(path), need, groups=groups)
 
 
 def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
@@ -59,11 +69,16 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
 
 
 def dataset(
-    sets: dict[str, Pair], where: str, need: Collection[str], scale: float = 1.0, names: tuple[str, ...] | None = None
+    sets: dict[str, Pair],
+    where: str,
+    need: Collection[str],
+    scale: float = 1.0,
+    names: tuple[str, ...] | None = None,
+    groups: Mapping[str, np.ndarray] = {},
 ) -> Dataset:
     """Check sets of inputs and targets against each other, and make a dataset of those that are needed.
 
-    `names` are what the source calls the classes.
+    `names` are what the source calls the classes, `groups` those of the sets, where there are any.
 
     Raises
     ------
@@ -80,12 +95,13 @@ def dataset(
     k = None
     if train[1].ndim == 1:
         k = classes(train[1], {name: pair[1] for name, pair in sets.items() if name != "train"}, where)
-    made = {name: Split(*pair, scale) for name, pair in sets.items() if name in need and len(pair[0])}
+    wanted = [name for name in sets if name in need and len(sets[name][0])]
+    made = {name: Split(*sets[name], scale, groups.get(name)) for name in wanted}
     told = None if names is None or names == tuple(map(str, range(len(names)))) else names
     return Dataset(made.get("train"), made.get("validation"), made.get("test"), k, train[0].shape[1:], told)
 
 
-def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str, Pair]:
+def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str, Held]:
     """Find the sets in a file's arrays, and cut those that are not there."""
     named = {f"{name}_{what}" for name in SETS for what in ("inputs", "targets")}
     whole = {"inputs", "targets"} <= arrays.keys()
@@ -94,8 +110,12 @@ def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str,
         found = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(f"{where}: must hold inputs and targets, or train_inputs and train_targets; it holds {found}")
     if whole:
-        return _cut(_pair(arrays, "", where), spec.validation, spec.test, where)
-    sets = {name: _pair(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
+        return _cut(_held(arrays, "", where), spec.validation, spec.test, where)
+    sets = {name: _held(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
+    grouped = [name for name in sets if f"{name}_groups" in arrays]
+    if 0 < len(grouped) < len(sets):
+        lacking = next(name for name in sets if name not in grouped)
+        raise DataError(f"{where}: holds {grouped[0]}_groups, but no {lacking}_groups")
     validation = 0 if "validation" in sets else spec.validation
     test = 0 if "test" in sets else spec.test
     return {**_cut(sets["train"], validation, test, where), **{n: sets[n] for n in sets if n != "train"}}
@@ -109,10 +129,37 @@ def _has(arrays: dict[str, np.ndarray], name: str, where: str) -> bool:
     return inputs
 
 
-def _cut(pair: Pair, validation: float, test: float, where: str) -> dict[str, Pair]:
-    inputs, targets = pair
-    parts = cut(len(inputs), targets if targets.ndim == 1 else None, validation, test, where)
-    return {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
+def _cut(held: Held, validation: float, test: float, where: str) -> dict[str, Held]:
+    """Cut samples into sets, whole groups where there are any: then shares and numbers are of groups."""
+    inputs, targets, groups = held
+    if groups is None:
+        parts = vars(cut(len(inputs), targets if targets.ndim == 1 else None, validation, test, where))
+        return {name: (inputs[rows], targets[rows], None) for name, rows in parts.items()}
+    found, firsts, place = np.unique(groups, return_index=True, return_inverse=True)
+    of_groups = vars(cut(len(found), targets[firsts], validation, test, f"{where}: groups"))
+    parts = {name: np.flatnonzero(np.isin(place, part)) for name, part in of_groups.items()}
+    return {name: (inputs[rows], targets[rows], groups[rows]) for name, rows in parts.items()}
+
+
+def _held(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
+    inputs, targets = _pair(arrays, prefix, where)
+    return inputs, targets, _groups(arrays, prefix, targets, where)
+
+
+def _groups(arrays: dict[str, np.ndarray], prefix: str, targets: np.ndarray, where: str) -> np.ndarray | None:
+    """Take groups, if there are any, and see that each has one label."""
+    groups, at = arrays.get(f"{prefix}groups"), f"{where}: {prefix}groups"
+    if groups is None:
+        return None
+    if targets.ndim != 1:
+        raise DataError(f"{at} need targets that are labels: what is told of a group is its class")
+    if groups.dtype.kind not in "iu" or groups.shape != targets.shape:
+        raise DataError(f"{at} are {groups.dtype} of shape {groups.shape}, must be integers of shape {targets.shape}")
+    if len(groups) and groups.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{at} hold number {groups.max()}, which is out of range")
+    groups = np.ascontiguousarray(groups, np.int64)
+    one_label_each(groups, targets, at)
+    return groups
 
 
 def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:

@@ -41,13 +41,14 @@ class NpzData(Section):
 
     source: Literal["npz"] = Field(description="Which source this is")
     file: PathText = Field(
-        description="File with inputs and targets, or train_inputs, train_targets, validation_inputs, ..."
+        description="File with inputs and targets, or train_inputs, train_targets, validation_inputs, ...; "
+        "with groups, or train_groups, ..., samples of one number belong together"
     )
     validation: Portion = Field(
-        default=0.1, description="Kept for validation where the file has no such set: share, or samples"
+        default=0.1, description="Kept for validation where the file has no such set: share, or samples or groups"
     )
     test: Portion = Field(
-        default=0.1, description="Kept for the test where the file has no such set: share of all, or samples"
+        default=0.1, description="Kept for the test where the file has no such set: share of all, or samples or groups"
     )
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from .dropout import Dropout, batch_key
 from .image import Image
 from .layers import Dense, Pointwise, Shape
 from .local import Local
-from .model import Array, Batch, Evaluates, Model
+from .model import Array, Batch, Evaluates, Model, TellsClasses
 from .network import Network, Stage, step_settings
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Shape",
     "SparseAutoencoder",
     "Stage",
+    "TellsClasses",
     "batch_key",
     "build_autoencoder",
     "build_network",

@@ -44,6 +44,16 @@ class Loss(Protocol):
         """Count the right answers; 0 where the loss knows none."""
         ...
 
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        """Give log p of each class, shaped as the outputs, in a buffer.
+
+        Raises
+        ------
+        ModelError
+            The loss knows no classes.
+        """
+        ...
+
 
 class SoftmaxCrossEntropy:
     """With integer targets t: loss = -log p_t, p = exp(z - max z) / sum exp(z - max z).
@@ -79,6 +89,15 @@ class SoftmaxCrossEntropy:
     def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
         """Count the samples whose largest output is their class; of equal ones the first counts."""
         return _largest_is_the_class(work, outputs, targets)
+
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        """Give log p = z - max z - log of the sum of exp(z - max z)."""
+        xp = work.xp
+        logs, terms = (work.array(name, outputs.shape, outputs.dtype) for name in ("loss.logs", "loss.terms"))
+        xp.subtract(outputs, xp.max(outputs, axis=1, keepdims=True), out=logs)
+        xp.exp(logs, out=terms)
+        xp.subtract(logs, xp.log(xp.sum(terms, axis=1, keepdims=True)), out=logs)
+        return logs
 
 
 class OneVsAll:
@@ -122,6 +141,18 @@ class OneVsAll:
         """Count the samples whose largest output is their class; of equal ones the first counts."""
         return _largest_is_the_class(work, outputs, targets)
 
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        """Give log sigmoid(z) = min(z, 0) - log(1 + exp(-|z|)): each class by itself, against all others."""
+        xp = work.xp
+        logs, terms = (work.array(name, outputs.shape, outputs.dtype) for name in ("loss.logs", "loss.terms"))
+        xp.abs(outputs, out=terms)
+        xp.negative(terms, out=terms)
+        xp.exp(terms, out=terms)
+        xp.log1p(terms, out=terms)
+        xp.minimum(outputs, 0, out=logs)
+        xp.subtract(logs, terms, out=logs)
+        return logs
+
 
 class SquareLoss:
     """With targets t of shape (m, k): loss = ||y - t||^2 / 2 per sample. d mean / dy = (y - t) / m."""
@@ -148,6 +179,10 @@ class SquareLoss:
     def right(self, work: Workspace, outputs: Array, targets: Array) -> int:
         """Without classes no answer is right or wrong."""
         return 0
+
+    def log_probabilities(self, work: Workspace, outputs: Array) -> Array:
+        """Refuse: there are no classes."""
+        raise ModelError(f"loss {self.name}: knows no classes, and so no probabilities of them")
 
 
 def _check_classes(name: str, outputs: int, targets: Array) -> None:

@@ -1,4 +1,4 @@
-"""What dbelief asks of a model: two methods, and a third where it can also be evaluated.
+"""What dbelief asks of a model: two methods, a third where it can also be evaluated, a fourth where it tells classes.
 
 A model holds no parameters. They live in one flat float32 vector; the model says which named tensors it wants
 (`parameters`) and is then given views into that vector, for the parameters as for their gradient.
@@ -75,4 +75,13 @@ class Evaluates(Protocol):
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
         """Give the SUM of the losses over the batch, and the number of right answers, or None where there are none."""
+        ...
+
+
+@runtime_checkable
+class TellsClasses(Protocol):
+    """What a model of classes may have besides, so that samples that belong together can be told together."""
+
+    def log_probabilities(self, views: Mapping[str, Array], batch: Batch) -> Array:
+        """Give the logarithm of each class's probability, (m, classes): the model's own until it is called again."""
         ...

@@ -43,7 +43,7 @@ class Stage:
 
 
 class Network:
-    """Layers and a loss as a model (`Model` and `Evaluates`).
+    """Layers and a loss as a model (`Model`, `Evaluates` and `TellsClasses`).
 
     Its tensors are named dense1.weight (inputs, units), dense1.bias (units,), dense2.weight and so on,
     counting dense layers from 1 (and so each other kind). What the last layer gives is read as (m, outputs). It
@@ -134,6 +134,18 @@ class Network:
         """Give the sum of the losses, and the number of right answers (0 for the square loss)."""
         with step_settings():
             return self.judge(self._forward(views, batch, training=False)[-1], batch.targets)
+
+    def log_probabilities(self, views: Mapping[str, Array], batch: Batch) -> Array:
+        """Give log p of each class, (m, outputs), as the loss reads the outputs: a buffer until called again.
+
+        Raises
+        ------
+        ModelError
+            The loss knows no classes.
+        """
+        with step_settings():
+            outputs = self._forward(views, batch, training=False)[-1]
+            return self.loss.log_probabilities(self._work, self._flat(outputs))
 
     def loss_and_slope(self, outputs: Array, targets: Array) -> tuple[float, Array]:
         """Give the SUM of the losses of what the last layer gave, and the gradient of their mean, of its shape."""

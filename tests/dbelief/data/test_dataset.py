@@ -126,6 +126,16 @@ def test_a_split_of_wrong_arrays_is_refused(inputs: np.ndarray, targets: np.ndar
         Split(inputs, targets)
 
 
+@pytest.mark.parametrize("groups", [np.zeros(2, np.int64), np.zeros(3, np.int32), np.zeros((3, 1), np.int64)])
+def test_groups_are_as_many_as_the_labels(groups: np.ndarray) -> None:
+    inputs, labels = np.zeros((3, 2), np.uint8), np.zeros(3, np.int64)
+    assert Split(inputs, labels, groups=np.arange(3)).groups is not None
+    with pytest.raises(ValueError, match=r"groups are int(32|64) of shape"):
+        Split(inputs, labels, groups=groups)
+    with pytest.raises(ValueError, match="as many as the targets, which are labels"):
+        Split(inputs, np.zeros((3, 1), np.float32), groups=np.arange(3))
+
+
 def test_a_dataset_knows_what_a_model_must_take_and_give() -> None:
     labelled = Dataset(pixels(), None, None, 3, (4, 3))
     assert (labelled.inputs, labelled.outputs) == (12, 3)

@@ -90,6 +90,42 @@ def test_images_keep_their_shape_and_foreign_members_are_left_alone(tmp_path: Pa
     assert load(spec, tmp_path).features == (5, 5)
 
 
+def test_groups_are_cut_whole_and_class_by_class(tmp_path: Path) -> None:
+    groups = np.repeat(np.arange(20) * 7, 10)  # 20 groups of ten samples, five of each class
+    labels = groups // 7 % 4
+    order = np.random.default_rng(0).permutation(200)
+    spec = save(tmp_path, inputs=rows(200)[order], targets=labels[order], groups=groups[order])
+    data = load(spec.model_copy(update={"validation": 0.2, "test": 4}), tmp_path)
+    for split, count in ((data.train, 12), (data.validation, 4), (data.test, 4)):
+        assert split is not None
+        assert split.groups is not None
+        of_groups = np.unique(split.groups)
+        assert (len(of_groups), len(split)) == (count, 10 * count)
+        assert np.bincount(of_groups // 7 % 4).tolist() == [count // 4] * 4
+        assert np.array_equal(groups[(split.inputs[:, 0] // 3).astype(int)], split.groups)
+        assert np.array_equal(split.groups // 7 % 4, split.targets)
+
+
+def test_groups_that_leave_none_to_train_on_are_told(tmp_path: Path) -> None:
+    spec = save(tmp_path, inputs=rows(), targets=LABELS, groups=LABELS).model_copy(update={"test": 1})
+    with pytest.raises(
+        DataError, match=r"a\.npz: groups: of 4 samples, 0 for validation and 1 for test leave no sample"
+    ):
+        load(spec, tmp_path)
+
+
+def test_groups_of_the_sets_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
+    arrays: Arrays = {"train_inputs": rows(), "train_targets": LABELS, "train_groups": (LABELS + 4).astype(np.uint8)}
+    arrays |= {"test_inputs": rows(8), "test_targets": LABELS[:8], "test_groups": np.arange(8)}
+    data = load(save(tmp_path, **arrays).model_copy(update={"validation": 0}), tmp_path)
+    assert data.train is not None
+    assert data.test is not None
+    assert data.validation is None
+    for split, expected in ((data.train, LABELS + 4), (data.test, np.arange(8))):
+        assert split.groups is not None
+        assert np.array_equal(split.groups, expected)
+
+
 BAD = rows().copy()
 BAD[7, 1] = np.nan
 HUGE = rows(dtype=np.float64)
@@ -122,6 +158,30 @@ WRONG: list[tuple[Arrays, str]] = [
     ({"inputs": rows(0), "targets": LABELS[:0]}, "there are no samples"),
     ({"inputs": rows(4), "targets": LABELS[:4], "x": OBJECTS[:0]}, "holds an array that cannot be read"),
     ({"inputs": OBJECTS, "targets": LABELS}, "holds an array that cannot be read (object arrays cannot be loaded"),
+    ({"inputs": rows(), "targets": LABELS, "groups": LABELS[:39]}, "groups are int64 of shape (39,), must be integers"),
+    (
+        {"inputs": rows(), "targets": LABELS, "groups": LABELS / 2},
+        "groups are float64 of shape (40,), must be integers",
+    ),
+    ({"inputs": rows(), "targets": LABELS / 2, "groups": LABELS}, "groups need targets that are labels"),
+    (
+        {"inputs": rows(), "targets": LABELS, "groups": LABELS.astype(np.uint64) + np.uint64(2**63)},
+        "groups hold number 9223372036854775811, which is out of range",
+    ),
+    (
+        {"inputs": rows(), "targets": LABELS, "groups": np.arange(40) // 2},
+        "groups: group 0 has label 0 at row 0 (from 0) and 1 at row 1",
+    ),
+    (
+        {
+            "train_inputs": rows(),
+            "train_targets": LABELS,
+            "test_inputs": rows(4),
+            "test_targets": LABELS[:4],
+            "test_groups": LABELS[:4],
+        },
+        "holds test_groups, but no train_groups",
+    ),
     (
         {"train_inputs": rows(), "train_targets": LABELS, "test_inputs": rows(4, 2), "test_targets": LABELS[:4]},
         "test inputs are float32 of shape (4, 2), in training float32 of shape (",

@@ -75,6 +75,19 @@ def test_right_answers() -> None:
     assert SquareLoss().right(work, outputs, outputs) == 0
 
 
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_log_probabilities_against_scipy(scale: float) -> None:
+    work, outputs = Workspace(choose("cpu")), np.random.default_rng(0).standard_normal((40, 7)) * scale
+    found = SoftmaxCrossEntropy().log_probabilities(work, outputs)
+    np.testing.assert_allclose(found, log_softmax(outputs, axis=1), rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(OneVsAll().log_probabilities(work, outputs), log_expit(outputs), rtol=1e-13)
+
+
+def test_square_loss_knows_no_probabilities() -> None:
+    with pytest.raises(ModelError, match=r"^loss square: knows no classes"):
+        SquareLoss().log_probabilities(Workspace(choose("cpu")), np.zeros((2, 3)))
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
 def test_classes_of_every_integer_kind(dtype: Any) -> None:
     SoftmaxCrossEntropy().check(3, np.array([0, 2], dtype))
