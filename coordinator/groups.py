@@ -42,8 +42,8 @@ class Settled(NamedTuple):
 class Part:
     """One replica's part in the block.
 
-    `done` are the steps that the group has made, None until it asks for more; `broken` where there came no next one; `over` once its life is
-    fenced.
+    `done` are the steps that the group has made, None until it asks for more; `broken` where there came no next one;
+    `over` once its life is fenced.
     """
 
     incarnation: int
@@ -125,7 +125,7 @@ class Groups:
         return bool(living) and asking and self.between and not self.failed
 
     def form(self, living: Mapping[int, int], leases: Leases, data: bool = True) -> None:
-        """Make the next block, if there is data for one, or something to be written; `data`: whether to hand out any."""
+        """Make the next block, if there is data for one, and `data` may be handed out, or something to be written."""
         at_most = None if data else 0
         if not leases.room(at_most) and not self.unwritten:
             return

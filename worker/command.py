@@ -36,6 +36,15 @@ from dbelief.rpc.settings import prepare_process
     default=None,
     help="Where the job's relative paths start on this machine; default: as on the coordinator's.",
 )
+@click.option(
+    "--listen",
+    default=None,
+    metavar="HOST:PORT",
+    help="Where others of a group reach this worker; default: any free port, on the address towards the coordinator.",
+)
+@click.option(
+    "--advertise", default=None, metavar="HOST:PORT", help="Address that they are told instead; default: --listen."
+)
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option(
     "--record",

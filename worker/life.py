@@ -9,12 +9,12 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from dbelief.console import announce, on_signals
+from dbelief.console import announce, host_and_port, on_signals
 from dbelief.errors import Mistake
 from dbelief.metrics import Metrics
 from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.serving import own_host
+from dbelief.rpc.serving import is_every_address, own_host
 from dbelief.session import Session, Task
 
 from .comm import Comm
@@ -40,6 +40,7 @@ class Options:
     portion_wait_s: float = 0.0
     ranks: int | None = None
     listen: str | None = None
+    advertise: str | None = None
 
 
 def processes() -> Comm:
@@ -92,8 +93,7 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
 def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
     """One rank's life, from joining to leaving."""
     # Until there is a lease to finish, a signal simply ends this process.
-    meeting = _meeting(task, options) if task.job.strategy.grouped else None
-    address = meeting.address if meeting is not None else ""
+    meeting, address = _meeting(task, options)
     session = Session.open(task, wire.ROLE_REPLICA, options.number, options.name, comm, address)
     if meeting is not None:
         session.member.when_ended = meeting.over
@@ -119,10 +119,27 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         session.close(reason)
 
 
-def _meeting(task: Task, options: Options) -> Meeting:
-    """Where the others of a group find this process."""
-    host = options.listen or own_host(task.address)
-    return Meeting(host, task.job.name, task.job.deadlines.progress_s)
+def _meeting(task: Task, options: Options) -> tuple[Meeting | None, str]:
+    """Where this process meets the others of a group, and the address that they are told; of a job without groups none.
+
+    Raises
+    ------
+    Mistake
+        Nobody can listen there.
+    """
+    if not task.job.strategy.grouped:
+        return None, ""
+    host, port = host_and_port(options.listen) if options.listen else (own_host(task.address), 0)
+    if options.advertise is not None:
+        host_and_port(options.advertise)
+    try:
+        meeting = Meeting(host, port, task.job.name, task.job.deadlines.progress_s)
+    except OSError as error:
+        raise Mistake(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
+    address = meeting.address
+    if is_every_address(address):
+        address = f"{own_host(task.address)}:{host_and_port(address)[1]}"
+    return meeting, options.advertise or address
 
 
 def _teller(comm: Comm) -> Callable[[str], None]:

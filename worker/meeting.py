@@ -57,14 +57,14 @@ class Meeting:
 
     Parameters
     ----------
-    host
-        Address of this machine to listen on.
+    host, port
+        Address of this machine to listen on; port 0: any that is free.
     deadline_s
         Longest wait for the others, to come and for each message.
     """
 
-    def __init__(self, host: str, job: str, deadline_s: float) -> None:
-        self._listener = Listener(host)
+    def __init__(self, host: str, port: int, job: str, deadline_s: float) -> None:
+        self._listener = Listener(host, port)
         self._job = job
         self._deadline_s = deadline_s
         self._lock = threading.Lock()

@@ -140,7 +140,9 @@ def _shards(session: Session) -> Shards:
 
     def write(values: np.ndarray) -> None:
         check_finite(values, session.part, "parameters")
-        session.parameters.push(values, np.zeros(segments, np.int64), Push(session.pusher, next(numbers), np.float32(1)))
+        session.parameters.push(
+            values, np.zeros(segments, np.int64), Push(session.pusher, next(numbers), np.float32(1))
+        )
 
     return Shards(read, write)
 

@@ -125,7 +125,9 @@ class Layer(Section):
     image: Image | None = Field(default=None, description="Rows of numbers as images, for the layers that take them")
     conv: Conv | None = Field(default=None, description="Convolution of images")
     local: Local | None = Field(default=None, description="Locally connected blocks of neurons, nothing shared")
-    max_pool: MaxPool | None = Field(default=None, description="The largest of each window: size, or a mapping with size")
+    max_pool: MaxPool | None = Field(
+        default=None, description="The largest of each window: size, or a mapping with size"
+    )
     average_pool: Pool | None = Field(default=None, description="The mean of each window: size, or a mapping with size")
     l2_pool: L2Pool | None = Field(
         default=None, description="The root of each window's sum of squares: size, or a mapping with size"

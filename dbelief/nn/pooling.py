@@ -98,8 +98,8 @@ class SideBySide(Pool):
 class MaxPool(SideBySide):
     """y = the largest x of the window; dL/dx = the sum of dy over the windows whose largest it is.
 
-    Of equal ones the first has it: the uppermost, then the leftmost. A border, `padding` pixels wide, and what is beyond
-    the far edges in `ceil_mode`, is never the largest (Caffe's pooling is that of `ceil_mode`).
+    Of equal ones the first has it: the uppermost, then the leftmost. A border, `padding` pixels wide, and what is
+    beyond the far edges in `ceil_mode`, is never the largest (Caffe's pooling is that of `ceil_mode`).
     """
 
     padding: int = 0

@@ -17,8 +17,7 @@ from .rule import Rule
 from .sgd import SGD
 
 _MAKERS: Mapping[str, Callable[..., Rule]] = {
-    rule.name: rule
-    for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
+    rule.name: rule for rule in (SGD, Momentum, CaffeMomentum, Nesterov, Adagrad, Adam, AdamW, Elastic, Replace)
 }
 
 RULES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in (Elastic.name, Replace.name))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.job import Elastic, Job, Sandblaster
+from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
 from dbelief.pushes import WINDOW
@@ -121,7 +121,13 @@ def rank_memory(
 def _copies(job: Job) -> dict[str, int]:
     """Vectors as long as its part that a rank trains with; on a device, the host has the first of them too."""
     strategy = job.strategy
+    if isinstance(strategy, SyncSgd):
+        states = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"})).state
+        held = {f"state of {strategy.rule.name}": len(states)} if states else {}
+        return {"parameters": 1, "gradient": 1, "exchange with the group": 1, **held}
     if isinstance(strategy, Elastic):
+        if strategy.grouped:
+            return {"centre": 1, "own weights": 1, "gradient": 1, "exchange with the group": 2}
         moving = {"velocity": 1} if strategy.momentum is not None else {}
         ahead = {"where the velocity leads": 1} if strategy.nesterov else {}
         return {"centre": 1, "own weights": 1, "gradient": 1, **moving, **ahead}
@@ -147,12 +153,12 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
             "parameters and the method's vectors": (METHOD + 2 * (strategy.history + 1)) * vector,
             "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
         }
-    rule = strategy.rule
+    rule = strategy.at_shards
     states = make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})).state
     found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
     if job.keeps_best:
         found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
-    if isinstance(strategy, Elastic):
+    if isinstance(strategy, Elastic) and not strategy.grouped:
         found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = job.replicas * vector
