@@ -25,13 +25,13 @@ from ..polling import poll
 from .engine import SocketEngine
 
 MAGIC = b"dbelief comm 1\0\0"
-HELLO = struct.Struct("<16s16sqIB")
+HELLO = struct.Struct("<16s16s16sqIB")
 ANSWER = struct.Struct("<q")
 MESSAGES, NEWS = 0, 1
 CALL_AGAIN_S = 0.05
 
-_Key = tuple[bytes, int, int]
-"""Job, generation, rank of a caller."""
+_Key = tuple[bytes, bytes, int, int]
+"""Of a call: the job, the address of who calls (digests of both), the generation, and the caller's rank."""
 _Link = tuple[socket.socket, socket.socket]
 
 
@@ -74,22 +74,23 @@ class Listener:
                 for kind, call in self._calls.pop(key).items():
                     self._turn_away(key[0], kind, call)
 
-    def claim(self, job: bytes, generation: int, rank: int) -> _Link | None:
+    def claim(self, key: _Key) -> _Link | None:
         """Give the link to a rank that called, once, and answer it; None where it has not.
 
         Raises
         ------
         Unreachable
-            Somebody called from a later generation: this one is over.
+            It called from a later generation: the one it is waited for in is over.
         """
+        job, caller, generation, _ = key
         with self._lock:
-            latest = max((key[1] for key in self._calls if key[0] == job), default=generation)
+            latest = max((other[2] for other in self._calls if other[:2] == (job, caller)), default=generation)
             if latest > generation:
-                raise Unreachable(f"others are in generation {latest}, not in {generation} any more")
-            calls = self._calls.get((job, generation, rank), {})
+                raise Unreachable(f"is in generation {latest}, not in {generation} any more")
+            calls = self._calls.get(key, {})
             if len(calls) < 2:
                 return None
-            del self._calls[job, generation, rank]
+            del self._calls[key]
         with contextlib.suppress(OSError):  # it is gone again: its news will tell
             calls[NEWS].send(ANSWER.pack(generation))
         return calls[MESSAGES], calls[NEWS]
@@ -130,21 +131,21 @@ class Listener:
             more = b""
         hello = before + more
         self._heard[file] = call, hello
-        if more and len(hello) < HELLO.size:
+        friendly = hello[: len(MAGIC)] == MAGIC[: len(hello)]
+        if more and friendly and len(hello) < HELLO.size:
             return
         self._poller.unregister(file)
         del self._heard[file]
-        if len(hello) < HELLO.size or not hello.startswith(MAGIC):
+        if not friendly or len(hello) < HELLO.size:
             call.close()
             return
-        _, job, generation, rank, kind = HELLO.unpack(hello)
-        self._keep((job, generation, rank), kind, call)
+        _, *key, kind = HELLO.unpack(hello)
+        self._keep(tuple(key), kind, call)
 
     def _keep(self, key: _Key, kind: int, call: socket.socket) -> None:
         with self._lock:
             if self._too_late(key):
-                self._turn_away(key[0], kind, call)
-                return
+                return self._turn_away(key[0], kind, call)
             calls = self._calls.setdefault(key, {})
             if kind in calls:  # it called anew
                 calls[kind].close()
@@ -152,7 +153,7 @@ class Listener:
 
     def _too_late(self, key: _Key) -> bool:
         """Whether a call is for another job or an earlier generation."""
-        return self._now is not None and (key[0] != self._now[0] or key[1] < self._now[1])
+        return self._now is not None and (key[0] != self._now[0] or key[2] < self._now[1])
 
     def _turn_away(self, job: bytes, kind: int, call: socket.socket) -> None:
         assert self._now is not None
@@ -168,15 +169,18 @@ def _at_once(one: socket.socket) -> None:
     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
 class _Call:
     """A call to a rank before this one; made again and again until it is answered."""
 
-    def __init__(self, peer: int, address: str, hello: tuple[bytes, int, int], clock: Clock) -> None:
+    def __init__(self, address: str, key: _Key, clock: Clock) -> None:
         host, _, port = address.rpartition(":")
-        self._name = f"rank {peer} at {address}"
         self._host, self._port = host.strip("[]"), int(port)
-        self._generation = hello[1]
-        self._hello = [HELLO.pack(MAGIC, *hello, kind) for kind in (MESSAGES, NEWS)]
+        self._generation = key[2]
+        self._hello = [HELLO.pack(MAGIC, *key, kind) for kind in (MESSAGES, NEWS)]
         self._clock = clock
         self._next_s = clock.now()
         self._place: Any = None
@@ -225,7 +229,7 @@ class _Call:
             raise ConnectionError("it hung up")
         (generation,) = ANSWER.unpack(answer)
         if generation != self._generation:
-            raise Unreachable(f"{self._name} is in generation {generation}, not in {self._generation} any more")
+            raise Unreachable(f"is in generation {generation}, not in {self._generation} any more")
         return messages, news
 
     def close(self) -> None:
@@ -268,20 +272,25 @@ def connect(
     clock = clock or SystemClock()
     if not 0 <= rank < len(addresses):
         raise ValueError(f"rank {rank} is none of {len(addresses)}")
-    digest = hashlib.blake2b(job.encode(), digest_size=16).digest()
-    calls = [_Call(peer, addresses[peer], (digest, generation, rank), clock) for peer in range(rank)]
+    keys = [(_digest(job), _digest(address), generation, peer) for peer, address in enumerate(addresses)]
+    calls = [_Call(address, keys[rank], clock) for address in addresses[:rank]]
     links: dict[int, _Link] = {}
     missing = [peer for peer in range(len(addresses)) if peer != rank]
 
+    def link_to(peer: int) -> _Link | None:
+        try:
+            return calls[peer].advance() if peer < rank else listener.claim(keys[peer])
+        except Unreachable as error:
+            raise Unreachable(f"{job}: rank {peer} at {addresses[peer]} {error}") from None
+
     def complete() -> bool:
         for peer in list(missing):
-            link = calls[peer].advance() if peer < rank else listener.claim(digest, generation, peer)
-            if link is not None:
+            if (link := link_to(peer)) is not None:
                 links[peer] = link
                 missing.remove(peer)
         return not missing
 
-    listener.enter(digest, generation)
+    listener.enter(keys[rank][0], generation)
     try:
         if not poll(clock, complete, deadline_s):
             named = ", ".join(f"rank {peer} at {addresses[peer]}" for peer in missing)

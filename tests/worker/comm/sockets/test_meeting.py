@@ -91,17 +91,35 @@ def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(list
     addresses = [listener.address for listener in listeners[:2]]
     with ThreadPoolExecutor(1) as pool:
         ahead = pool.submit(connect, listeners[1], "a job", 2, 1, addresses, 20.0)
-        with pytest.raises(Unreachable, match="others are in generation 2, not in 1 any more"):
+        with pytest.raises(Unreachable, match=f"rank 1 at {addresses[1]} is in generation 2, not in 1 any"):
             connect(listeners[0], "a job", 1, 0, addresses, 20.0)
         engines = [connect(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(20.0)]
     for engine in engines:
         engine.close()
 
 
+def test_who_has_all_links_may_go_on_to_the_next_generation_before_the_others_have(listeners: list[Listener]) -> None:
+    addresses = [listener.address for listener in listeners]
+    sizes = [3, 2, 1, 3, 2] * 6
+
+    def come_and_go(rank: int) -> int:
+        engines = [
+            connect(listeners[rank], "a job", generation, rank, addresses[:size], 20.0)
+            for generation, size in enumerate(sizes)
+            if rank < size
+        ]
+        for engine in engines:
+            engine.close()
+        return len(engines)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(come_and_go, range(3))) == [30, 24, 12]
+
+
 def test_strangers_and_other_jobs_are_not_let_in(listeners: list[Listener]) -> None:
     host, _, port = listeners[0].address.rpartition(":")
     with socket.create_connection((host, int(port)), 20.0) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\nHost: where-everything-is-served.example\r\n\r\n")
+        stranger.sendall(b"GET / HTTP/1.1")
         with contextlib.suppress(ConnectionResetError):
             assert stranger.recv(100) == b""
     silent = socket.create_connection((host, int(port)), 20.0)
