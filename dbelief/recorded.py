@@ -5,8 +5,9 @@ Files in `runs/NAME/record`, JSON lines, each written by its program at its end 
 shard-N.jsonl      [segment, replica, incarnation, sequence, rate], one per applied push; per segment in the order of
                    application
 replica-R-I.jsonl  {replica, incarnation, acknowledged}: whose log it is, and its last push that every segment has;
-                   then one line per mini-batch {epoch, start, stop, first_sequence, step, versions}: its lease, its
-                   place in it, and the version of every segment it was computed from
+                   then one line per mini-batch {epoch, start, stop, first_sequence, samples_before, step, versions}:
+                   its lease, its place in it, and the version of every segment it was computed from; of elastic
+                   averaging, of the centre at hand
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from typing import Any, NamedTuple
 
 from dbelief.errors import DataError
 from dbelief.pushes import Pusher
+from dbelief.work import Cadence
 
 _HEAD = frozenset({"replica", "incarnation", "acknowledged"})
-_ROW = frozenset({"epoch", "start", "stop", "first_sequence", "step", "versions"})
+_ROW = frozenset({"epoch", "start", "stop", "first_sequence", "samples_before", "step", "versions"})
 
 
 class Applied(NamedTuple):
@@ -34,7 +36,7 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True)
 class Computed:
-    """A row of a replica's log: what the gradient of one push was computed from.
+    """A row of a replica's log: a mini-batch, which is what the gradient of one push was computed from.
 
     Attributes
     ----------
@@ -45,6 +47,10 @@ class Computed:
     acknowledged
         Whether the replica was told that every segment has it; a replica that died may have left a push that only
         some have, or none.
+    samples_before
+        Samples leased before the mini-batch: its place in the learning-rate schedule.
+    pushed
+        Whether its push, or exchange, comes with it; it may come with a later mini-batch.
     """
 
     pusher: Pusher
@@ -54,10 +60,12 @@ class Computed:
     stop: int
     versions: tuple[int, ...]
     acknowledged: bool = True
+    samples_before: int = 0
+    pushed: bool = True
 
 
-def read_record(folder: Path, batch: int) -> tuple[list[Applied], list[Computed]]:
-    """Read all logs of a run with n_push = 1 and mini-batches of `batch` samples.
+def read_record(folder: Path, cadence: Cadence) -> tuple[list[Applied], list[Computed]]:
+    """Read all logs of a run whose replicas push by this cadence.
 
     Raises
     ------
@@ -68,7 +76,7 @@ def read_record(folder: Path, batch: int) -> tuple[list[Applied], list[Computed]
     if not shards or not replicas:
         raise DataError(f"{folder}: no log of a {'replica' if shards else 'shard'}")
     return [row for path in shards for row in read_applied(path)], [
-        row for path in replicas for row in read_computed(path, batch)
+        row for path in replicas for row in read_computed(path, cadence)
     ]
 
 
@@ -81,8 +89,8 @@ def read_applied(path: Path) -> list[Applied]:
     return [Applied(segment, Pusher(replica, life), sequence, rate) for segment, replica, life, sequence, rate in rows]
 
 
-def read_computed(path: Path, batch: int) -> list[Computed]:
-    """Read one replica-R-I.jsonl, where every mini-batch is a push; raises DataError as `read_record`."""
+def read_computed(path: Path, cadence: Cadence) -> list[Computed]:
+    """Read one replica-R-I.jsonl; raises DataError as `read_record`."""
     head, *rows = _lines(path) or [None]
     for number, (row, names) in enumerate([(head, _HEAD), *((row, _ROW) for row in rows)], start=1):
         if not isinstance(row, dict) or not names <= row.keys():
@@ -90,9 +98,12 @@ def read_computed(path: Path, batch: int) -> list[Computed]:
     pusher = Pusher(head["replica"], head["incarnation"])
     computed = []
     for row in rows:
-        sequence, first = row["first_sequence"] + row["step"], row["start"] + row["step"] * batch
-        stop, acknowledged = min(first + batch, row["stop"]), sequence <= head["acknowledged"]
-        computed.append(Computed(pusher, sequence, row["epoch"], first, stop, tuple(row["versions"]), acknowledged))
+        step, steps, before = row["step"], cadence.steps(row["stop"] - row["start"]), row["step"] * cadence.batch
+        sequence = row["first_sequence"] + sum(cadence.pushes_after(earlier, steps) for earlier in range(step))
+        first, acknowledged = row["start"] + before, sequence <= head["acknowledged"]
+        stop, pushed = min(first + cadence.batch, row["stop"]), cadence.pushes_after(step, steps)
+        versions, samples = tuple(row["versions"]), row["samples_before"] + before
+        computed.append(Computed(pusher, sequence, row["epoch"], first, stop, versions, acknowledged, samples, pushed))
     return computed
 
 

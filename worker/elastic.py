@@ -25,12 +25,12 @@ from dbelief.backend import Backend, aligned
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 from dbelief.outgoing import OnDevice
+from dbelief.own import OwnWeights
 from dbelief.pushes import Push, Pushed, Pusher
 from dbelief.work import Cadence, Lease
 
 from .buffers import Done
 from .downpour import Phases
-from .own import OwnWeights
 
 
 class Centre(Protocol):
@@ -85,6 +85,8 @@ class Elastic:
         Called with the weights before they are sent; raises where they are not finite.
     acknowledged
         Called for each exchange when the mini-batches up to it are done.
+    noted
+        Called before each mini-batch with (lease, step, versions of the centre at hand); for the log of a replay.
     """
 
     def __init__(
@@ -100,10 +102,11 @@ class Elastic:
         phases: Phases,
         checked: Callable[[Any], object],
         acknowledged: Callable[[Done, Pushed], None],
+        noted: Callable[[Lease, int, np.ndarray], None] | None = None,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._settings, self._phases = settings, phases
-        self._checked, self._acknowledged = checked, acknowledged
+        self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
         self._host = aligned(part.size, np.float32)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
         self._own = OwnWeights(model, part, backend, settings.mu, settings.nesterov)
@@ -128,6 +131,8 @@ class Elastic:
             first = lease.start + step * cadence.batch
             batch = self._batches(lease.epoch, first, min(first + cadence.batch, lease.stop))
             self._phases.end("data")
+            if self._noted is not None:
+                self._noted(lease, step, self._versions)
             rate = self._settings.rate(lease.samples_before + step * cadence.batch)
             moving_rate = self._settings.moving_rate(rate)
             done.samples, done.steps = done.samples + len(batch), done.steps + 1

@@ -19,11 +19,11 @@ from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic
+from dbelief.own import OwnWeights
 from dbelief.reduction import Shape, binomial, server, with_arity
 
 from .comm import Comm
 from .comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
-from .own import OwnWeights
 
 
 class Method(Protocol):

@@ -30,6 +30,7 @@ class Recorder:
                 "start": lease.start,
                 "stop": lease.stop,
                 "first_sequence": lease.first_sequence,
+                "samples_before": lease.samples_before,
                 "step": step,
                 "versions": versions.tolist(),
             }

@@ -86,6 +86,7 @@ class Replica:
             )
         strategy, train = session.job.strategy, session.data.train
         self._bundles: Bundles | None = None
+        noted = self._noted if session.job.record else None
         self._trains: Downpour | Elastic | None = None
         self._together: Together | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
@@ -96,10 +97,9 @@ class Replica:
             ways = self._phases, meeting, self._stepped
             self._together = strategies.together(session, model, strategy, train, *ways)
         elif isinstance(strategy, ElasticSettings):
-            self._trains = strategies.elastic(session, model, strategy, train, self._phases, self._exchanged)
+            self._trains = strategies.elastic(session, model, strategy, train, self._phases, self._exchanged, noted)
         else:
             assert not isinstance(strategy, SyncSgd), "its workers have a meeting"
-            noted = self._noted if session.job.record else None
             told = self._push, self._acknowledged, noted
             self._trains = strategies.downpour(session, model, strategy, train, self._phases, *told)
 

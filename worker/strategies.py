@@ -74,6 +74,7 @@ def elastic(
     train: Split,
     phases: Phases,
     acknowledged: Callable[[Done, Pushed], None],
+    noted: Callable[[Lease, int, np.ndarray], None] | None,
 ) -> Elastic:
     """Elastic averaging, with its thread for exchanges."""
     part = session.part
@@ -96,6 +97,7 @@ def elastic(
         phases,
         lambda weights: check_finite(weights, part, "weights"),
         acknowledged,
+        noted,
     )
 
 

@@ -193,8 +193,9 @@ class Job(Section):
             raise refusal("record", "must be false with sync-sgd: there is no order of pushes to replay")
         if self.strategy.grouped and math.prod(self.grid) != 1:
             raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")
-        if isinstance(self.strategy, Elastic) and self.record:
-            raise refusal("record", f"must be false with {self.strategy.name}: only pushes of gradients are replayed")
+        if isinstance(self.strategy, Elastic) and self.strategy.grouped and self.record:
+            form = f"{self.strategy.name} in form {self.strategy.form}"
+            raise refusal("record", f"must be false with {form}: there is no order of exchanges to replay")
         if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:
             raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")
         return self

@@ -16,6 +16,7 @@ from dbelief.work import Cadence, Lease
 from worker.buffers import Done
 from worker.downpour import Phases
 from worker.elastic import Elastic, Settings
+from worker.record import Recorder
 
 from .harness import HOST, Problem, serve
 
@@ -26,31 +27,45 @@ PLAIN = Settings(Cadence(BATCH), lambda samples: 0.25, lambda rate: 0.125)
 class Worker:
     """One replica, told lease by lease what to train."""
 
-    def __init__(self, problem: Problem, centre: LocalParameters, settings: Settings, number: int = 0) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        centre: LocalParameters,
+        settings: Settings,
+        number: int = 0,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.problem, self.done = problem, list[tuple[Done, Pushed]]()
         self._settings, self._sequence, self._samples = settings, 0, 0
-        segments = len(centre.placement.spans)
+        segments, self.pusher = len(centre.placement.spans), Pusher(number, 10 + number)
         self._elastic = Elastic(
             problem.make(),
             problem.layout.part(0),
             HOST,
             centre,
             segments,
-            Pusher(number, 10 + number),
+            self.pusher,
             problem.batch,
             settings,
             Phases(),
             lambda weights: None,
-            lambda done, pushed: self.done.append((replace(done), pushed)),
+            self._acknowledged,
+            None if recorder is None else recorder.note,
         )
+        self._recorder = recorder
         self.close = self._elastic.close
 
-    def train(self, start: int, stop: int, clock: int | None = None) -> None:
+    def train(self, start: int, stop: int, clock: int | None = None, epoch: int = 0) -> None:
         clock = self._settings.cadence.steps(self._samples) if clock is None else clock
-        lease = Lease(1, 0, start, stop, self._sequence + 1, self._samples, clock)
+        lease = Lease(1, epoch, start, stop, self._sequence + 1, self._samples, clock)
         self._sequence += self._settings.cadence.pushes(lease.samples)
         self._samples += lease.samples
         self._elastic.train(lease)
+
+    def _acknowledged(self, done: Done, pushed: Pushed) -> None:
+        self.done.append((replace(done), pushed))
+        if self._recorder is not None:
+            self._recorder.acknowledged(done.sequence)
 
     @property
     def weights(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from dbelief.optim import Rule, make_rule
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from dbelief.recorded import Applied, Computed, read_record
 from dbelief.replay import replay
-from dbelief.work import Lease
+from dbelief.work import Cadence, Lease
 from ps_server.record import Recorder as ShardRecorder
 from tests.identities.harness import Problem, network, quadratic, serve, values_of
 from worker.record import Recorder as ReplicaRecorder
@@ -104,7 +104,7 @@ def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, awa
     """A rate that was divided by its staleness stands in the log as it was applied."""
     problem, rule = PROBLEMS["quadratic"], make_rule(rule_name, {})
     parameters = drawn(problem, rule, seed, tmp_path, aware)
-    applied, computed = read_record(tmp_path, BATCH)
+    applied, computed = read_record(tmp_path, Cadence(BATCH))
     assert np.array_equal(again(problem, parameters, rule, applied, computed), values_of(parameters))
     orders = [[(r.pusher, r.sequence) for r in applied if r.segment == s.index] for s in parameters.placement.spans]
     assert all(sorted(order) == sorted((row.pusher, row.sequence) for row in computed) for order in orders)
@@ -117,7 +117,7 @@ def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, awa
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalParameters, list[Applied], list[Computed]]:
     folder = tmp_path_factory.mktemp("record")
     parameters = drawn(PROBLEMS["quadratic"], ADAGRAD, 0, folder)
-    return parameters, *read_record(folder, BATCH)
+    return parameters, *read_record(folder, Cadence(BATCH))
 
 
 Whole = tuple[LocalParameters, list[Applied], list[Computed]]

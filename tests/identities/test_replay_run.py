@@ -18,6 +18,7 @@ from dbelief.optim import make_rule
 from dbelief.recorded import Computed, read_record
 from dbelief.replay import replay, replay_run
 from dbelief.session import build_model, initial_values
+from dbelief.work import Cadence
 from ps_server.record import Recorder
 from tests.identities.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
 
@@ -73,7 +74,7 @@ def free_running(
 def test_replicas_in_threads_are_replayed(tmp_path: Path, name: str, overlap: bool) -> None:
     problem = PROBLEMS[name]
     w = free_running(problem, overlap, tmp_path, batch=BATCH)
-    applied, computed = read_record(tmp_path, BATCH)
+    applied, computed = read_record(tmp_path, Cadence(BATCH))
     spans, gradient = serve(problem.start, ADAGRAD, 3).placement.spans, problem.gradients()
 
     def gradient_of(values: np.ndarray, row: Computed) -> np.ndarray:

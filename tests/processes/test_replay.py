@@ -17,24 +17,26 @@ pytestmark = pytest.mark.processes
 
 JOB = """
 name: logged
-model: {layers: [{dense: 24}, relu, {dense: 10}], loss: softmax_cross_entropy}
-data: {source: digits}
-strategy:
-  name: downpour
-  batch: 16
-  rule: {name: adagrad, rate: 0.05}
-  warm_start: {samples: 320}
-  staleness_aware: true
-limits: {epochs: 3}
+model: {{layers: [{{dense: 24}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{{strategy}, batch: 16}}
+schedule: {{kind: poly, power: 0.5}}
+limits: {{epochs: 3}}
 shards: 2
 replicas: 3
 record: true
 """
 
 
-def test_a_logged_run_replays_bit_equal(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    """The hardest case: rates that were divided by their staleness stand in the log as they were applied."""
-    job = write_job(JOB)
+DOWNPOUR = "name: downpour, rule: {name: adagrad, rate: 0.05}, warm_start: {samples: 320}, staleness_aware: true"
+"""The hardest case of pushes: rates that were divided by their staleness stand in the log as they were applied."""
+MEASGD = "name: async-measgd, rate: 0.02, period: 2, nesterov: true"
+LONG = ["name: async-sgd, rate: 0.05", "name: async-msgd, rate: 0.01", "name: async-easgd, rate: 0.1"]
+
+
+@pytest.mark.parametrize("strategy", [DOWNPOUR, MEASGD, *(pytest.param(one, marks=pytest.mark.long) for one in LONG)])
+def test_a_logged_run_replays_bit_equal(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(JOB.format(strategy=strategy))
     train = operator.start("train", "train", str(job), "--quiet")
     assert train.ends() == 0
     run = operator.folder / "runs" / "logged"

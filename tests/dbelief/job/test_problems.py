@@ -212,8 +212,8 @@ WRONG = [
     ("strategy: {name: sync-easdg, rate: 1}", "strategy.name: must be one of*did you mean sync-easgd?"),
     ("strategy: {name: async-easgd}", "strategy.rate: missing; must be a number above 0"),
     (
-        "strategy: {name: async-measgd, rate: 0.5}\nrecord: true",
-        "record: must be false with async-measgd: only pushes of gradients are replayed",
+        "strategy: {name: sync-easgd, rate: 0.5, form: 2}\nrecord: true",
+        "record: must be false with sync-easgd in form 2: there is no order of exchanges to replay",
     ),
     ("strategy: {name: downpour, rule: {name: cafe-momentum, rate: 1}}", "strategy.rule.name: *mean caffe-momentum?"),
     (

@@ -171,7 +171,7 @@ JOBS = options(
     record=st.booleans(),
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
-).filter(lambda fields: not (fields.get("record") and fields["strategy"]["name"].endswith("easgd")))
+)
 
 
 @settings(deadline=None, max_examples=60)

@@ -31,7 +31,7 @@ class OwnWeights:
     def __init__(
         self, model: Model, part: RankPart, backend: Backend, mu: float | None = None, nesterov: bool = False
     ) -> None:
-        self._model, self._part, self._backend = model, part, backend
+        self._model, self._part, self.backend = model, part, backend
         self._mu, self._nesterov = mu, nesterov
 
         def room(wanted: bool = True) -> Any:
@@ -43,14 +43,14 @@ class OwnWeights:
 
     def begin(self, centre: np.ndarray) -> None:
         """Start at the centre, which is on the host, and at rest."""
-        self.values[:] = self._backend.to_device(centre)
+        self.values[:] = self.backend.to_device(centre)
         self._velocity[:] = 0
 
     def compute(self, batch: Batch) -> float:
         """Leave the gradient of a mini-batch; give its mean loss."""
         at = self.values
         if self._mu is not None and self._nesterov:
-            self._backend.xp.multiply(self._velocity, np.float32(self._mu), out=self._ahead)
+            self.backend.xp.multiply(self._velocity, np.float32(self._mu), out=self._ahead)
             self._ahead += self.values
             at = self._ahead
         return float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
@@ -85,7 +85,7 @@ class OwnWeights:
     def _towards(self, centre: np.ndarray) -> Any:
         """W - C."""
         difference = centre
-        if self._backend.name != "numpy":
+        if self.backend.name != "numpy":
             self._difference.set(centre)
             difference = self._difference
-        return self._backend.xp.subtract(self.values, difference, out=difference)
+        return self.backend.xp.subtract(self.values, difference, out=difference)
