@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
-from .rules import MomentumRule, SgdRule
+from .rules import CaffeMomentumRule, SgdRule
 
 
 class Asynchronous(Section):
@@ -45,14 +45,14 @@ class Asynchronous(Section):
         return self.name != "hogwild-sgd"
 
     @property
-    def rule(self) -> SgdRule | MomentumRule:
+    def rule(self) -> SgdRule | CaffeMomentumRule:
         """What shards apply."""
         if self.name != "async-msgd":
             return SgdRule(name="sgd", rate=self.rate)
-        return MomentumRule(name="momentum", rate=self.rate, mu=0.9 if self.mu is None else self.mu)
+        return CaffeMomentumRule(name="caffe-momentum", rate=self.rate, mu=0.9 if self.mu is None else self.mu)
 
     @property
-    def at_shards(self) -> SgdRule | MomentumRule:
+    def at_shards(self) -> SgdRule | CaffeMomentumRule:
         """The same."""
         return self.rule
 

@@ -51,8 +51,8 @@ def direct(eta: float, mu: float = 0.0) -> np.ndarray:
     problem = network(BATCH * len(ORDER))
     gradient, w, v = problem.gradients(), problem.start.copy(), np.zeros_like(problem.start)
     for step in range(len(ORDER)):
-        v = np.float32(mu) * v + gradient(w, step * BATCH, (step + 1) * BATCH)
-        w = w - np.float32(eta) * v
+        v = np.float32(mu) * v - np.float32(eta) * gradient(w, step * BATCH, (step + 1) * BATCH)
+        w = w + v
     return w
 
 

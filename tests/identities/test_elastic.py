@@ -61,18 +61,24 @@ def test_without_locks_nothing_changes_for_those_who_do_not_meet(mu: float | Non
     assert ends[0] == ends[1]
 
 
-def test_no_force_is_so_many_workers_by_themselves() -> None:
+@pytest.mark.parametrize(
+    ("mu", "in_step", "lock_free"),
+    [(None, False, False), (0.9, False, False), (None, True, False), (None, False, True)],
+    ids=["async-easgd", "async-measgd", "sync-easgd", "hogwild-easgd"],
+)
+def test_no_force_is_so_many_workers_by_themselves(mu: float | None, in_step: bool, lock_free: bool) -> None:
     problem = network(48)
-    free = replace(PLAIN, moving_rate=lambda rate: 0.0)
-    with working(problem, free, 3) as (centre, workers):
+    free = replace(PLAIN, moving_rate=lambda rate: 0.0, mu=mu)
+    with working(problem, free, 3, in_step, lock_free) as (centre, workers):
         for step in range(12):
             workers[step % 3].train(step * BATCH, (step + 1) * BATCH)
         np.testing.assert_array_equal(values_of(centre), problem.start)
         gradient = problem.gradients()
         for i, worker in enumerate(workers):
-            w = problem.start.copy()
+            w, v = problem.start.copy(), np.zeros_like(problem.start)
             for step in range(i, 12, 3):
-                w = w - gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
+                v = v * np.float32(mu or 0) - gradient(w, step * BATCH, (step + 1) * BATCH) * np.float32(0.25)
+                w = w + v
             np.testing.assert_array_equal(worker.weights, w)
 
 
