@@ -158,10 +158,10 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
     if job.keeps_best:
         found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
-    if isinstance(strategy, Elastic) and not strategy.grouped:
+    if isinstance(strategy, Elastic) and not (strategy.grouped or strategy.turns):
         found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
-        found["gradients of a round"] = job.replicas * vector
+        found["gradients of a round"] = (1 if strategy.turns else job.replicas) * vector
     return found
 
 

@@ -37,6 +37,8 @@ MODEL = {"autoencoder": {"window": 8, "block": 4, "maps": 4, "pool": 3, "image":
 DOWNPOUR = {"name": "downpour", "batch": 32, "rule": {"name": "adam", "rate": 0.1}, "lease": None}
 EASGD = {"name": "async-easgd", "rate": 0.1}
 MEASGD = {"name": "async-measgd", "rate": 0.1, "nesterov": True}
+TURNS = {"name": "easgd", "rate": 0.1}
+ASYNC = {"name": "async-msgd", "rate": 0.1, "batch": 32}
 SANDBLASTER = {"name": "sandblaster", "portion": 32, "iterations": 3}
 
 
@@ -64,7 +66,10 @@ def traced(make: Any) -> tuple[Any, int, int]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("strategy", [DOWNPOUR, SANDBLASTER, EASGD, MEASGD], ids=lambda strategy: strategy["name"])
+ALL = [DOWNPOUR, ASYNC, SANDBLASTER, EASGD, MEASGD, TURNS]
+
+
+@pytest.mark.parametrize("strategy", ALL, ids=lambda strategy: strategy["name"])
 def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) -> None:
     planned = job(strategy)
     split = Split(np.zeros((40, 64, 64, 1), np.float32), np.zeros(40, np.int64))
@@ -184,3 +189,14 @@ def test_a_batch_method_has_so_many_vectors(history: int) -> None:
 
 def test_this_machine_has_memory() -> None:
     assert 0 < machine_bytes() <= int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+
+
+def test_in_turn_a_shard_keeps_nothing_for_others() -> None:
+    """One round at a time, of one replica, and no exchange whose answer may be asked for again."""
+    several = job({"name": "sync-easgd", "rate": 0.1}, replicas=4)
+    assert shard_memory(several, 1000)["gradients of a round"] == 4 * 4000
+    assert shard_memory(job(TURNS, replicas=4), 1000) == {
+        "parameters": 4000,
+        "state of elastic": 0,
+        "gradients of a round": 4000,
+    }
