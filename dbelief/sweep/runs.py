@@ -14,7 +14,7 @@ from dbelief.console import announce, on_signals
 from dbelief.errors import DataError, Interrupted, JobError, Mistake
 from dbelief.job import Job, load_job
 from dbelief.processes import Child, end_all
-from dbelief.report.summary import Summary, read_summary
+from dbelief.report.summary import read_summary
 
 from .grid import Point, points
 from .rows import DONE, FAILED, STOPPED, Row, table, write_rows
@@ -94,21 +94,18 @@ class _Planned:
 
     def ended(self, child: Child, began_s: float, asked: bool) -> Row:
         """The row of a run that has ended just now; `asked`: because it was asked to."""
-        summary = self._summary_since(began_s)
+        path = self.folder / "summary.json"
+        try:
+            # One that failed early leaves what an earlier run says of itself.
+            summary = read_summary(path) if child.code == 0 or path.stat().st_mtime >= began_s else None
+        except (DataError, OSError):
+            summary = None
         if child.code == 0:
             return Row.of(self.point, DONE, "" if summary is None else summary.reason, summary)
         if asked:
             return Row.of(self.point, STOPPED, "by Ctrl-C", summary)
         reason = child.last_words().removeprefix("Error: ") if summary is None else summary.reason
         return Row.of(self.point, FAILED, reason or child.fate(), summary)
-
-    def _summary_since(self, began_s: float) -> Summary | None:
-        """What it says of itself; None where it came to none, and one of an earlier run lies there at most."""
-        path = self.folder / "summary.json"
-        try:
-            return read_summary(path) if path.stat().st_mtime >= began_s else None
-        except (DataError, OSError):
-            return None
 
 
 class _Sweep:
