@@ -16,6 +16,7 @@ from dbelief.backend import choose
 from dbelief.data import BatchBuffer, load, permutation
 from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
+from dbelief.schedule import rate_at
 from dbelief.session import build_model, initial_values
 
 from .conftest import Operator
@@ -27,6 +28,7 @@ name: one
 model: {{layers: [{{dense: 12}}, tanh, {{dense: 10}}], loss: softmax_cross_entropy}}
 data: {{source: digits}}
 strategy: {{name: downpour, batch: 50, rule: {{name: {rule}, rate: 0.05}}, warm_start: null}}
+schedule: {schedule}
 limits: {{epochs: 2}}
 evaluate: {{every: 600}}
 shards: {shards}
@@ -54,13 +56,27 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
             batch = data.train.gather(order[first : first + job.strategy.batch], buffer)
             model.loss_and_gradient(layout.views(w), batch, layout.views(gradient))
             step += 1
-            rule.apply_reference(np, w, gradient, states, np.float32(job.strategy.rule.rate), step)
+            rate = rate_at(job, epoch * len(order) + first, 2 * len(order))
+            rule.apply_reference(np, w, gradient, states, np.float32(rate), step)
     return layout.assemble(w)
 
 
-@pytest.mark.parametrize(("rule", "shards"), [("sgd", 2), ("adagrad", 3)])
-def test_bit_equal_to_sequential(rule: str, shards: int, operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(JOB.format(rule=rule, shards=shards))
+CONSTANT = "{kind: constant}"
+RISING = "{kind: poly, power: 0.5, warm_up: {samples: 500}, scale: {reference_batch: 10}}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "shards", "schedule"),
+    [
+        ("sgd", 2, CONSTANT),
+        ("adagrad", 3, CONSTANT),
+        ("caffe-momentum, mu: 0.5, weight_decay: 1e-3", 2, RISING),
+    ],
+)
+def test_bit_equal_to_sequential(
+    rule: str, shards: int, schedule: str, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job = write_job(JOB.format(rule=rule, shards=shards, schedule=schedule))
     coordinator, address = operator.coordinator(job)
     members = operator.members(address, shards, 1)
     assert coordinator.ends() == 0
