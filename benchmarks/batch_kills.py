@@ -40,7 +40,7 @@ ROLES = ("none", "coordinator", "worker", "shard")
 UNDISTURBED = 3
 LOSS, ITERATIONS = 1e-6, 2
 LIMIT_S = 300.0
-PORTION_WAIT_S = "0.01"
+COMPUTE_WAIT_S = "0.01"
 
 
 def events(run: Run) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="JSON lines: earlier parts' rows, and where new ones are added")
     arguments = parser.parse_args()
     roles, rows = chosen(parser, arguments.roles, ROLES), Rows(arguments.rows)
-    os.environ["DBELIEF_PORTION_WAIT"] = PORTION_WAIT_S
+    os.environ["DBELIEF_COMPUTE_WAIT"] = COMPUTE_WAIT_S
     fields = {"snapshots.every_s": "null", "snapshots.every_iterations": "5"}
     fields |= dict(item.split("=", 1) for item in arguments.set)
     for role in roles:

@@ -2,7 +2,7 @@
 
     python benchmarks/stragglers.py [--passes 15]
 
-Real processes, by hand: registry in the coordinator, one shard, four workers with --portion-wait. The ideal is total
+Real processes, by hand: registry in the coordinator, one shard, four workers with --compute-wait. The ideal is total
 work over total speed: 64 portions at 3/20 + 1/200 portions a millisecond take 413 ms. Three ways: small portions and
 backup tasks; 16 portions without backup tasks (a portion waits four times as long, so the work is the same); and a
 static split, in which each replica computes a quarter of the portions. A row is the median over the passes after the
@@ -66,7 +66,7 @@ def passes_of(portions: int, strategy: dict[str, Any], passes: int) -> list[dict
                 wait_s = (SLOW_S if number == 0 else QUICK_S) * PORTIONS / portions
                 run.start(
                     f"worker-{number}",
-                    ["worker", *address, "--number", str(number), "--portion-wait", str(wait_s)],
+                    ["worker", *address, "--number", str(number), "--compute-wait", str(wait_s)],
                 )
             return [event for event in run.finish(coordinator.poll, DEADLINE_S) if event["event"] == "pass"]
         finally:

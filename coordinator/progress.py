@@ -34,11 +34,21 @@ class Evaluated:
 
 @dataclass
 class Figures:
-    """What one replica's number has done, over all its lives."""
+    """What one replica's number has done, over all its lives.
+
+    `spent` is the seconds by phase of each life, by its incarnation as text: JSON knows no other keys.
+    """
 
     samples: int = 0
     pushes: int = 0
     staleness_sum: float = 0.0
+    spent: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase."""
+        phases = dict.fromkeys(phase for life in self.spent.values() for phase in life)
+        return {phase: sum(life.get(phase, 0.0) for life in self.spent.values()) for phase in phases}
 
 
 @dataclass
@@ -121,6 +131,10 @@ class Progress:
         if not new.steps or not new.samples:  # known from a ledger only, so without a loss
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
+
+    def spent(self, replica: int, incarnation: int, seconds: Mapping[str, float]) -> None:
+        """Take in what a life's time went into since it began."""
+        self.replicas.setdefault(replica, Figures()).spent[str(incarnation)] = dict(seconds)
 
     def _new_staleness(self, new: Told) -> None:
         if not new.steps:  # known from a ledger only, so without a staleness

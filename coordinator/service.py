@@ -106,6 +106,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
             machine.heard(*who, now_s)
+            machine.spent(*who, request.seconds)
             if request.HasField("progress"):
                 p = request.progress
                 told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
@@ -169,6 +170,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 )
             if machine.training.batch is not None:
                 reply.batch.CopyFrom(_batch(machine.training.batch, p.pushes))
+            if request.placement and machine.placement is not None:
+                reply.placement.CopyFrom(placement_to_wire(machine.placement))
             if request.job:
                 reply.job_yaml = machine.job.to_yaml()
                 reply.job_folder = str(machine.job.folder)

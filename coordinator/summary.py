@@ -24,6 +24,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "validation_loss": shown.loss if shown else None,
         "samples": progress.samples,
         "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
+        "phase_seconds": {str(n): own.seconds for n, own in sorted(progress.replicas.items())},
         "epochs": machine.epoch,
         "steps": progress.steps,
         "pushes": progress.pushes,

@@ -67,13 +67,13 @@ from dbelief.rpc.settings import prepare_process
     help="Seconds to wait for the coordinator.",
 )
 @click.option(
-    "--portion-wait",
-    "portion_wait_s",
+    "--compute-wait",
+    "compute_wait_s",
     type=click.FloatRange(0),
     default=0.0,
     hidden=True,
-    envvar="DBELIEF_PORTION_WAIT",
-    help="For tests of stragglers: seconds that every portion of a batch method takes longer.",
+    envvar="DBELIEF_COMPUTE_WAIT",
+    help="For comparisons and tests: seconds that computing each mini-batch or portion takes longer.",
 )
 def command(
     coordinator: str, comm: str, metrics_listen: str | None, folder: Path | None, patience_s: float, **options: Any

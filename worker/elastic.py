@@ -145,10 +145,12 @@ class Elastic:
             self._phases.end("compute")
             if exchange is None:
                 self._own.step(rate, 0.0, None)
+                self._phases.end("compute")
                 continue
             pushed = exchange()
             self._phases.end("push")
             self._own.step(rate, moving_rate, self._host)
+            self._phases.end("compute")
             self._acknowledged(done, pushed)
             done = Done(sequence=done.sequence + 1)
 

@@ -24,6 +24,7 @@ from .comm.threads import run_ranks
 from .meeting import Meeting
 from .partition import partitioned
 from .replica import Replica
+from .slowed import Slowed
 
 MARGIN_S = 30.0
 """What a rank bears beyond the longest wait that another one may have for shards or the coordinator."""
@@ -37,7 +38,7 @@ class Options:
     record: Path | None = None
     number: int | None = None
     name: str | None = None
-    portion_wait_s: float = 0.0
+    compute_wait_s: float = 0.0
     ranks: int | None = None
     listen: str | None = None
     advertise: str | None = None
@@ -106,7 +107,9 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         session.model = model  # of a whole one that was cut nothing stays
         threads = task.job.threads if options.threads is None else options.threads
         with on_signals() as interrupted, threadpool_limits(threads):
-            replica = Replica(session, model, metrics, interrupted, options.portion_wait_s, meeting)
+            if options.compute_wait_s:
+                model = Slowed(model, options.compute_wait_s)
+            replica = Replica(session, model, metrics, interrupted, meeting)
             try:
                 reason = replica.run()
             finally:

@@ -52,8 +52,6 @@ class Replica:
         The session's, or this rank's part of it.
     interrupted
         Set when the process is asked to end: the lease at hand is finished first.
-    portion_wait_s
-        See `Bundles`.
     meeting
         Where the others are met, with a strategy whose workers form groups.
     """
@@ -64,7 +62,6 @@ class Replica:
         model: Model,
         metrics: Metrics,
         interrupted: threading.Event,
-        portion_wait_s: float = 0.0,
         meeting: Meeting | None = None,
     ) -> None:
         self._session = session
@@ -91,7 +88,7 @@ class Replica:
         self._together: Together | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
         if isinstance(strategy, Sandblaster):
-            self._bundles = strategies.bundles(session, model, strategy, train, self._phases, self, portion_wait_s)
+            self._bundles = strategies.bundles(session, model, strategy, train, self._phases, self)
         elif meeting is not None:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             ways = self._phases, meeting, self._stepped
@@ -200,6 +197,7 @@ class Replica:
             raise Refused(
                 f"lease {lease.id} begins at push {lease.first_sequence}, not {self._session.next_sequence()}"
             )
+        self._phases.end("wait")
         with self._told_lock:
             self._told = wire.Progress(lease=lease.id)
         if self._together is not None:
@@ -353,7 +351,8 @@ class Replica:
         self._reported_s = time.monotonic()
         if not self._leads:
             return wire.ReportReply()
-        reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
+        request = wire.ReportRequest(seconds=self._phases.seconds, **fields)
+        reply: wire.ReportReply = self._call("Report", request)
         return reply
 
     def _call(self, method: str, request: Any) -> Any:

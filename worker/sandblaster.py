@@ -64,8 +64,6 @@ class Bundles:
     ----------
     gather
         Two of them, used in turn.
-    portion_wait_s
-        Seconds that every portion takes longer; only tests want replicas to be slow.
     ranks
         Of the replica, which compute every bundle together; None: it is one.
     """
@@ -80,7 +78,6 @@ class Bundles:
         gather: tuple[Gather, Gather],
         phases: Phases,
         tells: Tells,
-        portion_wait_s: float = 0.0,
         ranks: Ranks | None = None,
     ) -> None:
         self._model = model
@@ -90,7 +87,6 @@ class Bundles:
         self._gather = itertools.cycle(gather)
         self._phases = phases
         self._tells = tells
-        self._portion_wait_s = portion_wait_s
         self._ranks = ranks or Alone()
         segments = len(parameters.placement.spans)
         self._trial = Fetched.make(part, segments, backend)
@@ -164,8 +160,6 @@ class Bundles:
             if place > 0:
                 slot.gradient += gradient
             slot.loss_sum += loss * len(batch)
-            if self._portion_wait_s:
-                time.sleep(self._portion_wait_s)
             self._phases.end("compute")
             self._tells.moved()
         assert following is not None, "a bundle has a portion"

@@ -156,7 +156,6 @@ def bundles(
     train: Split,
     phases: Phases,
     tells: Tells,
-    portion_wait_s: float,
 ) -> Bundles:
     """A batch method's portions."""
     portion = min(strategy.portion, len(train))
@@ -170,7 +169,6 @@ def bundles(
         (gather[0], gather[1]),
         phases,
         tells,
-        portion_wait_s,
         session.ranks,
     )
 

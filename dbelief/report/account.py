@@ -13,6 +13,7 @@ from dbelief.errors import Mistake
 
 from .events import read_events
 from .live import backups, duration, number, plural
+from .shares import in_words, shares
 from .summary import Summary, read_summary
 from .table import facts_of, quality
 
@@ -90,6 +91,7 @@ def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
         ("time", duration(told.elapsed_s if summary is None else summary.wall_s)),
         *(_of_batch(told, summary) if told.seconds or "iteration" in told.last else _of_pushes(told, summary)),
         *_evaluated(told, summary),
+        *_spent(summary),
         ("died", ", ".join(told.died) or "nobody"),
     ]
     if summary is not None and summary.pushes_lost + summary.pushes_trained_twice:
@@ -97,6 +99,12 @@ def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
     if told.rolled_back:
         rows.append(("rolled back", f"{plural(told.rolled_back, 'iteration')}, done again"))
     return rows
+
+
+def _spent(summary: Summary | None) -> list[tuple[str, str]]:
+    """What replicas' time went into; known at the end."""
+    parts = shares(summary.phase_seconds) if summary is not None else {}
+    return [("replicas' time", in_words(parts))] if parts else []
 
 
 def _evaluated(told: Account, summary: Summary | None) -> list[tuple[str, str]]:

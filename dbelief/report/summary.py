@@ -29,6 +29,9 @@ class Summary(BaseModel):
 
     samples: int = Field(ge=0, description="samples whose gradients were applied")
     samples_per_replica: dict[str, int] = Field(description="the same by replica")
+    phase_seconds: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="seconds of each replica's computing thread, by phase"
+    )
     epochs: float = Field(ge=0, description="samples over the size of the training set")
     steps: int = Field(ge=0, description="mini-batches computed")
     pushes: int = Field(ge=0, description="pushes applied")

@@ -337,8 +337,12 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
     first.work()
     first.train(pushes=1)
     assert not first.push(only=2)
+    world.machine.spent(0, first.incarnation, {"compute": 1.0})
+    world.machine.spent(0, first.incarnation, {"compute": 2.0, "push": 0.5})
     first.die()
-    world.replica()
+    again = world.replica()
+    world.machine.spent(again.number, again.incarnation, {"compute": 4.0, "wait": 1.0})
+    world.machine.spent(again.number, again.incarnation + 1, {"compute": 100.0})
     world.score = lambda lease: (0.25, 0.875) if lease.set == "test" else (0.5, 0.75)
     world.run()
     summary = summary_of(world.machine, wall_s=12.5)
@@ -356,6 +360,7 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
         "validation_accuracy": 0.75,
         "validation_loss": 0.5,
         "samples": 200,
+        "phase_seconds": {"0": {"compute": 6.0, "push": 0.5, "wait": 1.0}, "1": {}},
         "epochs": 2.0,
         "steps": 20,
         "pushes": 20,

@@ -14,6 +14,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.work import Lease
 from worker.buffers import Outgoing
 from worker.comm import Comm, run_ranks
+from worker.downpour import Phases
 from worker.replica import Replica
 
 
@@ -99,7 +100,7 @@ def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatc
     replica._session = SimpleNamespace(next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator)
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()
-    replica._phases, replica._shown = SimpleNamespace(seconds={}), {}
+    replica._phases, replica._shown = Phases(), {}
 
     def train(lease: Lease) -> None:
         for sequence in (1, 2, 3):
@@ -127,6 +128,9 @@ def test_a_lease_of_several_ranks_comes_on_long_before_it_is_through(monkeypatch
     assert [report.HasField("progress") for report in coordinator.reports] == [False, False, False, True]
     assert coordinator.reports[-1].progress.samples == 30
     assert {(report.replica, report.incarnation) for report in coordinator.reports} == {(3, 7)}
+    waited = [report.seconds["wait"] for report in coordinator.reports]
+    assert waited[0] > 0
+    assert waited == sorted(waited), "each report tells what the time went into"
 
 
 @pytest.mark.parametrize(("lost", "told"), [((0, 4), 4), ((5, 5), 5), ((3, 0), 3)])

@@ -1,0 +1,36 @@
+"""A model whose computing takes longer than it does here: as if each replica had another machine of its own.
+
+The time is slept, so that other replicas on the same processor go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dbelief.nn import Batch, Evaluates, Model
+
+
+class Slowed:
+    """A model, with a wait after each gradient.
+
+    Parameters
+    ----------
+    wait_s
+        Seconds added to each mini-batch, or portion of a batch method, whatever its size.
+    sleep
+        How to wait.
+    """
+
+    def __init__(self, model: Model, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._model, self._wait_s, self._sleep = model, wait_s, sleep
+        self.parameters = model.parameters
+        if isinstance(model, Evaluates):
+            self.evaluate = model.evaluate
+
+    def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
+        """As the model's, later."""
+        loss = self._model.loss_and_gradient(views, batch, out)
+        self._sleep(self._wait_s)
+        return loss
