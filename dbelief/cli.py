@@ -113,6 +113,26 @@ def sweep_command(
     raise SystemExit(code)
 
 
+@main.command("compare")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, metavar="LABEL", help="Run this strategy (and others so named) only.")
+@click.option("--seeds", default="", metavar="SEED,SEED", help="Run with these of the file's seeds only.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder; default: runs/NAME.")
+def compare_command(file: Path, only: tuple[str, ...], seeds: str, output: Path | None) -> None:
+    """Run strategies on the same model, data and seeds; tell time and samples to a test accuracy.
+
+    What is done already is not run again.
+    """
+    from dbelief.rpc.settings import prepare_process
+
+    prepare_process()
+    from dbelief.compare.comparison import compare
+
+    with exits_cleanly():
+        for path in compare(file, only, [seed for seed in seeds.split(",") if seed], output):
+            print(path)
+
+
 @main.command("plan")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")

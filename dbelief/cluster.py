@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class Cluster:
         Where the job was loaded from, with `overrides` applied: children load it again.
     show
         Called a few times a second with the job's status as a mapping, for the live view.
+    to_workers
+        More of their command lines.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Cluster:
         overrides: Mapping[str, str],
         resume: bool,
         show: Callable[[Mapping[str, Any]], None],
+        to_workers: Sequence[str] = (),
     ) -> None:
         self.job = job
         self.folder = prepare_folder(job, resume)
@@ -56,6 +59,7 @@ class Cluster:
         self._overrides = overrides
         self._resume = resume
         self._show = show
+        self._more = {"ps": [], "worker": list(to_workers)}
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []
@@ -125,7 +129,7 @@ class Cluster:
             for number in range(count):
                 name = f"{role}-{number}"
                 common = ["--coordinator", address, "--number", str(number), "--name", name]
-                self._start(name, [role, *common, *record], RESTARTS)
+                self._start(name, [role, *common, *record, *self._more[role]], RESTARTS)
 
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""

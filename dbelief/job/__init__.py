@@ -3,6 +3,7 @@
 from .asynchronous import Asynchronous
 from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
 from .collective import Reduction, SyncSgd
+from .comparison import Comparison, Every
 from .downpour import Downpour, WarmStart
 from .elastic import Elastic
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
@@ -16,6 +17,7 @@ from .sandblaster import Sandblaster
 from .schedule import ConstantSchedule, PolySchedule, Scale, Schedule, StepSchedule, WarmUp
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from .trials import ComparisonFile, Trial
 
 __all__ = [
     "AdagradRule",
@@ -23,6 +25,8 @@ __all__ = [
     "Asynchronous",
     "Autoencoder",
     "AutoencoderModel",
+    "Comparison",
+    "ComparisonFile",
     "ConstantSchedule",
     "CsvData",
     "Data",
@@ -32,6 +36,7 @@ __all__ = [
     "Downpour",
     "Elastic",
     "Evaluate",
+    "Every",
     "Filters",
     "IdxData",
     "Job",
@@ -56,6 +61,7 @@ __all__ = [
     "StepSchedule",
     "SyncSgd",
     "SyntheticData",
+    "Trial",
     "WarmStart",
     "WarmUp",
     "build_job",

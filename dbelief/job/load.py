@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -11,11 +11,14 @@ from dbelief.errors import JobError
 from . import document
 from .document import Document
 from .fields import Job
+from .kinds import Section
 from .problems import nearest, render
 from .strategy import Strategy
 
 _LARGEST_FILE_BYTES = 1 << 20
 _RATE = "lr"
+
+Kind = TypeVar("Kind", bound=Section)
 
 
 def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
@@ -35,7 +38,7 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         The file cannot be read, or is no job: one message, a line for each problem, each with file, line, the
         field's dotted path, what is allowed, and the nearest right name where one is misspelt.
     """
-    found = document.read(_text(path), str(path))
+    found = document.read(text_of(path), str(path))
     value, replaced = found.value, set()
     for key in sorted(overrides, key=lambda key: key == _RATE):  # the rate last: where it is, the strategy says
         field = _rate_field(value, path) if key == _RATE else key
@@ -76,21 +79,46 @@ def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") ->
     return _check(Document(dict(fields)), folder, where)
 
 
-def _check(found: Document, folder: Path, where: str) -> Job:
-    sections = ", ".join(name for name, field in Job.model_fields.items() if field.is_required())
+def checked(found: Document, folder: Path, where: str, kind: type[Kind], noun: str) -> Kind:
+    """Check a whole file's values.
+
+    Parameters
+    ----------
+    folder
+        Where its relative paths start.
+    kind, noun
+        What it is to be, and what messages call that.
+
+    Raises
+    ------
+    JobError
+        As `load_job`.
+    """
+    sections = ", ".join(name for name, field in kind.model_fields.items() if field.is_required())
     if found.value is None or found.value == {}:
-        raise JobError(f"{where}: is empty; a job is a mapping with {sections} and more")
+        raise JobError(f"{where}: is empty; {noun} is a mapping with {sections} and more")
     if not isinstance(found.value, dict):
-        kind = "a list" if isinstance(found.value, list) else "a single value"
-        raise JobError(f"{where}: a job is a mapping with {sections} and more, not {kind}")
+        what = "a list" if isinstance(found.value, list) else "a single value"
+        raise JobError(f"{where}: {noun} is a mapping with {sections} and more, not {what}")
 
     try:
-        return Job.model_validate(found.value, context={"folder": folder})
+        return kind.model_validate(found.value, context={"folder": folder})
     except ValidationError as error:
-        raise JobError(render(error, Job, found, where)) from None
+        raise JobError(render(error, kind, found, where)) from None
 
 
-def _text(path: Path) -> str:
+def _check(found: Document, folder: Path, where: str) -> Job:
+    return checked(found, folder, where, Job, "a job")
+
+
+def text_of(path: Path) -> str:
+    """Read a file that a person wrote.
+
+    Raises
+    ------
+    JobError
+        It is not there, or no text.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE_BYTES + 1)

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import numpy as np
 
 from dbelief.nn import Batch, Evaluates
@@ -10,13 +12,13 @@ class Bare:
     def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         return {"w": np.zeros(2, np.float32)}
 
-    def loss_and_gradient(self, views: dict[str, np.ndarray], batch: Batch, out: dict[str, np.ndarray]) -> float:
+    def loss_and_gradient(self, views: Mapping[str, np.ndarray], batch: Batch, out: Mapping[str, np.ndarray]) -> float:
         out["w"][:] = views["w"] + len(batch)
         return 0.5
 
 
 class Telling(Bare):
-    def evaluate(self, views: dict[str, np.ndarray], batch: Batch) -> tuple[float, int | None]:
+    def evaluate(self, views: Mapping[str, np.ndarray], batch: Batch) -> tuple[float, int | None]:
         return 2.0, 1
 
 

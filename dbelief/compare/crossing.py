@@ -1,0 +1,99 @@
+"""Where a run reaches a test accuracy, found with few evaluations. No file, no clock.
+
+A run leaves copies 0, 1, ... of its parameters; evaluating one takes longer than making it. Window i is the mean
+accuracy of copies i, i + 1 and i + 2, placed at the mean of their times and of their samples. The run reaches a target
+where windows do, interpolated between the last that does not and the first that does.
+
+A first look evaluates `LOOKS` copies, evenly spread, the first and the last among them; they are the curve that is
+drawn. The first of them whose window reaches the target, and the one before it, whose window does not, are then brought
+together by bisection. What lies between two of the first look is taken to rise: a crossing that is lost again within
+one such interval is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+LOOKS = 12
+WINDOW = 3
+"""Evaluations whose mean must reach the target."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """When the parameters were copied.
+
+    Attributes
+    ----------
+    seconds
+        Since training began.
+    samples
+        Acknowledged until then, over all replicas.
+    """
+
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a target was reached."""
+
+    seconds: float
+    samples: float
+
+
+class Course:
+    """The test accuracy of one run, evaluated where it is asked for, once.
+
+    Parameters
+    ----------
+    evaluate
+        Test accuracy of a copy, by its place.
+    """
+
+    def __init__(self, copies: list[Copy], evaluate: Callable[[int], float]) -> None:
+        self.copies = copies
+        self._evaluate = cache(evaluate)
+        last, looks = len(copies) - 1, min(len(copies), LOOKS)
+        places = [round(last * look / max(1, looks - 1)) for look in range(looks)]
+        self.curve = [(copies[place], self._evaluate(place)) for place in dict.fromkeys(places)]
+        self._first_looks = sorted({min(place, last - WINDOW + 1) for place in places if last - WINDOW + 1 >= 0})
+
+    def reaches(self, target: float) -> Crossing | None:
+        """Where the target is reached; None where it is not, or there are fewer copies than a window has.
+
+        Cost: `LOOKS` + O(log(copies / `LOOKS`)) evaluations where the curve rises.
+        """
+        before = -1
+        for look in self._first_looks:
+            # Of a window that gets there no copy errs more than three times as often as the target allows.
+            near = 1 - self._evaluate(look) <= WINDOW * (1 - target) + 1e-9
+            if near and self._window(look) >= target:
+                return self._between(before, look, target)
+            before = look
+        return None
+
+    def _between(self, below: int, above: int, target: float) -> Crossing:
+        """The crossing between two windows; -1 is before the first."""
+        while above - below > 1:
+            middle = (above + below) // 2
+            below, above = (below, middle) if self._window(middle) >= target else (middle, above)
+        seconds, samples = self._at(above)
+        if below < 0:
+            return Crossing(seconds, samples)
+        low, high = self._window(below), self._window(above)
+        share = (target - low) / (high - low) if high > low else 1.0
+        seconds_below, samples_below = self._at(below)
+        return Crossing(
+            seconds_below + share * (seconds - seconds_below), samples_below + share * (samples - samples_below)
+        )
+
+    def _window(self, first: int) -> float:
+        return sum(self._evaluate(place) for place in range(first, first + WINDOW)) / WINDOW
+
+    def _at(self, first: int) -> tuple[float, float]:
+        copies = self.copies[first : first + WINDOW]
+        return sum(copy.seconds for copy in copies) / WINDOW, sum(copy.samples for copy in copies) / WINDOW
