@@ -133,19 +133,50 @@ def compare_command(file: Path, only: tuple[str, ...], seeds: str, output: Path 
             print(path)
 
 
+def _rate(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    """Read bytes a second, also with a unit."""
+    from dbelief.planning import bytes_per_s
+
+    try:
+        return bytes_per_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+POSITIVE = click.FloatRange(0, min_open=True)
+
+
 @main.command("plan")
-@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@click.option("--replicas", type=click.IntRange(1), help="How many; default: the job's, of a network 32.")
+@click.option("--batch", type=click.IntRange(1), help="Samples of each replica's mini-batch; default: likewise.")
+@click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="What each rank has.")
+@click.option("--latency", default=1e-4, show_default=True, type=click.FloatRange(0), help="Seconds of a message.")
 @click.option(
-    "--memory", "memory_gib", type=click.FloatRange(0, min_open=True), metavar="GIB", help="What each rank has."
+    "--bandwidth", default="1Gbit", show_default=True, callback=_rate, help="Of each link: bytes a second, or 200Mbit."
 )
+@click.option("--flops", type=POSITIVE, help="Operations a second of a replica, to tell how long it computes.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
-def plan_command(job_file: Path, overrides: tuple[str, ...], memory_gib: float | None, as_json: bool) -> None:
-    """Tell what a job would need: parameters, memory and messages of each rank, shards; nothing of it is made."""
-    from dbelief.run import plan_job
+def plan_command(
+    what: Path, overrides: tuple[str, ...], latency: float, bandwidth: float, flops: float | None, **more: Any
+) -> None:
+    """Tell what a job, or a network of the zoo, would need: parameters, memory, traffic; nothing of it is made."""
+    from dbelief.plan import Speeds
+    from dbelief.planning import plan_job
 
     with exits_cleanly():
-        plan_job(job_file, pairs(overrides), memory_gib, as_json)
+        plan_job(what, pairs(overrides), speeds=Speeds(latency, bandwidth, flops), **more)
+
+
+@main.command("zoo")
+@click.argument("name", required=False, metavar="[NETWORK]")
+def zoo_command(name: str | None) -> None:
+    """List the networks of the model zoo, or print one as a job file's model section."""
+    from dbelief.planning import tell_zoo
+
+    with exits_cleanly():
+        tell_zoo(name)
 
 
 @main.command("evaluate")

@@ -21,12 +21,10 @@ from dbelief.evaluation import evaluate, evaluate_groups
 from dbelief.job import Job, Sandblaster, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
-from dbelief.plan import make_plan
 from dbelief.report.account import account
 from dbelief.report.folder import check_resumed, check_start
 from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
-from dbelief.report.planned import planned
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
 from dbelief.result import read_model
@@ -224,15 +222,6 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if taken:
         lines.append(f"starts from: {taken}")
     return lines
-
-
-def plan_job(job_file: Path, overrides: Mapping[str, str], memory_gib: float | None, as_json: bool) -> None:
-    """Print what a job would need, before anything of it is made."""
-    plan = make_plan(load_job(job_file, overrides), memory_gib)
-    if as_json:
-        print(json.dumps(plain(plan.described())))
-    else:
-        Console().print(planned(plan))
 
 
 def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, train: Split, backend: Backend) -> None:

@@ -9,7 +9,7 @@ from .elastic import Elastic
 from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .layers import Layer
 from .load import build_job, load_job, parse_job
-from .model import LayersModel, Model, PythonModel
+from .model import LayersModel, Model, PythonModel, ZooModel
 from .paths import resolve
 from .problems import nearest
 from .rules import AdagradRule, AdamRule, MomentumRule, Rule, SgdRule
@@ -64,6 +64,7 @@ __all__ = [
     "Trial",
     "WarmStart",
     "WarmUp",
+    "ZooModel",
     "build_job",
     "load_job",
     "nearest",

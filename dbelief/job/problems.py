@@ -78,8 +78,8 @@ def _without_echoes(problems: Collection[Problem]) -> list[Problem]:
 
     def echo(problem: Problem) -> bool:
         names = meant.get(problem.path[:-1], set())
-        # A misspelt `python`, `autoencoder` or `stacks` makes layers and loss look missing.
-        return problem.missing and not names.isdisjoint({problem.path[-1], "python", "autoencoder", "stacks"})
+        # A misspelt `python`, `zoo`, `autoencoder` or `stacks` makes layers and loss look missing.
+        return problem.missing and not names.isdisjoint({problem.path[-1], "python", "zoo", "autoencoder", "stacks"})
 
     return [problem for problem in problems if not echo(problem)]
 

@@ -1,14 +1,14 @@
 """Models: what dbelief asks of one, and layered networks and an autoencoder that answer it."""
 
 from .autoencoder import SparseAutoencoder
-from .build import build_autoencoder, build_network, image_of, load_python_model
+from .build import build_autoencoder, build_layer, build_network, image_of, load_python_model
 from .convolution import Conv
 from .dropout import Dropout, batch_key
 from .image import Image
 from .layers import Dense, Pointwise, Shape
 from .local import Local
 from .model import Array, Batch, Evaluates, Model, TellsClasses
-from .network import Network, Stage, step_settings
+from .network import Network, Stage, stages, step_settings
 
 __all__ = [
     "Array",
@@ -28,8 +28,10 @@ __all__ = [
     "TellsClasses",
     "batch_key",
     "build_autoencoder",
+    "build_layer",
     "build_network",
     "image_of",
     "load_python_model",
+    "stages",
     "step_settings",
 ]

@@ -69,7 +69,7 @@ def build_network(
     """
     if loss not in LOSSES:
         raise ModelError(f"loss: {_unknown(loss, LOSSES)}")
-    built = [_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
+    built = [build_layer(place, kind, options) for place, (kind, options) in enumerate(layers, start=1)]
     classes = outputs if loss != SquareLoss.name else None
     network = Network(built, LOSSES[loss](), features, classes, backend, seed)
     if outputs is not None and network.outputs != outputs:
@@ -117,7 +117,14 @@ def image_of(model: str, features: tuple[int, ...], image: tuple[int, ...] | Non
     return height, width, channels
 
 
-def _layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
+def build_layer(place: int, kind: str, options: Mapping[str, Any]) -> Layer:
+    """Build one layer from plain words; `place`, from 1, is for messages.
+
+    Raises
+    ------
+    ModelError
+        The kind or an option is wrong.
+    """
     where = f"layer {place}"
     if kind not in LAYERS:
         raise ModelError(f"{where}: {_unknown(kind, LAYERS)}")

@@ -18,9 +18,12 @@ from dbelief.partition import Grid
 from dbelief.partition.traffic import Passage
 from dbelief.placement import Place, Placement
 
+from .layers import PlannedLayer
 from .memory import FLOAT32, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
 from .sample import sample_of
-from .sketch import PlannedLayer, sketch
+from .sketch import sketch
+from .sums import GIGABIT, Communication, Speeds, communication
+from .volumes import Volumes
 
 GIB = 1 << 30
 
@@ -106,6 +109,7 @@ class Plan:
     ranks: Sequence[PlannedRank]
     shards: Sequence[PlannedShard]
     step: Sequence[Passage]
+    communication: Communication
     on_device: bool
     data_bytes: int
     fits: Sequence[Fit]
@@ -131,6 +135,7 @@ class Plan:
                 for p in self.step
             ],
             "shards": [{**asdict(shard), "bytes": shard.bytes} for shard in self.shards],
+            "communication": self.communication.described(),
             "data_bytes": self.data_bytes,
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
             "notes": list(self.notes),
@@ -143,13 +148,15 @@ def _rank(rank: PlannedRank) -> dict[str, Any]:
     return {**asdict(rank), "fetched_bytes": rank.fetched_bytes, "memory": {**asdict(memory), **more}}
 
 
-def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
+def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABIT) -> Plan:
     """Plan a job.
 
     Parameters
     ----------
     memory_gib
         GiB that one rank has where the model is computed; None: not asked.
+    speeds
+        Of the network, and of each replica.
 
     Raises
     ------
@@ -183,7 +190,10 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
         sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
         ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages))
     shards = _shards(job, placement)
+    volumes = Volumes.of(model.layers, job.replicas, samples)
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
+    if job.replicas > 1 and sample.data_bytes:
+        fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
     notes = list(model.notes)
     return Plan(
         job.name,
@@ -194,11 +204,21 @@ def make_plan(job: Job, memory_gib: float | None = None) -> Plan:
         ranks,
         shards,
         step,
+        communication(volumes, speeds, job.strategy, job.shards),
         on_device,
         sample.data_bytes,
         fits,
         notes,
     )
+
+
+def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:
+    """Whether so many parts of one machine can each have weights and data of their own (You et al. 2017, section 6.2).
+
+    This is the least that they need; a replica has gradients and activations beside it.
+    """
+    most = memory // (weight_bytes + data_bytes)
+    return Fit(f"weights and data, {parts} copies (at most {most})", parts * (weight_bytes + data_bytes), memory)
 
 
 def placed(layout: Layout, shards: int) -> Placement:

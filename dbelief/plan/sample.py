@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, ModelError
-from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, StacksModel
+from dbelief.job import AutoencoderModel, Job, LayersModel, PythonModel, StacksModel, ZooModel
 
 _NO_IMAGE = "a job can be planned without its data where its model says what it sees: {} (height, width, channels)"
 
@@ -62,7 +62,7 @@ def sample_of(job: Job) -> Sample:
     return Sample(data.features, data.outputs, data)
 
 
-def _image(model: LayersModel | AutoencoderModel | StacksModel) -> tuple[tuple[int, ...] | None, str]:
+def _image(model: LayersModel | ZooModel | AutoencoderModel | StacksModel) -> tuple[tuple[int, ...] | None, str]:
     """The image that the model says it sees, and the field that says it."""
     if isinstance(model, AutoencoderModel):
         return model.autoencoder.image, "model.autoencoder.image"

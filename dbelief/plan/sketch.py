@@ -6,12 +6,11 @@ Sizes come from where the model itself has them: a layer's `shapes`, `fitting`, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from dbelief.backend import choose
-from dbelief.job import AutoencoderModel, Job, LayersModel, StacksModel
+from dbelief.job import AutoencoderModel, Job, LayersModel, StacksModel, ZooModel
 from dbelief.layout import Layout
 from dbelief.nn import Network, SparseAutoencoder, build_autoencoder, build_network, image_of
 from dbelief.nn.autoencoder import Eq1, step_shapes
@@ -24,35 +23,8 @@ from dbelief.partition.cut import cut
 from dbelief.partition.stacks import StackParts
 from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
 
+from .layers import FORWARD, REBUILDING, PlannedLayer, State, planned_layers
 from .sample import Sample
-
-Shape = tuple[int, ...]
-State = Literal["trained", "frozen", "later"]
-
-
-@dataclass(frozen=True)
-class PlannedLayer:
-    """One layer, or one stack.
-
-    Attributes
-    ----------
-    outputs
-        Shape of a sample's outputs.
-    tensors
-        Shapes of its parameters by name.
-    state
-        Whether this job trains it, uses it as it is, or has no part of it yet.
-    """
-
-    name: str
-    outputs: Shape
-    tensors: Mapping[str, Shape]
-    state: State = "trained"
-
-    @property
-    def parameters(self) -> int:
-        """How many numbers its tensors have."""
-        return sum(math.prod(shape) for shape in self.tensors.values())
 
 
 @dataclass(frozen=True)
@@ -91,7 +63,7 @@ def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
         It does not fit what it sees, or cannot be cut over several ranks.
     """
     model, host = job.model, choose("cpu")
-    if isinstance(model, LayersModel):
+    if isinstance(model, LayersModel | ZooModel):
         network = build_network(
             model.described(), model.loss, features=sample.features, outputs=sample.outputs, backend=host
         )
@@ -99,18 +71,13 @@ def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
     if isinstance(model, AutoencoderModel):
         layer = model.autoencoder
         built = build_autoencoder(layer.eq1, features=sample.features, image=layer.image, backend=host)
-        return _autoencoder(built, grid, samples)
+        return _autoencoder(built, math.prod(sample.features), grid, samples)
     assert isinstance(model, StacksModel), f"a model of kind {type(model).__name__} has no sample"
     return _stacks(model, image_of("stacks", sample.features, model.image), grid, samples)
 
 
 def _network(network: Network, grid: Grid, samples: int) -> Sketch:
-    layers = [
-        PlannedLayer(
-            stage.name, stage.outputs, dict(zip(stage.parameters, stage.layer.shapes(stage.inputs), strict=True))
-        )
-        for stage in network.stages
-    ]
+    layers = planned_layers(network.stages)
     drawn = max(layer.parameters for layer in layers)
     if grid.size == 1:
         first = next(place for place, layer in enumerate(layers) if layer.tensors)
@@ -130,9 +97,11 @@ def _network(network: Network, grid: Grid, samples: int) -> Sketch:
     return Sketch(layers, layout_of(network, grid), [0] * grid.size, activations, network_step(parts, arrays), drawn)
 
 
-def _autoencoder(model: SparseAutoencoder, grid: Grid, samples: int) -> Sketch:
+def _autoencoder(model: SparseAutoencoder, features: int, grid: Grid, samples: int) -> Sketch:
     parts = BlockParts.of(model.blocks, model.eq1, grid)
-    layer = PlannedLayer("autoencoder", (*parts.sides, model.eq1.maps), {"weight": model.blocks.w_shape, "alpha": (1,)})
+    tensors: dict[str, tuple[int, ...]] = {"weight": model.blocks.w_shape, "alpha": (1,)}
+    flop = REBUILDING * FORWARD * math.prod(model.blocks.w_shape)
+    layer = PlannedLayer("autoencoder", (*parts.sides, model.eq1.maps), tensors, features, flop)
     step = autoencoder_step(parts, model.eq1.maps, samples) if grid.size > 1 else []
     kept = _kept([(parts, model.eq1)], grid, samples)
     return Sketch([layer], parts.layout, [0] * grid.size, kept, step, math.prod(model.blocks.w_shape[1:]))
@@ -145,7 +114,9 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
     layers = []
     for place, (one, own) in enumerate(zip(sizes, tensors, strict=True), start=1):
         state: State = "frozen" if place < first else "trained" if place <= last else "later"
-        layers.append(PlannedLayer(f"stack {place}", one.output or one.pooled, own, state))
+        products = {"frozen": 1, "trained": REBUILDING + (place > first), "later": 0}[state]
+        flop = products * FORWARD * math.prod(one.blocks.w_shape)
+        layers.append(PlannedLayer(f"stack {place}", one.output or one.pooled, own, math.prod(one.image), flop, state))
     parts = StackParts(sizes[:last], stacks, first, grid)
     kept = _kept([(own, eq1) for own, (eq1, _) in zip(parts.parts, stacks, strict=False)], grid, samples)
     ways = 2 if model.only is None else 1  # activations, and slopes in them where stacks are trained below others

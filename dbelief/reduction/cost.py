@@ -47,3 +47,17 @@ def tree_seconds(tree: Shape, size: float, link: Link, chunks: int = 1) -> float
 def ring_seconds(ranks: int, size: float, link: Link, chunks: int = 1) -> float:
     """A `RingAllreduce` of `size` bytes, each piece in so many chunks."""
     return 2 * (ranks - 1) * chunks * link.seconds(size / ranks / chunks)
+
+
+def shards_seconds(
+    replicas: int, shards: int, size: float, link: Link, *, fetches: float, pushes: float, in_step: bool
+) -> float:
+    """The least time of a mini-batch of each replica, where all fetch and push through sharded servers.
+
+    Each shard has its share of `size` bytes, and one link of its own; each replica fetches and pushes all of them so
+    many times in a mini-batch. In step, a fetch is after all pushes; else the two directions are busy at the same time,
+    and the busier one is the limit.
+    """
+    busiest = max(replicas / shards, 1) * link.beta_s * size
+    once = [times * (link.alpha_s + busiest) for times in (fetches, pushes)]
+    return sum(once) if in_step else max(once)

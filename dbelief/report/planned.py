@@ -1,4 +1,4 @@
-"""What `dbelief plan` prints: a job's layers, ranks, exchanges and shards, and whether they have room."""
+"""What `dbelief plan` prints: layers, ranks, exchanges, sums and shards of a job, and whether they have room."""
 
 from __future__ import annotations
 
@@ -9,23 +9,50 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.plan import Plan
+from dbelief.plan import NetworkPlan, Plan
+from dbelief.plan.layers import PlannedLayer
 from dbelief.plan.plan import PlannedRank
 
+from .communicated import sums_table, volume_rows
 from .table import facts_of
 
 ROWS = 8
 """Of ranks, and of shards, that are shown one by one; of more only the smallest and the largest."""
 
+MANY = 4
+"""Tensors of a layer that are shown one by one."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def planned(plan: Plan) -> RenderableType:
+def planned(plan: Plan | NetworkPlan) -> RenderableType:
     """All of a plan."""
-    blocks: list[RenderableType] = [_facts(plan), _layers(plan), _ranks(plan)]
+    return _network(plan) if isinstance(plan, NetworkPlan) else _job(plan)
+
+
+def _job(plan: Plan) -> RenderableType:
+    blocks: list[RenderableType] = [_facts(plan), _layers(plan.layers), _ranks(plan)]
     if plan.step:
         blocks.append(_exchanges(plan))
     blocks.append(_shards(plan))
+    if plan.replicas > 1:
+        blocks.append(sums_table(plan.communication))
+    return _apart(blocks)
+
+
+def _network(plan: NetworkPlan) -> RenderableType:
+    rows = [
+        ("is", plan.network.about),
+        ("parameters", f"{plan.volumes.parameters:,}"),
+        *volume_rows(plan.communication),
+    ]
+    blocks = [facts_of(plan.network.name, rows, "network"), _layers(plan.layers)]
+    if plan.volumes.replicas > 1:
+        blocks.append(sums_table(plan.communication))
+    return _apart(blocks)
+
+
+def _apart(blocks: Sequence[RenderableType]) -> RenderableType:
     return Group(*[line for block in blocks for line in (block, Text())][:-1])
 
 
@@ -49,6 +76,7 @@ def _facts(plan: Plan) -> RenderableType:
         ("computed on", "GPU" if plan.on_device else "CPU"),
         *[("data", f"{size(plan.data_bytes)} in each worker")] * bool(plan.data_bytes),
         *[("fits" if fit.fits else "DOES NOT FIT", _fit(fit.what, fit.needs, fit.has)) for fit in plan.fits],
+        *volume_rows(plan.communication),
         *[("note", note) for note in plan.notes],
     ]
     return facts_of(plan.job, rows)
@@ -58,10 +86,12 @@ def _fit(what: str, needs: int, has: int) -> str:
     return f"{what}: {size(needs)} of {size(has)}"
 
 
-def _layers(plan: Plan) -> RenderableType:
+def _layers(layers: Iterable[PlannedLayer]) -> RenderableType:
     table = _table("layer", "outputs", "tensors", right=("parameters",))
-    for layer in plan.layers:
+    for layer in layers:
         tensors = ", ".join(f"{name.rpartition('.')[2]} {_shape(shape)}" for name, shape in layer.tensors.items())
+        if len(layer.tensors) > MANY:
+            tensors = f"{len(layer.tensors)} of layers side by side, or of a head"
         name = layer.name + (f" ({layer.state})" if layer.state != "trained" else "")
         table.add_row(Text(name), _shape(layer.outputs), Text(tensors or "–"), f"{layer.parameters:,}")
     return table

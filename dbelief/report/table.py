@@ -89,14 +89,14 @@ def quality(accuracy: float | None, loss: float | None) -> str:
     return ", ".join(known + ([] if loss is None else [f"loss {loss:.4f}"])) or number(None, "")
 
 
-def facts_of(job: str, rows: Iterable[tuple[str, str]]) -> RenderableType:
+def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> RenderableType:
     """Names and values, one to a line."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("job", Text(job, "bold"))
-    for name, value in rows:
-        table.add_row(name, Text(value))
+    table.add_row(kind, Text(name, "bold"))
+    for title, value in rows:
+        table.add_row(title, Text(value))
     return table
 
 

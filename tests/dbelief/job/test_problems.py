@@ -153,6 +153,21 @@ WRONG = [
     ("model: {layers: [{lcn: {size: 4}}], loss: square}", "model.layers.0.lcn.size: must be odd, not 4"),
     ("model: {layers: [7], loss: square}", "model.layers.0: must be one of dense with its units, relu*not 7"),
     ("model: {layers: [{dense: 3}], loss: softmax}", "model.loss: *did you mean softmax_cross_entropy?"),
+    ("model: {zoo: lenett}", "model.zoo: must be one of lenet, alexnet, *, not 'lenett'; did you mean lenet?"),
+    ("model: {zo: lenet}", "model.zo: no such field, did you mean zoo?"),
+    ("model: {zoo: lenet, loss: square}", "model.loss: no such field*(allowed: zoo)"),
+    (
+        "model: {layers: [{conv: {maps: 3, kernel: 3, padding: -1}}], loss: square}",
+        "model.layers.0.conv.padding: must be a whole number from 0*not -1",
+    ),
+    (
+        "model: {layers: [{max_pool: {size: 2, padding: 2}}], loss: square}",
+        "model.layers.0.max_pool.padding: must be less than the size, 2, not 2",
+    ),
+    (
+        "model: {layers: [{max_pool: {size: 2, ceil_mode: 1}}], loss: square}",
+        "model.layers.0.max_pool.ceil_mode: must be true or false, not 1",
+    ),
     ("model: {pyton: 'a.py:b'}", "model.pyton: no such field, did you mean python?"),
     ("model: {python: a.py}", "model.python: must be file.py:name, not 'a.py'"),
     ("model: {python: 'a.py:b', loss: square}", "model.loss: no such field*(allowed: python)"),

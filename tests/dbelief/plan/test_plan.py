@@ -172,6 +172,17 @@ def test_what_cannot_be_cut_is_named() -> None:
         make_plan(job({"layers": layers, "loss": "softmax_cross_entropy"}, data={"source": "digits"}, grid=[2]))
 
 
+@pytest.mark.parametrize("options", [{"padding": 1}, {"ceil_mode": True, "stride": 3}])
+def test_borders_are_for_one_rank(options: dict[str, Any]) -> None:
+    layers = [{"image": {"height": 8, "width": 8}}, {"max_pool": {"size": 2, **options}}, {"dense": 10}]
+    model = {"layers": layers, "loss": "softmax_cross_entropy"}
+    assert make_plan(job(model, data={"source": "digits"})).parameters() > 0
+    with pytest.raises(
+        ModelError, match=r"layer max_pool1: cannot be cut over ranks: padding and ceil_mode are for one"
+    ):
+        make_plan(job(model, data={"source": "digits"}, grid=[2]))
+
+
 @pytest.mark.parametrize(("devices", "fullest"), [(1, [0, 1, 2, 3]), (3, [0, 3])])
 def test_ranks_take_the_devices_in_turn(devices: int, fullest: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     class Device:

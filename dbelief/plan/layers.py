@@ -1,0 +1,62 @@
+"""Layers as numbers: tensors, and what a sample costs in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dbelief.nn import Conv, Stage
+
+Shape = tuple[int, ...]
+State = Literal["trained", "frozen", "later"]
+
+FORWARD, PRODUCTS, REBUILDING = 2, 3, 5
+"""Operations of a weight that is used once: a product and a sum. Products with all weights in a step: forward, the
+gradient in weights, the gradient in inputs (FireCaffe counts all three for the first layer too, section 7); of an
+autoencoder's layer W x, W^T z, W dL/dz, and the two terms of its gradient (Coates et al. 2013, section 4.1)."""
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """One layer, or one stack.
+
+    Attributes
+    ----------
+    outputs
+        Shape of a sample's outputs.
+    tensors
+        Shapes of its parameters by name.
+    multiplied
+        Numbers of a sample that its weights are multiplied with: its inputs; 0 where it has no weights.
+    flop
+        Floating-point operations with its weights in a step, of a sample.
+    state
+        Whether this job trains it, uses it as it is, or has no part of it yet.
+    """
+
+    name: str
+    outputs: Shape
+    tensors: Mapping[str, Shape]
+    multiplied: int = 0
+    flop: int = 0
+    state: State = "trained"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers its tensors have."""
+        return sum(math.prod(shape) for shape in self.tensors.values())
+
+
+def planned_layers(stages: Iterable[Stage]) -> list[PlannedLayer]:
+    """The layers of a network; a convolution uses its weights at each place, other layers use theirs once."""
+    found = []
+    for stage in stages:
+        shapes = stage.layer.shapes(stage.inputs)
+        tensors = dict(zip(stage.parameters, shapes, strict=True))
+        weights = math.prod(shapes[0]) if shapes else 0
+        times = math.prod(stage.outputs[:2]) if isinstance(stage.layer, Conv) else 1
+        multiplied = math.prod(stage.inputs) if shapes else 0
+        found.append(PlannedLayer(stage.name, stage.outputs, tensors, multiplied, PRODUCTS * FORWARD * times * weights))
+    return found

@@ -1,0 +1,96 @@
+"""A network of the model zoo as numbers; also one with branches and heads, which no job can train."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dbelief.backend import choose
+from dbelief.job import Layer
+from dbelief.nn import build_layer, stages
+from dbelief.zoo import Branches, Head, Network, Words
+
+from .layers import PlannedLayer, Shape, planned_layers
+from .sums import GIGABIT, Communication, Speeds, communication
+from .volumes import Volumes
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """What training a network would move and compute, by whatever job."""
+
+    network: Network
+    layers: Sequence[PlannedLayer]
+    communication: Communication
+
+    @property
+    def volumes(self) -> Volumes:
+        """Of a step."""
+        return self.communication.volumes
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "network": self.network.name,
+            "about": self.network.about,
+            "parameters": self.volumes.parameters,
+            "layers": [{**asdict(layer), "parameters": layer.parameters} for layer in self.layers],
+            "communication": self.communication.described(),
+        }
+
+
+def plan_network(network: Network, replicas: int, samples: int, speeds: Speeds = GIGABIT) -> NetworkPlan:
+    """Plan mini-batches of so many samples on each of so many replicas."""
+    layers = network_layers(network)
+    return NetworkPlan(network, layers, communication(Volumes.of(layers, replicas, samples), speeds))
+
+
+def network_layers(network: Network) -> list[PlannedLayer]:
+    """Its layers in their order; branches side by side count as one, and so does a head."""
+    found: list[PlannedLayer] = []
+    counts: Counter[str] = Counter()
+    inputs = _features(network)
+    for one in network.layers:
+        kind, layers, outputs = _part(one, inputs)
+        counts[kind] += 1
+        found.append(_one(f"{kind}{counts[kind]}", layers, outputs))
+        inputs = inputs if isinstance(one, Head) else outputs
+    return found
+
+
+def _features(network: Network) -> Shape:
+    """Numbers of a sample, as the first layer says."""
+    assert not isinstance(network.layers[0], Branches | Head), f"{network.name} does not begin with an image"
+    image = Layer.model_validate(network.layers[0]).image
+    assert image is not None, f"{network.name} does not begin with an image"
+    return (image.height * image.width * image.channels,)
+
+
+def _part(one: Words | Branches | Head, inputs: Shape) -> tuple[str, dict[str, PlannedLayer], Shape]:
+    """What it is called, its layers by the path that they are on, and the shape of its outputs."""
+    if isinstance(one, Branches):
+        paths = [_chain(path, inputs) for path in one.paths]
+        ends = [path[-1].outputs for path in paths]
+        named = {f"{place}.{own.name}": own for place, path in enumerate(paths, start=1) for own in path}
+        return "branches", named, (*ends[0][:2], sum(channels for *_, channels in ends))
+    layers = _chain(one.layers if isinstance(one, Head) else [one], inputs)
+    kind = "head" if isinstance(one, Head) else layers[0].name[:-1]
+    return kind, {own.name if isinstance(one, Head) else "": own for own in layers}, layers[-1].outputs
+
+
+def _chain(words: Sequence[Words], inputs: Shape) -> list[PlannedLayer]:
+    layers = [Layer.model_validate(one) for one in words]
+    built = [build_layer(place, one.kind, one.options) for place, one in enumerate(layers, start=1)]
+    return planned_layers(stages(built, inputs, choose("cpu")))
+
+
+def _one(name: str, layers: Mapping[str, PlannedLayer], outputs: Shape) -> PlannedLayer:
+    tensors = {
+        ".".join(filter(None, (name, path, tensor.rpartition(".")[2]))): shape
+        for path, layer in layers.items()
+        for tensor, shape in layer.tensors.items()
+    }
+    multiplied, flop = (sum(each) for each in zip(*((x.multiplied, x.flop) for x in layers.values()), strict=True))
+    return PlannedLayer(name, outputs, tensors, multiplied, flop)

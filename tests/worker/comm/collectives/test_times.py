@@ -1,0 +1,48 @@
+"""Predicted seconds against the algorithms themselves, run over links whose messages take alpha + beta m each."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from dbelief.plan.sums import Sum, sums
+from dbelief.reduction import Link
+from tests.worker.comm.collectives.simulated import simulated_s
+from tests.worker.comm.collectives.ways import Way
+
+NUMBERS, CHUNK = 840, 35
+"""As many as any of 2 to 8 ranks can share evenly, but for 8 pieces in chunks: those are unequal by a number."""
+
+
+def run(one: Sum, ranks: int, link: Link) -> float:
+    way = Way({"tree": "binomial"}.get(one.way, one.way), CHUNK if one.chunks > 1 else None)
+    return simulated_s(ranks, NUMBERS, link, lambda comm: way.make(comm, NUMBERS))
+
+
+@pytest.mark.parametrize("alpha_s", [0.0, 0.02])
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_predictions_and_their_order(ranks: int, alpha_s: float) -> None:
+    """All six ways, unpipelined and pipelined: each one's time, and who is faster than whom."""
+    link = Link(alpha_s, 1e-3)
+    predicted = sums(ranks, NUMBERS, link, CHUNK)
+    assert [(one.way, one.chunks > 1) for one in predicted] == [
+        (way, chunked) for chunked in (False, True) for way in ("server", "tree", "ring")
+    ]
+    taken = {one: run(one, ranks, link) for one in predicted}
+    for one, seconds in taken.items():
+        assert one.seconds == pytest.approx(seconds, rel=0.02 if one.chunks > 1 else 1e-9)
+    for first, second in permutations(predicted, 2):
+        if first.seconds < 0.98 * second.seconds:
+            assert taken[first] < taken[second], f"{first}, {second}"
+
+
+def test_the_order_of_the_paper() -> None:
+    """FireCaffe, section 6.2: a server linear in workers, a tree logarithmic, equal up to 4; a ring flat."""
+    link = Link(0.0, 1e-3)
+    server, tree, ring = (
+        [run(Sum(way, 1, 0), ranks, link) for ranks in (2, 4, 8)] for way in ("server", "tree", "ring")
+    )
+    assert server == pytest.approx([server[0], 3 * server[0], 7 * server[0]])
+    assert tree == pytest.approx([server[0], 2 * server[0], 3 * server[0]])
+    assert ring == pytest.approx([0.5 * server[0], 0.75 * server[0], 0.875 * server[0]])
