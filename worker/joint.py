@@ -20,7 +20,7 @@ from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic
 from dbelief.own import OwnWeights
-from dbelief.reduction import Shape, binomial, server, with_arity
+from dbelief.reduction import named
 
 from .comm import Comm
 from .comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
@@ -246,11 +246,5 @@ def make_allreduce(comm: Comm, reduction: job.Reduction, size: int) -> Allreduce
     options: Mapping[str, Any] = {"wire": reduction.wire, "chunk": reduction.chunk}
     if reduction.way == "ring":
         return RingAllreduce(comm, size, np.float32, "sum", **options)
-    return TreeAllreduce(comm, size, np.float32, "sum", shape_of(reduction, comm.size), **options)
-
-
-def shape_of(reduction: job.Reduction, ranks: int) -> Shape:
-    """Who sums for whom."""
-    if reduction.way == "server":
-        return server(ranks)
-    return binomial(ranks) if reduction.arity is None else with_arity(ranks, reduction.arity)
+    tree = named(reduction.way, comm.size, reduction.arity)
+    return TreeAllreduce(comm, size, np.float32, "sum", tree, **options)

@@ -17,6 +17,7 @@ from .sandblaster import Sandblaster
 from .schedule import ConstantSchedule, PolySchedule, Scale, Schedule, StepSchedule, WarmUp
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
+from .strategy import Strategy
 from .trials import ComparisonFile, Trial
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Snapshots",
     "StacksModel",
     "StepSchedule",
+    "Strategy",
     "SyncSgd",
     "SyntheticData",
     "Trial",

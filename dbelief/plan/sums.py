@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dbelief.job import Downpour, Elastic, Sandblaster
-from dbelief.reduction import Link, Shape, binomial, ring_seconds, server, shards_seconds, tree_seconds
+from dbelief.job import Elastic, Sandblaster, Strategy, SyncSgd
+from dbelief.reduction import Link, named, ring_seconds, shards_seconds, tree_seconds
 
 from .memory import FLOAT32
 from .volumes import Volumes
@@ -16,7 +16,8 @@ from .volumes import Volumes
 CHUNK = 65_536
 """Numbers of a message where a sum is pipelined: a quarter of a MB, beside which a usual latency hardly counts."""
 
-TREES: Mapping[str, Callable[[int], Shape]] = {"server": server, "tree": binomial}
+WAYS = ("server", "tree", "ring")
+"""As a job file calls them (`strategy.reduction.way`)."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,24 @@ class Sum:
         return f"the {self.way}" + (f" in {self.chunks:,} chunks" if self.chunks > 1 else ", unpipelined")
 
 
+def predict(
+    way: str, replicas: int, size: float, numbers: int, link: Link, chunk: int | None = None, arity: int | None = None
+) -> Sum:
+    """One way, for a vector of so many numbers that is `size` bytes long on the wire; `chunk` None sends it whole."""
+    ranks = max(1, replicas)
+    sent = math.ceil(numbers / ranks) if way == "ring" else numbers
+    chunks = 1 if chunk is None else max(1, math.ceil(sent / chunk))
+    if way == "ring":
+        return Sum(way, chunks, ring_seconds(ranks, size, link, chunks))
+    return Sum(way, chunks, tree_seconds(named(way, ranks, arity), size, link, chunks))
+
+
 def sums(replicas: int, numbers: int, link: Link, chunk: int = CHUNK) -> list[Sum]:
-    """Every way of `dbelief.reduction`, whole and in chunks of so many numbers (of float32)."""
-    ranks, size, found = max(1, replicas), FLOAT32 * numbers, []
-    pieces = {"server": numbers, "tree": numbers, "ring": math.ceil(numbers / ranks)}
-    for pipelined in (False, True):
-        for way, sent in pieces.items():
-            chunks = math.ceil(sent / chunk) if pipelined else 1
-            if pipelined and chunks == 1:
-                continue
-            if way == "ring":
-                found.append(Sum(way, chunks, ring_seconds(ranks, size, link, chunks)))
-            else:
-                found.append(Sum(way, chunks, tree_seconds(TREES[way](ranks), size, link, chunks)))
-    return found
+    """All ways for a vector of float32, unpipelined, and in chunks of so many numbers where that makes several."""
+    size = FLOAT32 * numbers
+    unpipelined = [predict(way, replicas, size, numbers, link) for way in WAYS]
+    pipelined = [predict(way, replicas, size, numbers, link, chunk) for way in WAYS]
+    return [*unpipelined, *(one for one in pipelined if one.chunks > 1)]
 
 
 @dataclass(frozen=True)
@@ -106,9 +111,7 @@ class Communication:
         }
 
 
-def communication(
-    volumes: Volumes, speeds: Speeds, strategy: Downpour | Sandblaster | Elastic | None = None, shards: int = 1
-) -> Communication:
+def communication(volumes: Volumes, speeds: Speeds, strategy: Strategy | None = None, shards: int = 1) -> Communication:
     """Predict it; `strategy` and `shards` are the job's, None where there is no job."""
     compute_s = None if speeds.flops is None else volumes.samples * volumes.flop / speeds.flops
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
@@ -146,7 +149,8 @@ def _fastest(volumes: Volumes, found: Sequence[Sum]) -> str:
         return "One replica has nothing to sum."
     best, other = min(found, key=lambda one: one.seconds), found[0]
     times = other.seconds / best.seconds
-    return f"Sum by {best}: it takes {clock(best.seconds)}; {other}, {times:.3g} times as long."
+    strategy = f"sync-sgd, reduction.way {best.way}"
+    return f"Sum by {best} ({strategy}): it takes {clock(best.seconds)}; {other}, {times:.3g} times as long."
 
 
 def _bound(compute_s: float, found: Sequence[Sum]) -> str:
@@ -161,23 +165,24 @@ def _bound(compute_s: float, found: Sequence[Sum]) -> str:
     )
 
 
-def _moved(strategy: Downpour | Sandblaster | Elastic, shards: int, volumes: Volumes, link: Link) -> str:
-    """What the job's own strategy moves, which goes through the shards."""
+def _moved(strategy: Strategy, shards: int, volumes: Volumes, link: Link) -> str:
+    """What the job's own strategy moves: among the workers, or through the shards."""
+    said = f"{strategy.name} as this job has it"
     if isinstance(strategy, Sandblaster):
-        return "sandblaster moves |W| to each replica in an iteration, and |W| back with each bundle of portions."
-    moved = volumes.weight_bytes * (1 / strategy.n_fetch + 1 / strategy.n_push)
-    in_step = strategy.staleness == 0
+        return f"{said} moves |W| to each replica in an iteration, and |W| back with each bundle of portions."
+    if isinstance(strategy, SyncSgd | Elastic) and strategy.grouped:
+        reduction, numbers = strategy.reduction, volumes.parameters
+        size = volumes.weight_bytes // (1 if reduction.wire is None else 2)
+        way, chunk = reduction.way, reduction.chunk
+        one = predict(way, volumes.replicas, size, numbers, link, chunk, reduction.arity)
+        return f"{said} sums {megabytes(size)} by {one}, in a step: {clock(one.seconds)} on these links."
+    fetches, pushes = 1 / strategy.n_fetch, 1 / strategy.n_push
+    moved, in_step = volumes.weight_bytes * (fetches + pushes), strategy.staleness == 0
     least = shards_seconds(
-        volumes.replicas,
-        shards,
-        volumes.weight_bytes,
-        link,
-        fetches=1 / strategy.n_fetch,
-        pushes=1 / strategy.n_push,
-        in_step=in_step,
+        volumes.replicas, shards, volumes.weight_bytes, link, fetches=fetches, pushes=pushes, in_step=in_step
     )
     return (
-        f"{strategy.name} as this job has it moves {megabytes(moved)} for each mini-batch of a replica through "
-        f"{shards} {'shard' if shards == 1 else 'shards'}: on these links one takes "
+        f"{said} moves {megabytes(moved)} for each mini-batch of a replica through {shards} "
+        f"{'shard' if shards == 1 else 'shards'}: on these links one takes "
         f"{clock(least)}{' beside computing' if in_step else ', or computing where that is longer'}."
     )

@@ -79,6 +79,13 @@ def server(ranks: int) -> Shape:
     return with_arity(ranks, max(ranks - 1, 1))
 
 
+def named(way: str, ranks: int, arity: int | None = None) -> Shape:
+    """The tree that a job file means by `server`, or by `tree`: a binomial one where no arity is given."""
+    if way == "server":
+        return server(ranks)
+    return binomial(ranks) if arity is None else with_arity(ranks, arity)
+
+
 def _some(ranks: int) -> None:
     if ranks < 1:
         raise ValueError(f"a tree of {ranks} ranks: there must be one or more")

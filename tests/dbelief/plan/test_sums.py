@@ -40,9 +40,9 @@ def test_data_or_model_parallelism() -> None:
 def test_the_fastest_sum_is_advised() -> None:
     """Where latency is all, a tree has fewer rounds than a ring."""
     vector = plan_network(NETWORKS["vgg19"], 8, 32, LAN).communication
-    assert vector.advice[1].startswith("Sum by the ring, unpipelined: it takes")
+    assert vector.advice[1].startswith("Sum by the ring, unpipelined (sync-sgd, reduction.way ring): it takes")
     slow = plan_network(NETWORKS["lenet"], 8, 32, Speeds(latency_s=10.0)).communication
-    assert slow.advice[1].startswith("Sum by the tree, unpipelined: it takes 60")
+    assert slow.advice[1].startswith("Sum by the tree, unpipelined (sync-sgd, reduction.way tree): it takes 60")
     alone = plan_network(NETWORKS["lenet"], 1, 32, Speeds(flops=1e9)).communication
     assert alone.advice[1:] == ["One replica has nothing to sum."]
 
@@ -80,7 +80,30 @@ def test_a_jobs_own_strategy() -> None:
     assert "through 2 shards: on these links one takes 138 ms, or" in job_advice(SGD)
     assert "one takes 276 ms beside computing" in job_advice({**SGD, "staleness": 0})
     assert "moves 0.8622 MB" in job_advice({"name": "async-easgd", "rate": 0.1, "period": 4})
-    assert job_advice({"name": "sandblaster", "iterations": 3}).startswith("sandblaster moves |W|")
+    assert job_advice({"name": "sandblaster", "iterations": 3}).startswith("sandblaster as this job has it moves |W|")
+
+
+@pytest.mark.parametrize(
+    ("reduction", "way", "seconds"),
+    [
+        ({}, "the tree, unpipelined", "276 ms"),
+        ({"way": "tree", "arity": 1, "chunk": 43_108}, "the tree in 10 chunks", "168 ms"),
+        ({"way": "ring"}, "the ring, unpipelined", "104 ms"),
+        ({"way": "server", "chunk": 10_000}, "the server in 44 chunks", "225 ms"),
+    ],
+)
+def test_a_job_whose_workers_sum(reduction: dict[str, Any], way: str, seconds: str) -> None:
+    """4 workers and LeNet's 1.72 MB, 69 ms each over a link: a tree has 4 rounds, a chain 6 + 9 x 2 of a tenth."""
+    strategy = {**SGD, "name": "sync-sgd", "reduction": reduction}
+    told = f"sync-sgd as this job has it sums 1.724 MB by {way}, in a step: {seconds} on these links."
+    assert job_advice(strategy) == told
+    elastic = {"name": "sync-easgd", "form": 3, "rate": 0.1, "reduction": reduction}
+    assert job_advice(elastic) == told.replace("sync-sgd", "sync-easgd")
+
+
+def test_16_bits_are_half_of_it() -> None:
+    strategy = {**SGD, "name": "sync-sgd", "reduction": {"way": "ring", "wire": "bfloat16"}}
+    assert "sums 0.8622 MB by the ring, unpipelined, in a step: 52.3 ms" in job_advice(strategy)
 
 
 def test_shards_have_one_link_each() -> None:
