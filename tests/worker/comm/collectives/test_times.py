@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 
 import pytest
 
-from dbelief.plan.sums import Sum, sums
+from dbelief.plan.sums import Sum, predict, sums
 from dbelief.reduction import Link
 from tests.worker.comm.collectives.simulated import simulated_s
 from tests.worker.comm.collectives.ways import Way
 
 NUMBERS, CHUNK = 840, 35
-"""As many as any of 2 to 8 ranks can share evenly, but for 8 pieces in chunks: those are unequal by a number."""
+"""As many as any of 2 to 8 ranks can share evenly; the chunks of a piece may differ by a number."""
 
 
 def run(one: Sum, ranks: int, link: Link) -> float:
@@ -35,6 +36,17 @@ def test_predictions_and_their_order(ranks: int, alpha_s: float) -> None:
     for first, second in permutations(predicted, 2):
         if first.seconds < 0.98 * second.seconds:
             assert taken[first] < taken[second], f"{first}, {second}"
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 10])
+@pytest.mark.parametrize("ranks", range(2, 18))
+def test_formulas_in_words_of_the_docs(ranks: int, chunks: int) -> None:
+    link = Link(0.5, 2.0)
+    rounds, message_s = math.ceil(math.log2(ranks)), link.seconds(1000 / chunks)
+    server, tree = (predict(way, ranks, 1000, 250, link, 250 // chunks) for way in ("server", "tree"))
+    assert (server.chunks, tree.chunks) == (chunks, chunks)
+    assert server.seconds == pytest.approx((chunks + 1) * (ranks - 1) * message_s)
+    assert tree.seconds == pytest.approx((chunks + 1) * rounds * message_s)
 
 
 def test_the_order_of_the_paper() -> None:
