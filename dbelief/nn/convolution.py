@@ -70,9 +70,11 @@ class Conv:
         """Write y."""
         weight, bias = parameters
         filters = weight.reshape(-1, self.maps)
-        for some, rows in self._rows(work, self._bordered(work, x, y.shape), y.shape):
+        of_a_row = work.array("bias", y.shape[2:], y.dtype)  # many numbers on end are added faster than a few
+        work.xp.copyto(of_a_row, bias)
+        for some, rows, _ in self._rows(work, self._bordered(work, x, y.shape), y.shape):
             work.xp.matmul(rows, filters, out=y[some].reshape(-1, self.maps))
-        work.xp.add(y, bias, out=y)
+            work.xp.add(y[some], of_a_row, out=y[some])
 
     def backward(
         self,
@@ -90,7 +92,7 @@ class Conv:
         d_image = dx if dx is None or image is x else work.array("d_bordered", image.shape, dx.dtype)
         if d_image is not None:
             d_image.fill(0)
-        for some, rows in self._rows(work, image, y.shape, filled=bool(gradients)):
+        for some, rows, pixels in self._rows(work, image, y.shape, filled=bool(gradients)):
             d_some = dy[some].reshape(-1, self.maps)
             if gradients:
                 d_filters = gradients[0].reshape(-1, self.maps)
@@ -100,7 +102,8 @@ class Conv:
                     part = work.array("d_filters", d_filters.shape, d_filters.dtype)
                     xp.add(d_filters, xp.matmul(rows.T, d_some, out=part), out=d_filters)
             if d_image is not None:
-                self._spread(xp.matmul(d_some, filters.T, out=rows), dy[some].shape, d_image[some])
+                xp.matmul(d_some, filters.T, out=rows)
+                self._spread(pixels, d_image[some])
         if dx is not None and d_image is not dx:
             xp.copyto(dx, inside(d_image, self.padding, dx.shape))
         if gradients:
@@ -112,32 +115,41 @@ class Conv:
     def _bordered(self, work: Workspace, x: Array, shape: Shape) -> Array:
         return bordered(work, x, self.kernel, self.stride, self.padding, shape, 0.0)
 
-    def _rows(self, work: Workspace, x: Array, shape: Shape, filled: bool = True) -> Iterator[tuple[slice, Array]]:
+    def _rows(
+        self, work: Workspace, x: Array, shape: Shape, filled: bool = True
+    ) -> Iterator[tuple[slice, Array, Array]]:
         """Give windows as rows (windows, kernel kernel channels) of some samples at a time, each in the same buffer.
 
-        Unless they are `filled`, the rows hold anything.
+        And the same numbers as (samples, down, across, kernel, kernel channels). Unless `filled`, they are anything.
         """
         (m, down, across, _), k, channels = shape, self.kernel, x.shape[3]
-        width = k * k * channels
+        run = k * channels  # a window's row of pixels is so many numbers of x on end
+        width = k * run
         some = (HOST_BYTES if work.xp is np else DEVICE_BYTES) // (down * across * width * x.itemsize)
         some = min(m, max(1, some))
         sample, row, column, number = x.strides
-        buffer = work.array("rows", (some * down * across, width), x.dtype)
+        buffer = work.array("rows", (some * down * across * width,), x.dtype)
         for start in range(0, m, some):
             n = min(some, m - start)
-            rows = buffer[: n * down * across]
+            lying = buffer[: n * down * across * width]
+            if channels == 1 and work.xp is np:  # columns on end: copying runs so short costs more than multiplying
+                rows = lying.reshape(width, -1).T
+                pixels = lying.reshape(k, run, n, down, across).transpose(2, 3, 4, 0, 1)
+            else:
+                rows = lying.reshape(-1, width)
+                pixels = lying.reshape(n, down, across, k, run)
             if filled:
-                # A window's row of pixels is one run of k channels numbers in x.
                 found = work.xp.lib.stride_tricks.as_strided(
                     x[start : start + n],
-                    (n, down, across, k, k * channels),
+                    pixels.shape,
                     (sample, row * self.stride, column * self.stride, row, number),
                 )
-                work.xp.copyto(rows.reshape(found.shape), found)
-            yield slice(start, start + n), rows
+                work.xp.copyto(pixels, found)
+            yield slice(start, start + n), rows, pixels
 
-    def _spread(self, rows: Array, shape: Shape, dx: Array) -> None:
-        """Add each number of the rows to the pixel that it was copied from."""
-        pixels = rows.reshape(*shape[:3], self.kernel**2, -1)
-        for place, there in enumerate(taps(dx, self.kernel, self.stride, shape)):
-            there += pixels[:, :, :, place]
+    def _spread(self, pixels: Array, dx: Array) -> None:
+        """Add each of the rows' numbers to the pixel that it was copied from."""
+        channels = dx.shape[3]
+        for place, there in enumerate(taps(dx, self.kernel, self.stride, (*pixels.shape[:3], channels))):
+            v, u = divmod(place, self.kernel)
+            there += pixels[:, :, :, v, u * channels : (u + 1) * channels]

@@ -12,7 +12,7 @@ import numpy as np
 
 from .layers import Fixed, Shape, above_zero, natural, positive
 from .model import Array
-from .windows import bordered, inside, seen, taps, window_spread, window_sum, windows
+from .windows import bordered, inside, seen, taps, window_max, window_spread, window_sum, windows
 from .workspace import Workspace
 
 
@@ -118,28 +118,28 @@ class MaxPool(SideBySide):
 
     def forward(self, work: Workspace, x: Array, parameters: Sequence[Array], y: Array) -> None:
         """Write y."""
-        for place, tap in enumerate(taps(self._bordered(work, x, y), self.size, self.step, y.shape)):
-            if place == 0:
-                work.xp.copyto(y, tap)
-            else:
-                work.xp.maximum(y, tap, out=y)
+        window_max(work, "max", self._bordered(work, x, y), self.size, self.step, y)
 
     def give_back(self, work: Workspace, x: Array, y: Array, dy: Array, dx: Array) -> None:
         """Write dL/dx."""
         xp = work.xp
         here, free = (work.array(name, y.shape, np.dtype(bool)) for name in ("here", "free"))
-        part = work.array("part", y.shape, y.dtype)
         image = self._bordered(work, x, y)
         d_image = dx if image is x else work.array("d_bordered", image.shape, dx.dtype)
-        d_image.fill(0)
+        alone = self.step >= self.size  # each pixel is in one window at most
+        if not alone or any(n * self.size != m for n, m in zip(y.shape[1:3], image.shape[1:3], strict=True)):
+            d_image.fill(0)  # else each pixel is written to
         free.fill(True)  # windows whose largest is still to be found
         pairs = zip(*(taps(one, self.size, self.step, y.shape) for one in (image, d_image)), strict=True)
         for tap, there in pairs:
             xp.equal(tap, y, out=here)
             xp.logical_and(here, free, out=here)
             xp.logical_xor(free, here, out=free)
-            xp.multiply(dy, here, out=part)
-            xp.add(there, part, out=there)
+            if alone:
+                xp.multiply(dy, here, out=there)
+            else:
+                part = work.array("part", y.shape, y.dtype)
+                xp.add(there, xp.multiply(dy, here, out=part), out=there)
         if d_image is not dx:
             xp.copyto(dx, inside(d_image, self.padding, dx.shape))
 

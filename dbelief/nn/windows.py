@@ -1,4 +1,4 @@
-"""Windows that slide over images: how many there are, what a range of them sees, and sums over them.
+"""Windows that slide over images: how many there are, what a range of them sees, and sums and largest over them.
 
 Only windows that lie inside the image count ("valid"): of `size` pixels, `stride` apart, there are
 (n - size) // stride + 1 along an axis of n pixels. An image is (m, height, width, channels). With `padding` the image
@@ -91,6 +91,17 @@ def window_spread(work: Workspace, name: str, dy: Array, weights: Sequence[float
     columns = work.array(f"{name}.columns", (m, dy.shape[1], width, channels), dy.dtype)
     _spread(work, name, dy, weights, stride, 2, columns)
     _spread(work, name, columns, weights, stride, 1, out)
+
+
+def window_max(work: Workspace, name: str, x: Array, size: int, stride: int, out: Array) -> None:
+    """Write out[., i, j, .] = the largest x[., stride i + v, stride j + u, .] over v, u: along columns, then rows."""
+    m, _, width, channels = x.shape
+    columns = work.array(f"{name}.columns", (m, out.shape[1], width, channels), x.dtype)
+    for image, axis, largest in ((x, 1, columns), (columns, 2, out)):
+        first, *others = (_tap(image, axis, v, stride, largest.shape[axis]) for v in range(size))
+        work.xp.maximum(first, others.pop() if others else first, out=largest)
+        for tap in others:
+            work.xp.maximum(largest, tap, out=largest)
 
 
 def _slide(work: Workspace, name: str, x: Array, weights: Sequence[float], stride: int, axis: int, out: Array) -> None:
