@@ -226,11 +226,12 @@ class Job(Section):
     def samples_in_a_mean(self) -> int:
         """Samples that the gradient of one update is the mean of: a mini-batch, or in step those of all replicas.
 
-        Sums of such means (n_push) do not count: they are a longer step by themselves. Nor does what elastic replicas
-        do in step, for each steps by its own mini-batch.
+        Sums of such means (n_push, sync-sgd's gives: sum) do not count: they are a longer step by themselves. Nor does
+        what elastic replicas do in step, for each steps by its own mini-batch.
         """
         strategy = self.strategy
         together = isinstance(strategy, Downpour) and strategy.staleness == 0
+        together |= isinstance(strategy, SyncSgd) and strategy.gives == "mean"
         return self.samples_at_once * (max(1, self.replicas) if together else 1)
 
     @property

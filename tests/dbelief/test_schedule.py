@@ -163,7 +163,14 @@ def test_firecaffe_s_own_rates_are_neither() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "batch"),
-    [({}, 32), ({"staleness": 0}, 128), ({"staleness": 3}, 32), ({"n_push": 4}, 32)],
+    [
+        ({}, 32),
+        ({"staleness": 0}, 128),
+        ({"staleness": 3}, 32),
+        ({"n_push": 4}, 32),
+        ({"name": "sync-sgd"}, 128),
+        ({"name": "sync-sgd", "gives": "sum"}, 32),
+    ],
 )
 def test_what_is_scaled_is_the_batch_of_one_mean(strategy: dict[str, Any], batch: int) -> None:
     """In step a round is the mean of all four replicas' mini-batches; sums of means are longer steps already."""

@@ -223,6 +223,8 @@ def test_every_field_has_a_description() -> None:
         ({"lr": "0.5", "strategy": "{name: async-easgd, rate: 3}"}, 0.5),
         ({"strategy": "{name: sync-easgd}", "lr": "0.25"}, 0.25),
         ({"lr": "2", "strategy.rule": "{name: sgd}"}, 2.0),
+        ({"lr": "2", "strategy.name": "sync-sgd"}, 2.0),
+        ({"lr": "2", "strategy": "{name: async-msgd}"}, 2.0),
     ],
 )
 def test_lr_is_short_for_the_rate_wherever_the_strategy_has_it(
