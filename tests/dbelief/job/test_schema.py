@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
-from dbelief.job import build_job, document, schema
+from dbelief.job import ComparisonFile, build_job, document, schema
 
 from .test_round_trip import JOBS
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+COMPARISONS = [path for path in EXAMPLES if path.name.startswith("compare_")]
+JOB_FILES = [path for path in EXAMPLES if path not in COMPARISONS]
 SCHEMA = schema()
 CHECK = Draft202012Validator(SCHEMA)
 
@@ -38,9 +40,16 @@ def test_it_is_a_schema_of_the_draft_it_names() -> None:
     assert SCHEMA["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", JOB_FILES, ids=lambda path: path.name)
 def test_every_example_is_fine(path: Path) -> None:
     assert wrong(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.name)
+def test_every_job_of_a_comparison_is_fine(path: Path) -> None:
+    found = ComparisonFile(path, Path("runs"))
+    jobs = [trial.job for trial in (*found.trials(), *found.warm_starts().values())]
+    assert [wrong(job.to_yaml()) for job in jobs] == [[]] * len(jobs)
 
 
 def test_every_field_is_explained() -> None:
