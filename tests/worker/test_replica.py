@@ -36,7 +36,7 @@ def stopped(member: Told, ranks: Ranks | None = None) -> str:
     replica: Any = object.__new__(Replica)
     replica._session, replica._ranks = SimpleNamespace(member=member), ranks or Alone()
     replica._orders = lambda: wire.LeaseReply(stop="no more work")
-    replica._trains = replica._bundles = None
+    replica._trains = replica._bundles = replica._together = None
     reason: str = replica.run()
     return reason
 
@@ -63,7 +63,7 @@ def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
             order.append(f"told: {error}")
 
     replica: Any = object.__new__(Replica)
-    replica._ranks, replica._bundles = Ranks(), None
+    replica._ranks, replica._bundles, replica._together = Ranks(), None, None
     replica._trains = SimpleNamespace(close=lambda: order.append("pushed the rest"))
 
     def fails() -> None:
@@ -100,7 +100,7 @@ def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatc
     replica._session = SimpleNamespace(next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator)
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()
-    replica._phases, replica._shown = Phases(), {}
+    replica._phases, replica._shown, replica._together = Phases(), {}, None
 
     def train(lease: Lease) -> None:
         for sequence in (1, 2, 3):
