@@ -71,3 +71,19 @@ def test_the_turns_of_a_dead_worker_pass(operator: Operator, write_job: Callable
     assert summary["pushes_trained_twice"] <= 1
     assert summary["members_lost"] == 1
     assert summary["test_accuracy"] > 0.9
+
+
+@pytest.mark.long
+def test_turns_go_on_where_a_shard_came_back(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(JOB.format(strategy=TURNS, epochs=8, replicas=2)))
+    shards = operator.members(address, 2, 0)
+    workers = operator.members(address, 0, 2)
+    operator.until_samples("elastic", 300)
+    shards[1].kill()
+    operator.start("ps-again", "ps", "--coordinator", address)
+    assert coordinator.ends() == 0
+    assert [worker.ends() for worker in workers] == [0, 0]
+    summary = operator.summary("elastic")
+    assert summary["samples"] == 8 * 1257
+    assert summary["pushes_lost"] > 0
+    assert summary["test_accuracy"] > 0.9
