@@ -1,15 +1,18 @@
 """What a sum over all workers takes where the network is the limit: FireCaffe's Fig. 4, with real messages.
 
-    DBELIEF_HOSTNET=path/of/hostnet python benchmarks/collectives.py [--ranks 2,4,8] [--rounds 3] [--picture FILE]
+    DBELIEF_HOSTNET=path/of/hostnet python benchmarks/collectives.py [--ranks 2,4,8] [--rounds 5] [--picture FILE]
 
-As many numbers as Network-in-Network has parameters (30.4 MB, FireCaffe, Table 1) are summed by 2 to 8 ranks, each a
-process on a host of its own (mpi_hosts.py), over MPI: through a parameter server, up and down trees, around a ring, in
-one message or in chunks; and, beside them, as `Comm.allreduce` and as MPI itself does it.
+As many numbers as LeNet has parameters (1.7 MB) are summed by 2 to 8 ranks over sockets, each a
+process on a host of its own (joined.py): through a parameter server, up and down trees, around a ring, in one message
+or in chunks; and, beside them, as `Comm.allreduce`.
 
-Each time stands beside its formula (dbelief/reduction/cost.py) for the alpha and beta of a message between two
-hosts in the same round, on the same links. Every sum is checked on every rank, and a round makes hosts and processes
-anew; the time of a sum is that of the slowest rank after a barrier. Medians of the rounds. Exit code 1 where a sum in
-one message is not within 25 % of its formula, or one in chunks is slower than its own by more.
+Each time stands beside its formula (dbelief/reduction/cost.py) for the alpha and beta of a message between two hosts
+in the same round, on the same links. Every sum is checked on every rank; its time is that of the slowest rank after a
+barrier. Rounds are interleaved, and medians of them shown. Exit code 1 where a sum in one message is not within 25 % of
+its formula, or one in chunks is slower than its own.
+
+Where this machine has other work too, begin with `chrt -f 20`: what is measured is then the network, and not how long
+a rank waits for a core.
 """
 
 from __future__ import annotations
@@ -23,23 +26,24 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi_hosts import carried, ping, run_on_hosts
+from joined import add_rank, groups, run_joined
+from links import ping
 from rich.console import Console
 from rich.table import Table
 
 from dbelief.reduction import Link, Shape, binomial, ring_seconds, server, tree_seconds, with_arity
 from dbelief.report.style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
 from dbelief.worker.comm import Comm
-from dbelief.worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce
-from dbelief.worker.comm.mpi import MpiEngine
+from dbelief.worker.comm.collectives import RingAllreduce, TreeAllreduce
 
-NUMBERS = 7_590_000
-CHUNK = 65_536
-"""A quarter of a MB: 21 ms at 100 Mbit/s, beside which a latency below one hardly counts."""
+NUMBERS = 431_080
+CHUNK = 8_192
+"""32 KB: in chunks of sqrt(alpha n / beta (P - 2)), 27 KB for alpha = 0.1 ms, P = 8, a chain takes least."""
 WITHIN = 0.25
 LIMIT_S = 900.0
 
@@ -87,56 +91,39 @@ WAYS = {
     "chunked chain": tree(lambda ranks: with_arity(ranks, 1), CHUNK),
     "chunked ring": ring(CHUNK),
     "rank order": Way(lambda comm, size: comm.allreduce),
-    "MPI's own": Way(lambda comm, size: EngineAllreduce(comm, size, np.float32, "sum")),
 }
 
 
 # -- one rank, a process on a host of its own ---------------------------------------------------------------------
 
 
-def measure(group: Comm, name: str, size: int, link: Link) -> dict[str, Any]:
-    """One sum on all ranks of the group: what it took, and what its formula says."""
-    way = WAYS[name]
-    summed, array = way.make(group, size), np.full(size, group.rank + 1, np.float32)
-    way.make(group, 1000)(np.zeros(1000, np.float32))  # connections are made
-    group.barrier()
-    before, began_s = carried(), time.perf_counter()
+def measure(group: Comm, name: str, size: int) -> dict[str, Any]:
+    """One sum on all ranks of the group: the seconds that it took, and the processor's seconds per second."""
+    summed, array = WAYS[name].make(group, size), np.full(size, group.rank + 1, np.float32)
+    for _ in range(2):  # the second time all ranks come from a barrier that they left together
+        group.barrier()
+    began_s, used_s = time.perf_counter(), time.process_time()
     summed(array)
-    seconds = np.zeros(group.size)
-    seconds[group.rank] = time.perf_counter() - began_s
-    sent = carried() - before
-    group.allreduce(seconds)
+    taken = np.zeros((2, group.size))
+    taken[:, group.rank] = time.perf_counter() - began_s, time.process_time() - used_s
+    group.allreduce(taken)
     if not (array == group.size * (group.size + 1) // 2).all():
         raise AssertionError(f"rank {group.rank}: the sum by {name} is wrong")
-    return {
-        "way": name,
-        "ranks": group.size,
-        "numbers": size,
-        "seconds": float(seconds.max()),
-        "root_sent_bytes": sent,
-        "formula_s": None if way.seconds is None else way.seconds(group.size, size, link),
-    }
+    seconds = float(taken[0].max())
+    return {"way": name, "ranks": group.size, "seconds": seconds, "cores": float(taken[1].sum() / seconds)}
 
 
 def rank_main(chosen: argparse.Namespace) -> None:
-    """Measure all ways, one after the other; rank 0 prints them, a line each."""
-    from mpi4py import MPI
-
-    everyone = Comm(MpiEngine(), LIMIT_S)
-    groups = {}
-    for size in chosen.ranks:
-        made = MPI.COMM_WORLD.Split(0 if everyone.rank < size else MPI.UNDEFINED, everyone.rank)
-        if everyone.rank < size:
-            groups[size] = Comm(MpiEngine(made), LIMIT_S)
-    with everyone:
-        for size in chosen.ranks:
+    """Measure all ways in each round, one after the other; rank 0 prints them, a line each."""
+    with groups(chosen.rank, chosen.addresses, chosen.ranks, LIMIT_S) as made:
+        everyone = made[max(chosen.ranks)]
+        for _, size in product(range(chosen.rounds), chosen.ranks):
             everyone.barrier()
-            if size not in groups:
+            if size not in made:
                 continue
-            alpha_s, beta_s = ping(groups[size]) if everyone.rank < 2 else (0.0, 0.0)
+            alpha_s, beta_s = ping(made[size]) if everyone.rank < 2 else (0.0, 0.0)
             for name in chosen.ways:
-                groups[size].barrier()
-                row = measure(groups[size], name, chosen.numbers, Link(alpha_s, beta_s))
+                row = measure(made[size], name, chosen.numbers)
                 if everyone.rank == 0:
                     print(json.dumps({**row, "alpha_s": alpha_s, "beta_s": beta_s}), flush=True)
         everyone.barrier()
@@ -145,19 +132,22 @@ def rank_main(chosen: argparse.Namespace) -> None:
 # -- all of them, on their hosts ------------------------------------------------------------------------------------
 
 
-def medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def medians(rows: list[dict[str, Any]], numbers: int) -> list[dict[str, Any]]:
     """One row for each way and number of ranks, of the rounds' medians."""
+    link = Link(*(statistics.median(row[key] for row in rows) for key in ("alpha_s", "beta_s")))
     cases: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         cases.setdefault((row["way"], row["ranks"]), []).append(row)
     found = []
-    for same in cases.values():
-        median = {key: statistics.median(row[key] for row in same) for key in ("seconds", "alpha_s", "beta_s")}
-        row = {**same[0], **median, "all_seconds": [row["seconds"] for row in same]}
-        if row["formula_s"] is not None:
-            row["formula_s"] = statistics.median(row["formula_s"] for row in same)
-            row["over_formula"] = statistics.median(row["seconds"] / row["formula_s"] for row in same)
-        found.append(row)
+    for (name, ranks), same in cases.items():
+        seconds, formula = WAYS[name].seconds, None
+        median = {key: statistics.median(row[key] for row in same) for key in ("seconds", "cores")}
+        if seconds is not None:
+            formula = seconds(ranks, numbers, link)
+            median["over_formula"] = median["seconds"] / formula
+        found.append(
+            {"way": name, "ranks": ranks, **median, "formula_s": formula, "all": [row["seconds"] for row in same]}
+        )
     return found
 
 
@@ -165,33 +155,34 @@ def off(row: dict[str, Any]) -> bool:
     """Whether a sum is not what its formula says."""
     if row["formula_s"] is None:
         return False
-    return bool(row["over_formula"] > 1 + WITHIN or (WAYS[row["way"]].whole and row["over_formula"] < 1 - WITHIN))
+    least, most = (1 - WITHIN, 1 + WITHIN) if WAYS[row["way"]].whole else (0.0, 1.0)
+    return not least <= row["over_formula"] <= most
 
 
-def table(results: list[dict[str, Any]], ranks: list[int], rate_mbit: float) -> Table:
-    title = f"Seconds (over the formula's), {4e-6 * results[0]['numbers']:.1f} MB, {rate_mbit:g} Mbit/s"
-    made = Table("way", *(f"{count} ranks" for count in ranks), title=title)
+def table(results: list[dict[str, Any]], chosen: argparse.Namespace) -> Table:
+    title = f"Milliseconds (over the formula's), {4e-6 * chosen.numbers:.1f} MB, {chosen.rate:g} Mbit/s"
+    made = Table("way", *(f"{count} ranks" for count in chosen.ranks), title=title)
     by_case = {(row["way"], row["ranks"]): row for row in results}
-    for name in dict.fromkeys(row["way"] for row in results):
+    for name in chosen.ways:
         cells = []
-        for count in ranks:
+        for count in chosen.ranks:
             row = by_case[name, count]
             ratio = "" if row["formula_s"] is None else f" ({row['over_formula']:.2f})"
-            cells.append(f"{row['seconds']:.2f}{ratio}{' !' * off(row)}")
+            cells.append(f"{1e3 * row['seconds']:.0f}{ratio}{' !' * off(row)}")
         made.add_row(name, *cells)
     return made
 
 
-def draw(results: list[dict[str, Any]], rate_mbit: float, path: Path) -> None:
+def draw(results: list[dict[str, Any]], chosen: argparse.Namespace) -> None:
     """What was measured as points, the formulas as lines."""
-    title = f"Summing {4e-6 * results[0]['numbers']:.1f} MB over links of {rate_mbit:g} Mbit/s"
+    title = f"Summing {4e-6 * chosen.numbers:.1f} MB over links of {chosen.rate:g} Mbit/s"
     figure = new_figure(title, 4.0)
     sheets = {
         "whole vectors": ("server", "binomial", "ring"),
         "in chunks": ("chunked server", "chunked binomial", "chunked binary", "chunked chain", "chunked ring"),
     }
     colours = {"server": ORANGE, "binomial": BLUE, "ring": GREEN, "binary": DARK, "chain": QUIET}
-    top = max(row["seconds"] for row in results)
+    top = max(row["seconds"] for row in results if row["formula_s"] is not None)
     for number, (name, shown) in enumerate(sheets.items(), start=1):
         axes = figure.add_subplot(1, 2, number)
         for way in shown:
@@ -203,7 +194,7 @@ def draw(results: list[dict[str, Any]], rate_mbit: float, path: Path) -> None:
         axes.set(title=name, xlabel="ranks", ylabel="seconds", ylim=(0, 1.05 * top), xticks=range(2, 1 + max(counts)))
         axes.legend(frameon=False, fontsize=9)
         calm(axes)
-    figure.savefig(path, format="png")
+    figure.savefig(chosen.picture, format="png")
 
 
 def main() -> None:
@@ -211,35 +202,31 @@ def main() -> None:
         return sorted(map(int, text.split(",")))
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hostnet", type=Path, default=os.environ.get("DBELIEF_HOSTNET"))
     parser.add_argument("--ranks", type=numbers, default=[2, 3, 4, 5, 6, 8])
     parser.add_argument("--numbers", type=int, default=NUMBERS, help="of float32, on each rank")
-    parser.add_argument("--rate", type=float, default=100, help="of the links, in Mbit/s")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=200, help="of the links, in Mbit/s")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
     parser.add_argument("--picture", type=Path)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)  # this process is one of them
+    add_rank(parser)
     chosen = parser.parse_args()
-    if chosen.rank:
+    if chosen.rank is not None:
         rank_main(chosen)
         return
     if chosen.ranks[0] < 2:
         parser.error("--ranks: one rank has nobody to talk to")
-    if chosen.hostnet is None:
+    if "DBELIEF_HOSTNET" not in os.environ:
         print("collectives.py: left out, DBELIEF_HOSTNET names no program that makes hosts", file=sys.stderr)
         return
     words = ["--ranks", ",".join(map(str, chosen.ranks)), "--numbers", str(chosen.numbers)]
-    command = [sys.executable, __file__, "--rank", *words, "--ways", ",".join(chosen.ways)]
-    rows = []
-    for _ in range(chosen.rounds):
-        printed = run_on_hosts(chosen.hostnet, max(chosen.ranks), chosen.rate, command, LIMIT_S)
-        print(printed, end="", file=sys.stderr, flush=True)
-        rows += [json.loads(line) for line in printed.splitlines()]
-    results = medians(rows)
-    Console(stderr=True, width=160).print(table(results, chosen.ranks, chosen.rate))
+    words += ["--rounds", str(chosen.rounds), "--ways", ",".join(chosen.ways)]
+    rows = run_joined(__file__, words, max(chosen.ranks), LIMIT_S, chosen.rate)
+    results = medians(rows, chosen.numbers)
+    Console(stderr=True, width=160).print(table(results, chosen))
     if chosen.picture is not None:
-        draw(results, chosen.rate, chosen.picture)
-    print(json.dumps({"rate_mbit": chosen.rate, "chunk": CHUNK, "results": results}))
+        draw(results, chosen)
+    link = {key: statistics.median(row[key] for row in rows) for key in ("alpha_s", "beta_s")}
+    print(json.dumps({"rate_mbit": chosen.rate, "numbers": chosen.numbers, "chunk": CHUNK, **link, "results": results}))
     raise SystemExit(1 if any(map(off, results)) else 0)
 
 

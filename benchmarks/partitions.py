@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi_hosts import carried, ping, run_on_hosts
+from links import carried, ping
+from mpi_hosts import run_on_hosts
 from rich.console import Console
 from rich.table import Table
 from waiting import NoLoss, product_flop, waiting
