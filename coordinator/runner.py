@@ -15,15 +15,18 @@ from pathlib import Path
 from dbelief.clock import Clock
 from dbelief.console import announce
 from dbelief.errors import DbeliefError, NotWritten, Refused
+from dbelief.job import Elastic, SyncSgd
 from dbelief.metrics import Metrics
 from dbelief.report.events import EventLog
+from dbelief.report.gantt import LAST_PASS
 from dbelief.report.pictures import draw_pictures
+from dbelief.report.reduction import REDUCTION
 from dbelief.report.summary import write_summary
 
 from .actions import Note
 from .actor import Actor
 from .job import JobMachine
-from .lastpass import LastPass
+from .latest import Latest
 from .leadership import Leadership
 from .sandblaster import Sandblaster
 from .shards import Shards
@@ -31,6 +34,7 @@ from .speed import Speed
 from .states import State
 from .summary import summary_of
 from .takeover import sections
+from .traffic import Part, Traffic
 
 TICK_S = 0.1
 _PROGRESS_EVERY_S = 0.2
@@ -71,7 +75,10 @@ class Runner:
         self._finished = threading.Event()
         self._shards = Shards(machine.job, lambda: leadership.epoch, machine.recovery.is_away)
         self._events = EventLog(folder / "events.jsonl", clock, earlier_s)
-        self._last_pass = LastPass(folder, clock)
+        self._last_pass = Latest(folder / LAST_PASS, clock)
+        self._reduction = Latest(folder / REDUCTION, clock)
+        strategy = machine.job.strategy
+        self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock)
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
@@ -79,6 +86,12 @@ class Runner:
     def elapsed_s(self) -> float:
         """Seconds since the run began."""
         return self._clock.now() - self._began_s
+
+    def took(self, part: Part) -> None:
+        """A worker tells what it took from others of its group: nothing depends on it but a picture."""
+        known = self._traffic.told(part) if self._traffic is not None else None
+        if known is not None:
+            self._reduction.take(known)
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
@@ -151,6 +164,7 @@ class Runner:
                 self._tell_wait(machine)
             with suppress(NotWritten):  # it is only looked at; at the end it is said
                 self._last_pass.write()
+                self._reduction.write()
             self._clock.wait(self._finished, TICK_S)
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
@@ -216,6 +230,7 @@ class Runner:
                 values = summary_of(self._machine, self.elapsed_s())
             write_summary(self.folder / "summary.json", values)
             self._last_pass.write(at_once=True)
+            self._reduction.write(at_once=True)
             draw_pictures(self.folder, self.folder, self._machine.job.name)
             with self._lock:
                 self._machine.finished = self._machine.commit_due = True

@@ -18,6 +18,7 @@ from .job import JobMachine
 from .runner import Runner
 from .sandblaster import Sandblaster
 from .states import Compute, Evaluate, State, Together, Told, Wait, Work
+from .traffic import Edge, Part
 
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
 _ROLES = {kind: role for role, kind in _KINDS.items()}
@@ -123,6 +124,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.HasField("failed"):
                 f = request.failed
                 machine.bundle_failed(*who, f.turn, f.bundle, f.reason, now_s)
+            if request.HasField("traffic") and machine.members.pusher(*who):
+                self._runner.took(_part(request.replica, request.traffic))
             if request.kept:
                 machine.kept(request.kept, now_s)
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
@@ -212,6 +215,11 @@ def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
         backups=batch.launched,
         backups_won=batch.won,
     )
+
+
+def _part(replica: int, traffic: wire.Traffic) -> Part:
+    edges = [Edge(row.rank, row.messages, row.bytes, row.seconds) for row in traffic.taken]
+    return Part(replica, traffic.generation, traffic.rank, traffic.ranks, traffic.steps, edges)
 
 
 def _training(lease: Lease) -> wire.TrainingLease:

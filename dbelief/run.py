@@ -82,10 +82,12 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
         `run` is no run folder, or nothing has happened there.
     """
     from dbelief.neurons import tell_neurons
-    from dbelief.report.pictures import draw_pictures
+    from dbelief.report.pictures import draw_pictures, read_reduction
 
     job, facts = account(run)
     Console().print(facts)
+    if (reduction := read_reduction(run)) is not None:
+        Console().print(reduction.table())
     pictures = draw_pictures(run, output, job)
     pictures += tell_neurons(run, output, job, images)
     for picture in pictures:

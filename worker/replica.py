@@ -213,6 +213,8 @@ class Replica:
     def _train_together(self, together: Together, lease: Lease, message: wire.Group) -> None:
         group = Group.of(message, self._session.pusher.replica)
         why = together.train(lease, group)
+        if (traffic := together.traffic(group)) is not None:
+            self._report(traffic=traffic.to_wire())
         if why:
             self._broken = group.generation, why
             announce(f"group {group.generation} of {group.size} workers is over: {why}")

@@ -9,17 +9,19 @@ When somebody fails, no sum comes any more: this worker says how many steps it h
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from dbelief.errors import RankDied, Unreachable
 from dbelief.nn import Batch
+from dbelief.rpc import coordination_pb2 as wire
 from dbelief.work import Cadence, Lease
 
 from .buffers import Done
 from .comm import Comm
+from .comm.tracing import Taken, Tracing
 from .downpour import Phases
 from .joint import Method
 from .meeting import Group, Meeting
@@ -31,6 +33,21 @@ class Shards:
 
     read: Callable[[np.ndarray], None]
     write: Callable[[np.ndarray], None]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What sums took from other ranks since this generation began, by rank, and how many steps were made."""
+
+    group: Group
+    steps: int
+    taken: Mapping[int, Taken]
+
+    def to_wire(self) -> wire.Traffic:
+        """As the coordinator is told of it."""
+        rows = [wire.Taken(rank=rank, **asdict(taken)) for rank, taken in sorted(self.taken.items())]
+        generation, rank, ranks = self.group.generation, self.group.rank, self.group.size
+        return wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=self.steps, taken=rows)
 
 
 class Together:
@@ -68,6 +85,8 @@ class Together:
         self._acknowledged = acknowledged
         self.steps = 0
         self._at = -1  # steps that the result holds; -1: there is none
+        self._traced: Tracing | None = None
+        self._made_here = 0  # steps in this generation
 
     def train(self, lease: Lease, group: Group) -> str:
         """Make the steps of a block of leases, of which one is this worker's.
@@ -96,6 +115,7 @@ class Together:
                 self._phases.end("push")
                 self._at += 1
                 self.steps = step + 1
+                self._made_here += 1
                 if mine is not None:
                     last = self._made(lease, step, mine, loss, writes=group.rank == 0)
         except (RankDied, Unreachable) as error:
@@ -131,7 +151,8 @@ class Together:
         """Come together, and agree on what the last step has come to."""
         comm, new = self.meeting.meet(group)
         if new:
-            self._method.join(comm)
+            self._traced, self._made_here = Tracing(comm.engine), 0
+            self._method.join(Comm(self._traced, comm.deadline_s))
             self._agree(comm, clock)
         self._at = clock
         self._phases.end("wait")
@@ -154,6 +175,10 @@ class Together:
             for array in (self._method.result, *self._method.state()):
                 comm.recv(array, source)
             self._method.take(most - self._at if self._at >= 0 else None)
+
+    def traffic(self, group: Group) -> Traffic | None:
+        """What the sums of this group's steps took; None before the first."""
+        return Traffic(group, self._made_here, self._traced.taken) if self._traced and self._made_here else None
 
     def close(self) -> None:
         """Leave the group."""

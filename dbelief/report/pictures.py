@@ -10,10 +10,12 @@ from dbelief.errors import DataError, NotWritten
 from .curves import draw_curves
 from .events import read_events
 from .gantt import LAST_PASS, draw_pass
+from .reduction import REDUCTION, Reduction, draw_reduction
 
 
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
-    """Draw curves.png and, of a batch method with a complete pass, last_pass.png; where they are.
+    """Draw curves.png, of a batch method with a complete pass last_pass.png, and of workers that sum among themselves
+    reduction.png; where they are.
 
     Parameters
     ----------
@@ -37,17 +39,32 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
         draw_curves(read_events(run / "events.jsonl"), drawn[0], title)
         if (run / LAST_PASS).exists():
             drawn.append(output / "last_pass.png")
-            draw_pass(_last_pass(run / LAST_PASS), drawn[1], title)
+            draw_pass(_fields(run / LAST_PASS, "runs", "pass"), drawn[-1], title)
+        if (reduction := read_reduction(run)) is not None:
+            drawn.append(output / "reduction.png")
+            draw_reduction(reduction, drawn[-1], title)
     except OSError as error:
         raise NotWritten(f"{error.filename or output}: the pictures cannot be written: {error.strerror}") from error
     return drawn
 
 
-def _last_pass(path: Path) -> dict[str, object]:
+def read_reduction(run: Path) -> Reduction | None:
+    """How the workers of a run sum among themselves; None where they do not, or have not yet.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read.
+    """
+    path = run / REDUCTION
+    return Reduction(_fields(path, "edges", "reduction")) if path.exists() else None
+
+
+def _fields(path: Path, needed: str, what: str) -> dict[str, object]:
     try:
         fields = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}") from error
-    if not isinstance(fields, dict) or "runs" not in fields:
-        raise DataError(f"{path}: is no pass")
+    if not isinstance(fields, dict) or needed not in fields:
+        raise DataError(f"{path}: is no {what}")
     return fields

@@ -24,7 +24,7 @@ from worker.comm.threads import ThreadEngine
 from worker.downpour import Phases
 from worker.joint import Averaging, SummedGradients
 from worker.meeting import Group
-from worker.together import Shards, Together
+from worker.together import Shards, Together, Traffic
 
 from .by_hand import Range, Rate
 from .harness import HOST, Problem
@@ -185,6 +185,13 @@ class Workers:
             self._clock += done
             rest = left
         return blocks
+
+    def traffic(self, rank: int) -> Traffic:
+        """What a worker's sums took from the others since the last generation began."""
+        nobody = Group(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0)
+        traffic = self.members[rank].together.traffic(nobody)
+        assert traffic is not None
+        return traffic
 
     def _block(self, ranges: Sequence[Range]) -> list[str]:
         """Why it broke, for each of the workers; "" where it did not."""

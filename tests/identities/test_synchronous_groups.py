@@ -226,3 +226,19 @@ def test_a_gradient_that_is_too_long_is_clipped_once_it_is_summed() -> None:
         for one in group.members:
             np.testing.assert_array_equal(one.copies, expected)
     assert gap(by_hand(problem, UNEVEN[:3], sgd())[0], expected[0]) > 0, "it was too long"
+
+
+@pytest.mark.parametrize("form", [None, 3])
+def test_workers_know_what_each_step_took_from_whom(form: int | None) -> None:
+    """A tree of four: one vector for each edge, way and step; what they agree on at first is not counted."""
+    problem = network(EACH * 4)
+    with workers(problem, sgd() if form is None else easgd(form), 4) as group:
+        group.train(*even(4, BATCH))
+        group.train(*even(4, EACH))
+        for rank, sources in enumerate([{1, 2}, {0}, {0, 3}, {2}]):
+            traffic = group.traffic(rank)
+            assert traffic.steps == 1 + STEPS
+            assert set(traffic.taken) == sources
+            for taken in traffic.taken.values():
+                assert (taken.messages, taken.bytes) == (1 + STEPS, (1 + STEPS) * 4 * problem.layout.size)
+                assert taken.seconds > 0

@@ -1,27 +1,50 @@
-"""An engine that counts what another one sends: how a formula of messages and bytes is checked without a clock."""
+"""An engine that counts what another one carries: for a formula of messages and bytes, and for who waits for whom."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from dbelief.clock import Clock, SystemClock
 
 from .engine import Engine, Handle, Message
 
 
+@dataclass
+class Taken:
+    """What came from another rank.
+
+    Attributes
+    ----------
+    seconds
+        From when this rank was ready for a message until it had it, added up: also the time that the other one had
+        nothing to send yet. Messages that are under way together count each.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
 class Tracing:
-    """Counts what this rank sends through `engine`.
+    """Counts what this rank sends and takes through `engine`.
 
     Attributes
     ----------
     messages, sent_bytes
         By (from, to), where from is this rank: the counters of all ranks can be added up.
+    taken
+        By the rank that it came from.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Clock | None = None) -> None:
         self._engine = engine
+        self._clock: Clock = clock or SystemClock()
         self.messages: Counter[tuple[int, int]] = Counter()
         self.sent_bytes: Counter[tuple[int, int]] = Counter()
+        self.taken: defaultdict[int, Taken] = defaultdict(Taken)
 
     @property
     def rank(self) -> int:
@@ -40,12 +63,22 @@ class Tracing:
 
     def start(self, messages: Sequence[Message]) -> Handle:
         """Count, and start."""
+        begin_s = self._clock.now()
         handle = self._engine.start(messages)
         for message in messages:
             if message.sends:
                 self.messages[self.rank, message.peer] += 1
                 self.sent_bytes[self.rank, message.peer] += message.array.nbytes
-        return handle
+        return _Timed(self, handle, [message for message in messages if not message.sends], begin_s)
+
+    def arrived(self, messages: Sequence[Message], begin_s: float) -> None:
+        """Count what this rank was ready for since `begin_s`."""
+        seconds = self._clock.now() - begin_s
+        for message in messages:
+            taken = self.taken[message.peer]
+            taken.messages += 1
+            taken.bytes += message.array.nbytes
+            taken.seconds += seconds
 
     def check(self) -> None:
         """Raise RankDied where a rank has failed."""
@@ -58,3 +91,15 @@ class Tracing:
     def close(self) -> None:
         """Close the engine; the counters stay."""
         self._engine.close()
+
+
+class _Timed:
+    """Messages under way, which are counted once they are through."""
+
+    def __init__(self, tracing: Tracing, handle: Handle, coming: Sequence[Message], begin_s: float) -> None:
+        self._tracing, self._handle, self._coming, self._begin_s = tracing, handle, coming, begin_s
+
+    def wait(self, deadline_s: float) -> None:
+        """See `Handle.wait`."""
+        self._handle.wait(deadline_s)
+        self._tracing.arrived(self._coming, self._begin_s)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.clock import ManualClock
 from dbelief.reduction import Link, binomial, ring_seconds, server, tree_seconds, with_arity
 from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
 from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Tracing
+from worker.comm.tracing import Taken, Tracing
 
 
 def counted(way: Way, ranks: int, size: int) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
@@ -30,6 +31,28 @@ def counted(way: Way, ranks: int, size: int) -> tuple[Counter[tuple[int, int]], 
         messages += engine.messages
         sent += engine.sent_bytes
     return messages, sent
+
+
+def test_what_comes_is_timed_from_when_it_was_asked_for() -> None:
+    """Whoever sends sees to it that 3 s pass before."""
+    clock = ManualClock()
+
+    def body(comm: Comm) -> Tracing:
+        engine = Tracing(comm.engine, clock)
+        traced, array = Comm(engine), np.ones(5, np.float32)
+        if comm.rank == 0:
+            pending = traced.irecv(array, 1)
+            comm.barrier()
+            pending.wait()
+        else:
+            comm.barrier()
+            clock.advance(3.0)
+            traced.send(array, 0)
+        return engine
+
+    first, second = run_ranks(2, body, 20.0)
+    assert first.taken == {1: Taken(1, 20, 3.0)}
+    assert not second.taken
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""The last pass's file: written once a second at most, and at the end."""
+"""The file of the latest of something: written once a second at most, and at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.lastpass import LastPass
+from coordinator.latest import Latest
 from dbelief.clock import ManualClock
 from dbelief.errors import NotWritten
 from dbelief.report.gantt import LAST_PASS
@@ -21,7 +21,7 @@ def written(folder: Path) -> Any:
 
 def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     clock = ManualClock()
-    last = LastPass(tmp_path, clock)
+    last = Latest(tmp_path / LAST_PASS, clock)
     last.write(at_once=True)
     assert written(tmp_path) is None
     seen = []
@@ -37,7 +37,7 @@ def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_not_written_again(tmp_path: Path) -> None:
-    last = LastPass(tmp_path, ManualClock())
+    last = Latest(tmp_path / LAST_PASS, ManualClock())
     last.take({"number": 1})
     last.write()
     (tmp_path / LAST_PASS).unlink()
@@ -46,7 +46,7 @@ def test_what_is_written_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    last = LastPass(tmp_path / "missing", ManualClock())
+    last = Latest(tmp_path / "missing" / LAST_PASS, ManualClock())
     last.take({"number": 1})
     with pytest.raises(NotWritten, match=r"last_pass\.json: cannot be written"):
         last.write()

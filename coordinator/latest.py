@@ -1,7 +1,8 @@
-"""`last_pass.json`: the last complete pass of a batch method, with who computed what and when, for its picture.
+"""Files of a run folder that hold the latest of something that pictures are drawn of.
 
-Passes may take milliseconds, so most of them are never written: once a second is often enough to look at, and the last
-one is there when the job has ended.
+`last_pass.json`: the last complete pass of a batch method, with who computed what and when. `reduction.json`: who of
+the last group of workers took how much from whom. Either may change many times a second, so most of it is never
+written: once a second is often enough to look at, and the last one is there when the job has ended.
 """
 
 from __future__ import annotations
@@ -14,32 +15,31 @@ from typing import Any
 
 from dbelief.clock import Clock
 from dbelief.files import whole_file
-from dbelief.report.gantt import LAST_PASS
 from dbelief.report.plain import plain
 
 _EVERY_S = 1.0
 
 
-class LastPass:
-    """Keeps the last pass, and its file up to date; safe to use from several threads.
+class Latest:
+    """Keeps the latest, and its file up to date; safe to use from several threads.
 
     Parameters
     ----------
-    folder
-        The run folder.
+    path
+        The file.
     clock
         What the time between two files runs by.
     """
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._path = folder / LAST_PASS
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
         self._clock = clock
         self._lock = threading.Lock()
         self._unwritten: Mapping[str, Any] | None = None
         self._written_s = clock.now() - _EVERY_S
 
     def take(self, fields: Mapping[str, Any]) -> None:
-        """A pass is complete; fields of its note."""
+        """There is a newer one."""
         self._unwritten = fields
 
     def write(self, at_once: bool = False) -> None:
