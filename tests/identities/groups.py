@@ -131,7 +131,7 @@ class Workers:
         strategy: job.SyncSgd | job.Elastic,
         count: int,
         rate: Rate | None = None,
-        moving_rate: Rate | None = None,
+        moving_rate: Callable[[float], float] | None = None,
     ) -> None:
         self.problem, self.strategy, self.hall = problem, strategy, Hall()
         self.stored = problem.start
@@ -239,7 +239,7 @@ def workers(
     strategy: job.SyncSgd | job.Elastic,
     count: int,
     rate: Rate | None = None,
-    moving_rate: Rate | None = None,
+    moving_rate: Callable[[float], float] | None = None,
 ) -> Iterator[Workers]:
     made = Workers(problem, strategy, count, rate, moving_rate)
     try:

@@ -26,7 +26,7 @@ STRATEGIES = {"sync-sgd": sgd(RULES[1]), "sync-easgd 2": easgd(2), "sync-easgd 3
 LACKING = [lacks for some in (1, 2, 3) for lacks in combinations(range(COUNT), some)]
 
 
-@pytest.fixture(params=STRATEGIES.values(), ids=STRATEGIES)
+@pytest.fixture(params=list(STRATEGIES.values()), ids=list(STRATEGIES))
 def strategy(request: pytest.FixtureRequest) -> job.SyncSgd | job.Elastic:
     chosen: job.SyncSgd | job.Elastic = request.param
     return chosen
@@ -67,7 +67,7 @@ def test_who_lacks_the_last_step_ends_as_if_it_had_it(
     strategy: job.SyncSgd | job.Elastic, lacks: tuple[int, ...], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others have the sum, and go on in vain; or all lack it, and make the step again."""
-    expected, made = undisturbed(strategy), []
+    expected, made = undisturbed(strategy), list[int]()
 
     def make(comm: Comm, reduction: job.Reduction, size: int) -> Any:
         first = len(made) < COUNT

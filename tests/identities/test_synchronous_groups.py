@@ -187,7 +187,7 @@ def test_a_sum_of_means_is_as_many_times_longer(count: int) -> None:
         with workers(problem, sgd({"name": "sgd", "rate": rate}, gives=gives), count) as group:
             group.train(*even(count, EACH))
             ends.append(group.stored)
-    np.testing.assert_array_equal(*ends)
+    np.testing.assert_array_equal(ends[0], ends[1])
 
 
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
