@@ -22,14 +22,17 @@ from .harness import network
 
 COUNT, STEPS = 3, 4
 EACH = BATCH * STEPS
-STRATEGIES = {"sync-sgd": sgd(RULES[1]), "sync-easgd 2": easgd(2), "sync-easgd 3": easgd(3, "ring")}
+STRATEGIES: dict[str, job.SyncSgd | job.Elastic] = {
+    "sync-sgd": sgd(RULES[1]),
+    "sync-easgd 2": easgd(2),
+    "sync-easgd 3": easgd(3, "ring"),
+}
 LACKING = [lacks for some in (1, 2, 3) for lacks in combinations(range(COUNT), some)]
 
 
-@pytest.fixture(params=list(STRATEGIES.values()), ids=list(STRATEGIES))
+@pytest.fixture(params=list(STRATEGIES))
 def strategy(request: pytest.FixtureRequest) -> job.SyncSgd | job.Elastic:
-    chosen: job.SyncSgd | job.Elastic = request.param
-    return chosen
+    return STRATEGIES[request.param]
 
 
 def ends(group: Workers) -> tuple[list[list[bytes]], bytes]:
