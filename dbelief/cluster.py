@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.console import announce, on_signals
+from dbelief.cores import shares, usable, written
 from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
 from dbelief.job import Job
 from dbelief.processes import ASKED_S, BACK_OFF_S, RESTARTS, Child, end_all, how_it_ended
@@ -54,6 +55,7 @@ class Cluster:
         to_workers: Sequence[str] = (),
     ) -> None:
         self.job = job
+        self._parts = shares(usable(), job.replicas) if job.pin_cores and job.replicas else []
         self.folder = prepare_folder(job, resume)
         self._job_file = job_file
         self._overrides = overrides
@@ -129,7 +131,8 @@ class Cluster:
             for number in range(count):
                 name = f"{role}-{number}"
                 common = ["--coordinator", address, "--number", str(number), "--name", name]
-                self._start(name, [role, *common, *record, *self._more[role]], RESTARTS)
+                pinned = ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
+                self._start(name, [role, *common, *record, *pinned, *self._more[role]], RESTARTS)
 
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""

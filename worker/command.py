@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from dbelief.console import announce, exits_cleanly, serve_metrics
+from dbelief.cores import keep_to, read_cores, written
 from dbelief.rpc.settings import prepare_process
+
+
+def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else read_cores(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command("worker")
@@ -29,6 +37,13 @@ from dbelief.rpc.settings import prepare_process
 )
 @click.option(
     "--threads", type=click.IntRange(1), default=None, help="BLAS threads of this replica; default: as the job says."
+)
+@click.option(
+    "--cores",
+    metavar="LIST",
+    default=None,
+    callback=_cores,
+    help="Cores that this replica keeps to, as 0-3,8, with a BLAS thread for each; default: any core.",
 )
 @click.option(
     "--folder",
@@ -76,11 +91,21 @@ from dbelief.rpc.settings import prepare_process
     help="For comparisons and tests: seconds that computing each mini-batch or portion takes longer.",
 )
 def command(
-    coordinator: str, comm: str, metrics_listen: str | None, folder: Path | None, patience_s: float, **options: Any
+    coordinator: str,
+    comm: str,
+    cores: tuple[int, ...] | None,
+    metrics_listen: str | None,
+    folder: Path | None,
+    patience_s: float,
+    **options: Any,
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     with exits_cleanly():
+        if cores is not None:
+            keep_to(cores)
+            options["threads"] = options["threads"] or len(cores)
+            announce(f"on core{'s' * (len(cores) > 1)} {written(cores)} only")
         from dbelief.metrics import Metrics
         from dbelief.session import Task
 

@@ -127,6 +127,11 @@ class Job(Section):
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
     threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
+    pin_cores: bool = Field(
+        default=False,
+        description="Where `dbelief train` starts all replicas: each keeps to its share of the machine's cores, "
+        "with a BLAS thread for each, whatever `threads` says",
+    )
     record: bool = Field(
         default=False, description="Log the order in which pushes arrive, so that the run can be replayed"
     )

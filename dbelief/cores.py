@@ -1,0 +1,82 @@
+"""Parts of one machine: which of its cores a process keeps to (You et al. 2017, section 6.2, a part of a chip each).
+
+A process that keeps to its own cores shares no cache of theirs with others, and its memory lies near them where the
+machine has several sockets: the kernel gives pages where they are first touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from itertools import pairwise
+
+from dbelief.errors import Mistake
+
+
+def read_cores(text: str) -> tuple[int, ...]:
+    """Cores as they are written, "0-3,8", in rising order.
+
+    Raises
+    ------
+    ValueError
+        They are not written like that.
+    """
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or not (last.isdecimal() if dash else not last):
+            raise ValueError(f"{text!r}: cores are written as 0-3,8")
+        here = range(int(first), int(last or first) + 1)
+        if not here:
+            raise ValueError(f"{text!r}: {part} ends before it begins")
+        cores.update(here)
+    return tuple(sorted(cores))
+
+
+def written(cores: Collection[int]) -> str:
+    """Cores as `read_cores` reads them."""
+    return ",".join(map(str, sorted(cores)))
+
+
+def usable() -> tuple[int, ...]:
+    """Cores that this process may run on.
+
+    Raises
+    ------
+    Mistake
+        On this platform a process cannot be kept to cores.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        raise Mistake("processes cannot be kept to cores on this platform: it must be Linux")
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def shares(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
+    """Cut cores into so many parts of neighbours, which differ by one core at the most.
+
+    Raises
+    ------
+    Mistake
+        There are fewer cores than parts.
+    """
+    if len(cores) < parts:
+        raise Mistake(f"{parts} parts cannot each have a core of their own: there are {len(cores)} cores")
+    ordered = sorted(cores)
+    return [tuple(ordered[a:b]) for a, b in pairwise(part * len(ordered) // parts for part in range(parts + 1))]
+
+
+def keep_to(cores: Collection[int]) -> None:
+    """Have this process run on these cores only: all threads that it has, and those that they will start.
+
+    Raises
+    ------
+    Mistake
+        It may not run on one of them, or not be kept to any.
+    """
+    missing = set(cores).difference(usable())
+    if missing:
+        raise Mistake(f"core {min(missing)} is none that this process may run on: {written(usable())}")
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), cores)

@@ -1,0 +1,67 @@
+"""Replicas that keep to cores of their own: where they run, and that it changes no bit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator
+
+CORES = sorted(os.sched_getaffinity(0))[:2]
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")]
+
+JOB = """
+name: parts
+model: {{layers: [{{dense: 16}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: sync-sgd, batch: 16, rule: {{name: momentum, rate: 0.05}}, lease: 160}}
+limits: {{epochs: {epochs}}}
+shards: 1
+replicas: {replicas}
+pin_cores: {pinned}
+"""
+
+
+def where(process: int) -> set[frozenset[int]]:
+    """Which cores each thread of a process may run on."""
+    return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir(f"/proc/{process}/task")}
+
+
+def test_a_worker_keeps_to_the_cores_it_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(JOB.format(epochs=200, replicas=2, pinned="false"))
+    coordinator, address = operator.coordinator(job)
+    operator.start("ps-0", "ps", "--coordinator", address)
+    given = [operator.start(f"w-{n}", "worker", "--coordinator", address, "--cores", str(n)) for n in CORES]
+    operator.until_samples("parts", 1_000)
+    assert [where(role.process.pid) for role in given] == [{frozenset({core})} for core in CORES]
+    coordinator.process.terminate()
+    assert coordinator.ends() == 0
+
+
+def test_the_launcher_shares_cores_out_and_the_model_is_the_same(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    models = []
+    shares = [CORES[:1], CORES[1:]]
+    for pinned in ("true", "false"):
+        job = write_job(JOB.format(epochs=3, replicas=2, pinned=pinned))
+        only = ("taskset", "--cpu-list", ",".join(map(str, CORES)))
+        train = operator.start(f"train-{pinned}", "train", str(job), "--quiet", launcher=only)
+        assert train.ends() == 0, train.log.read_text()
+        run = operator.folder / "runs" / "parts"
+        models.append((run / "model.safetensors").read_bytes())
+        for number, cores in enumerate(shares):
+            log = (run / "logs" / f"worker-{number}.log").read_text()
+            assert (f"on core {cores[0]} only" in log) == (pinned == "true"), log
+    assert models[0] == models[1]
+
+
+def test_more_parts_than_cores_are_refused(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(JOB.format(epochs=3, replicas=1000, pinned="true"))
+    train = operator.start("train", "train", str(job), "--quiet")
+    assert train.ends() == 2
+    assert "1000 parts cannot each have a core of their own: there are " in train.log.read_text()
+    assert not (operator.folder / "runs").exists()
