@@ -47,7 +47,7 @@ def milliseconds(fields: dict[str, object], batch: int, samples: int) -> float:
     """A step of a run."""
     share = batch // int(str(fields["replicas"]))
     with tempfile.TemporaryDirectory() as folder:
-        strategy = f"{{name: sync-sgd, batch: {share}, rule: {{name: momentum, rate: 0.01}}}}"
+        strategy = f"{{name: sync-sgd, batch: {share}, lease: {25 * share}, rule: {{name: momentum, rate: 0.01}}}}"
         all_fields = {
             **fields,
             "strategy": strategy,

@@ -5,6 +5,7 @@ Sources: Iandola et al. 2016 (FireCaffe), section 6; You et al. 2017, equations 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from dbelief import job
-from dbelief.clip import clip
 from dbelief.optim import make_rule
 from dbelief.schedule import poly
 from dbelief.work import Cadence
@@ -136,7 +136,9 @@ def by_hand(
             for part in present
         ]
         joint = summed(strategy.reduction.way, weighted)
-        clip(np, joint, strategy.clip_norm)
+        norm = float(np.linalg.norm(joint.astype(np.float64)))
+        if strategy.clip_norm is not None and norm > strategy.clip_norm:
+            joint *= np.float32(strategy.clip_norm / norm)
         server.push(joint, rate(samples) if rate else rule.rate)
         ends.append(server.w.copy())
         samples += total
@@ -226,6 +228,20 @@ def test_a_gradient_that_is_too_long_is_clipped_once_it_is_summed() -> None:
         for one in group.members:
             np.testing.assert_array_equal(one.copies, expected)
     assert gap(by_hand(problem, UNEVEN[:3], sgd())[0], expected[0]) > 0, "it was too long"
+
+
+def test_machines_that_add_otherwise_clip_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker's BLAS has norms of its own."""
+    dot = np.dot
+
+    def others(a: Any, b: Any, *more: Any) -> Any:
+        return dot(a, b, *more) * np.float32(1 + 1e-5 * int(threading.current_thread().name[-1]))
+
+    monkeypatch.setattr(np, "dot", others)
+    with workers(network(60), sgd(clip_norm=0.05), 3) as group:
+        group.train(*UNEVEN[:3])
+        for one in group.members:
+            np.testing.assert_array_equal(one.copies, group.members[0].copies)
 
 
 @pytest.mark.parametrize("form", [None, 3])
