@@ -63,7 +63,7 @@ def milliseconds(fields: dict[str, object], batch: int, samples: int) -> float:
             (e["elapsed_s"], e["samples"]) for e in events if e["event"] == "progress" and e["samples"] > samples / 4
         ]
     (begin_s, first), (end_s, last) = told[0], told[-1]
-    return 1000 * (end_s - begin_s) / (last - first) * batch
+    return float(1000 * (end_s - begin_s) / (last - first) * batch)
 
 
 def main() -> None:
