@@ -102,7 +102,7 @@ class Failing:
 def test_a_group_may_break_at_any_message(strategy: job.SyncSgd | job.Elastic, rank: int) -> None:
     """While they agree on the last step, and while they sum; in the first generation, and in the second one again."""
     expected, broken = undisturbed(strategy), 0
-    for first, second in [(last, 0) for last in range(1, 22)] + [
+    for first, second in [(last, 0) for last in range(1 + rank, 22, 2)] + [
         (last, again) for last in (8, 9) for again in (1, 3, 4, 7)
     ]:
 
@@ -114,7 +114,7 @@ def test_a_group_may_break_at_any_message(strategy: job.SyncSgd | job.Elastic, r
             group.hall.engine = engine
             broken += group.train(*even(COUNT, EACH)) > 1
             assert ends(group) == expected, (first, second)
-    assert broken > 10
+    assert broken > 8
 
 
 def test_who_joins_gets_what_the_others_have() -> None:
