@@ -2,9 +2,8 @@
 
 When every living replica asks for work, all get leases that begin at the same step, from neighbouring ranges of the
 epoch, and are told of each other: where each listens, how many samples each has. Whoever lives is in the block, if
-need be without data. A block made of other lives than the
-one before, or after one that broke, is a new generation: its members connect anew, and those who lack the last step
-take it from one who has it.
+need be without data. A block made of other lives than the one before, or after one that broke, is a new generation: its
+members connect anew, and those who lack the last step take it from one who has it.
 
 A step is made of everybody's mini-batch, so that whoever has done so many steps of a block knows that all have
 contributed as many. When one dies the others come to no next step, and ask again, saying how many they have done. Once
@@ -75,8 +74,8 @@ class Groups:
         How many were formed.
     failed
         Why there is no use in forming more; "" while there is.
-    unwritten
-        The workers have made steps that the shards do not know of, and who should have written them is gone.
+    written
+        Steps that are in what the shards hold.
     """
 
     clock: int = 0
@@ -84,7 +83,7 @@ class Groups:
     ended: int = 0
     blocks: int = 0
     failed: str = ""
-    unwritten: bool = False
+    written: int = 0
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, Part] = field(default_factory=dict)  # by replica, in the order of ranks
     _lives: list[int] = field(default_factory=list)  # incarnations of this generation, by rank
@@ -99,7 +98,7 @@ class Groups:
         part.given = True
         members = tuple((number, one.lease.samples) for number, one in self._block.items())
         first = next(iter(self._block.values()))
-        return Together(part.lease, self.generation, members, first.lease.samples_before)
+        return Together(part.lease, self.generation, members, first.lease.samples_before, self.written)
 
     def asks(self, replica: int, incarnation: int, next_sequence: int, asks: Asks = NOTHING) -> None:
         """This life wants more work: its part in the block, if it had one, is done, as far as the group came."""
@@ -118,6 +117,11 @@ class Groups:
     def between(self) -> bool:
         """Whether no block is under way: what the shards hold stays as it is."""
         return not self._block
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether the workers have made steps that the shards do not know of."""
+        return self.written < self.clock
 
     def complete(self, living: Mapping[int, int]) -> bool:
         """Whether no block is under way, and everyone alive (incarnation by replica) asks for the next."""
@@ -161,7 +165,8 @@ class Groups:
         done = max(self._done(part, leases) for part in self._block.values())
         survivors = any(not part.over for part in self._block.values())
         self.clock += done
-        self.unwritten = survivors and not self._written(leases) and (self.unwritten or done > 0)
+        if self._writes_told(leases) or not survivors:  # where all are gone, what the shards hold is what there is
+            self.written = self.clock
         self._in_vain = 0 if done or any(part.over for part in self._block.values()) else self._in_vain + 1
         if self._in_vain >= IN_VAIN_AT_MOST:
             self.failed = f"the workers cannot reach each other, {self._in_vain} times in a row: {self._why}"
@@ -174,7 +179,7 @@ class Groups:
         self._block.clear()
         return settled
 
-    def _written(self, leases: Leases) -> bool:
+    def _writes_told(self, leases: Leases) -> bool:
         """Whether the shards have what the block came to: rank 0 tells of its last step only when it has written."""
         first = next(iter(self._block.values()))
         if first.done is not None:
@@ -194,7 +199,7 @@ class Groups:
             "generation": self.generation,
             "ended": self.ended,
             "blocks": self.blocks,
-            "unwritten": self.unwritten,
+            "written": self.written,
             "asking": [[replica, *asked] for replica, asked in self._asking.items()],
             "block": [[replica, asdict(part)] for replica, part in self._block.items()],
             "lives": self._lives,
@@ -203,6 +208,6 @@ class Groups:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator."""
         self.clock, self.generation, self.ended = state["clock"], state["generation"], state["ended"]
-        self.blocks, self._lives, self.unwritten = state["blocks"], list(state["lives"]), state["unwritten"]
+        self.blocks, self._lives, self.written = state["blocks"], list(state["lives"]), state["written"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
         self._block = {n: Part(**{**part, "lease": Lease(**part["lease"])}) for n, part in state["block"]}

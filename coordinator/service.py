@@ -240,9 +240,10 @@ def _together(work: Together, machine: JobMachine) -> wire.LeaseReply:
     """A lease with where its group's members listen."""
     addresses = {member.number: member.address for member in machine.members.all() if member.kind == "replica"}
     training = _training(work.lease)
-    training.group.generation, training.group.samples_before = work.generation, work.samples_before
+    group = training.group
+    group.generation, group.samples_before, group.written = work.generation, work.samples_before, work.written
     for number, samples in work.members:
-        training.group.members.add(replica=number, address=addresses[number], samples=samples)
+        group.members.add(replica=number, address=addresses[number], samples=samples)
     return wire.LeaseReply(training=training)
 
 

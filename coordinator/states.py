@@ -95,12 +95,15 @@ class Together:
         Replica number and samples of each, by rank.
     samples_before
         Samples leased before the first of these leases: the place of all of them in the learning-rate schedule.
+    written
+        Steps that are in what the shards hold.
     """
 
     lease: Lease
     generation: int
     members: tuple[tuple[int, int], ...]
     samples_before: int
+    written: int
 
 
 Work = Lease | Together | Evaluate | Compute | Wait | Stop

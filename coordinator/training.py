@@ -160,8 +160,8 @@ class Training:
 
     @property
     def _rests(self) -> bool:
-        """Whether what the shards hold is whole: workers who exchange among themselves write to them now and then."""
-        return self.groups is None or self.groups.between
+        """Whether the shards hold all that was trained: workers who exchange among themselves write it now and then."""
+        return self.groups is None or (self.groups.between and not self.groups.unwritten)
 
     @property
     def unwritten(self) -> bool:
@@ -314,7 +314,7 @@ class Training:
             self.evaluations.ask("validation", PARAMETERS)
         if self.batch is not None:
             wishes += self.batch.advance(read=self.evaluations.given)
-        waits = self.groups is not None and (self.snapshots.running or self.evaluations.asked)
+        waits = self.groups is not None and self._rests and (self.snapshots.running or self.evaluations.asked)
         if not waits and not (self.begins_in_lockstep and len(living) < self._replicas):
             wishes += self._handout.form_block(living)
         return wishes

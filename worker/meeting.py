@@ -26,6 +26,8 @@ class Group:
         Where each of them listens, and of each one's lease, by rank.
     samples_before
         Samples leased before the first of their leases.
+    written
+        Steps that are in what the shards hold.
     """
 
     generation: int
@@ -33,6 +35,7 @@ class Group:
     addresses: tuple[str, ...]
     samples: tuple[int, ...]
     samples_before: int
+    written: int
 
     @classmethod
     def of(cls, message: wire.Group, replica: int) -> Group:
@@ -44,6 +47,7 @@ class Group:
             tuple(member.address for member in message.members),
             tuple(member.samples for member in message.members),
             message.samples_before,
+            message.written,
         )
 
     @property

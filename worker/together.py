@@ -153,16 +153,16 @@ class Together:
         if new:
             self._traced, self._made_here = Tracing(comm.engine), 0
             self._method.join(Comm(self._traced, comm.deadline_s))
-            self._agree(comm, clock)
+            self._agree(comm, group.written)
         self._at = clock
         self._phases.end("wait")
 
-    def _agree(self, comm: Comm, clock: int) -> None:
+    def _agree(self, comm: Comm, written: int) -> None:
         at = np.zeros(comm.size, np.int64)
         at[comm.rank] = self._at
         comm.allreduce(at)
         source, most = int(at.argmax()), int(at.max())
-        if most < clock or most < 0:  # those who made the last step are gone, and had written it
+        if most < max(0, written):
             self._shards.read(self._method.result)
             self._method.begin()
             return

@@ -541,10 +541,13 @@ class Group(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     SAMPLES_BEFORE_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     """from 1; another one whenever members change"""
     samples_before: _builtins.int
     """samples leased before the first of these leases, for the learning rate"""
+    written: _builtins.int
+    """steps that are in what the shards hold; whoever has made fewer reads them there"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
         """by rank"""
@@ -555,10 +558,11 @@ class Group(_message.Message):
         generation: _builtins.int = ...,
         members: _abc.Iterable[Global___GroupMember] | None = ...,
         samples_before: _builtins.int = ...,
+        written: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "members", b"members", "samples_before", b"samples_before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "members", b"members", "samples_before", b"samples_before", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,11 +9,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.bundles import Asks
+from coordinator.actions import Action, TakeSnapshot
+from coordinator.bundles import NOTHING, Asks
 from coordinator.groups import IN_VAIN_AT_MOST, Groups
 from coordinator.leases import Leases
-from coordinator.states import Together
+from coordinator.states import Evaluate, Together, Wait, Work
+from coordinator.training import Training
 from dbelief.work import Cadence
+from tests.coordinator.world import SHAPE, make_job
 
 BATCH, EPOCH = 4, 90
 
@@ -36,6 +39,7 @@ class Played:
         self.last: dict[int, int] = {}
         self.made: dict[int, int] = {}  # steps of the last block
         self.incarnations = 0
+        self.dies_with_it = False  # the only one that has the step in which another one died
         for _ in range(workers):
             self.join()
 
@@ -83,7 +87,7 @@ class Played:
         self.last |= {self.living[n]: work.lease.id for n, work in together.items()}
         assert len({work.generation for work in together.values()}) == 1
         assert [n for n, _ in next(iter(together.values())).members] == group
-        self._agree(group, next(iter(together.values())).lease.clock)
+        self._agree(group, next(iter(together.values())))
         steps = max(-(-work.lease.samples // BATCH) for work in together.values())
         for step in range(steps + 1):
             if step == dies_at:
@@ -93,9 +97,10 @@ class Played:
                 self._step(group, together, step, group)
         self.shards = self.results[self.living[group[0]]].copy()
 
-    def _agree(self, group: list[int], clock: int) -> None:
+    def _agree(self, group: list[int], work: Together) -> None:
+        clock = work.lease.clock
         source = max((self.living[n] for n in group), key=lambda life: self.at.get(life, -1))
-        most = self.results[source] if self.at.get(source, -1) >= clock else self.shards
+        most = self.results[source] if self.at.get(source, -1) >= max(0, work.written) else self.shards
         for number in group:
             self.results[self.living[number]] = most.copy()
             self.at[self.living[number]] = clock
@@ -121,7 +126,11 @@ class Played:
         dying = int(self.random.choice(group))
         survivors = [number for number in group if number != dying]
         some = survivors
-        if step < steps and survivors and self.random.random() < 0.5:
+        if self.dies_with_it:
+            some = survivors[-1:]
+            self._step(group, together, step, some)
+            step += 1
+        elif step < steps and survivors and self.random.random() < 0.5:
             some = [n for n in survivors if self.random.random() < 0.5] or survivors[:1]
             self._step(group, together, step, some)
             step += 1
@@ -131,6 +140,9 @@ class Played:
             if step < steps or number not in some:
                 self.broken[self.living[number]] = together[number].generation
         self.die(dying)
+        if self.dies_with_it:
+            self.ask(some[0])  # which tells of its steps
+            self.die(some[0])
 
 
 @settings(max_examples=100, deadline=None)
@@ -179,6 +191,53 @@ def asked(
                 found.append(held)
     last |= {living[held.members[i % len(living)][0]]: held.lease.id for i, held in enumerate(found)}
     return found
+
+
+def test_of_a_step_that_dies_with_the_only_one_that_has_it_no_more_is_lost() -> None:
+    world = Played(0, 3, epochs=2)
+    world.block()
+    world.dies_with_it = True
+    world.block(1)
+    world.dies_with_it = False
+    while not world.over:
+        world.block()
+    assert world.leases.done == 2 * EPOCH
+    assert max(world.shards.values()) == 1
+    assert world.shards.total() == 2 * EPOCH - 3 * BATCH
+
+
+def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_kept() -> None:
+    strategy = {"name": "sync-sgd", "batch": 10, "rule": {"name": "sgd", "rate": 0.1}, "lease": 30}
+    job = make_job(strategy=strategy, snapshots__every_s=1, evaluate__every=10)
+    training, living = Training(job, SHAPE), {0: 1, 1: 2}
+    training.begin(0.0)
+
+    def ask(number: int, asks: Asks = NOTHING) -> Work:
+        return training.work(number, living[number], 1, True, True, living, 0.0, asks)
+
+    def block(now_s: float, steps: int = 0, broken: int = 0) -> list[Action]:
+        """Both have made so much of the last block, and ask for the next."""
+        for number in living:
+            assert isinstance(ask(number, Asks(last=last.get(number, 0), steps=steps, broken=broken)), Wait)
+        training.settle(now_s)
+        return training.advance(living, now_s)
+
+    def leases() -> dict[int, int]:
+        work = [ask(number, Asks(last=last.get(number, 0))) for number in living]
+        return {number: one.lease.id for number, one in zip(living, work, strict=True) if isinstance(one, Together)}
+
+    last: dict[int, int] = {}
+    assert block(0.0) == []
+    last = leases()
+    assert len(last) == 2
+    assert block(100.0, steps=1, broken=1) == []  # a set is due, and an evaluation
+    assert training.progress.samples == 20
+    last = leases()
+    assert len(last) == 2
+    actions = block(100.0, steps=3)
+    assert [type(action) for action in actions] == [TakeSnapshot]
+    training.end_set(100.0)
+    assert isinstance(ask(0, Asks(last=last[0])), Evaluate)
 
 
 def test_one_group_lasts_while_nobody_comes_or_goes() -> None:

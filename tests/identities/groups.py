@@ -138,7 +138,7 @@ class Workers:
         self._rate = rate or (lambda samples: strategy.rule.rate)
         self._moving_rate = moving_rate
         self.members = [self.new() for _ in range(count)]
-        self._clock = self._samples = self._generation = 0
+        self._clock = self._samples = self._generation = self._written = 0
         self._lives: list[Worker] = []
 
     def new(self) -> Worker:
@@ -183,12 +183,13 @@ class Workers:
             left = [(min(start + done * self.strategy.batch, stop), stop) for start, stop in rest]
             self._samples += sum(after - before for (before, _), (after, _) in zip(rest, left, strict=True))
             self._clock += done
+            self._written = self._written if any(whys) else self._clock
             rest = left
         return blocks
 
     def traffic(self, rank: int) -> Traffic:
         """What a worker's sums took from the others since the last generation began."""
-        nobody = Group(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0)
+        nobody = Group(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0, 0)
         traffic = self.members[rank].together.traffic(nobody)
         assert traffic is not None
         return traffic
@@ -204,7 +205,7 @@ class Workers:
         def train(rank: int) -> str:
             lease = Lease(1, 0, *ranges[rank], 1, self._samples, self._clock)
             return self.members[rank].together.train(
-                lease, Group(self._generation, rank, addresses, samples, self._samples)
+                lease, Group(self._generation, rank, addresses, samples, self._samples, self._written)
             )
 
         with ThreadPoolExecutor(len(ranges)) as threads:
