@@ -94,8 +94,10 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
 def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
     """One rank's life, from joining to leaving."""
     # Until there is a lease to finish, a signal simply ends this process.
-    meeting, address = _meeting(task, options)
-    session = Session.open(task, wire.ROLE_REPLICA, options.number, options.name, comm, address)
+    meeting = _meeting(task, options)
+    session = Session.open(
+        task, wire.ROLE_REPLICA, options.number, options.name, comm, meeting.address if meeting else ""
+    )
     if meeting is not None:
         session.member.when_ended = meeting.over
     reason, tell = "failed", _teller(comm)
@@ -122,8 +124,8 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         session.close(reason)
 
 
-def _meeting(task: Task, options: Options) -> tuple[Meeting | None, str]:
-    """Where this process meets the others of a group, and the address that they are told; of a job without groups none.
+def _meeting(task: Task, options: Options) -> Meeting | None:
+    """Where this process meets the others of a group; of a job without groups none.
 
     Raises
     ------
@@ -131,18 +133,17 @@ def _meeting(task: Task, options: Options) -> tuple[Meeting | None, str]:
         Nobody can listen there.
     """
     if not task.job.strategy.grouped:
-        return None, ""
+        return None
     host, port = host_and_port(options.listen) if options.listen else (own_host(task.address), 0)
-    if options.advertise is not None:
-        host_and_port(options.advertise)
+    known_as = options.advertise or ""
+    if known_as:
+        host_and_port(known_as)
+    elif is_every_address(f"{host}:{port}"):
+        known_as = f"{own_host(task.address)}:0"
     try:
-        meeting = Meeting(host, port, task.job.name, task.job.deadlines.progress_s)
+        return Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s)
     except OSError as error:
         raise Mistake(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
-    address = meeting.address
-    if is_every_address(address):
-        address = f"{own_host(task.address)}:{host_and_port(address)[1]}"
-    return meeting, options.advertise or address
 
 
 def _teller(comm: Comm) -> Callable[[str], None]:

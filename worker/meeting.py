@@ -63,12 +63,14 @@ class Meeting:
     ----------
     host, port
         Address of this machine to listen on; port 0: any that is free.
+    known_as
+        "host:port" that the others are told, where that is another; port 0: the one that is listened on.
     deadline_s
         Longest wait for the others, to come and for each message.
     """
 
-    def __init__(self, host: str, port: int, job: str, deadline_s: float) -> None:
-        self._listener = Listener(host, port)
+    def __init__(self, host: str, port: int, known_as: str, job: str, deadline_s: float) -> None:
+        self._listener = Listener(host, port, known_as)
         self._job = job
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
@@ -78,7 +80,7 @@ class Meeting:
 
     @property
     def address(self) -> str:
-        """Where the others find it, host:port."""
+        """What the others are told, host:port."""
         return self._listener.address
 
     def meet(self, group: Group) -> tuple[Comm, bool]:

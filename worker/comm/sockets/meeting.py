@@ -4,6 +4,10 @@ A call is two connections, each of which begins with a hello: the job, its gener
 connection is for. The rank that was called answers on the second one with the generation it is in, as soon as it is
 in the caller's; at once, where that is a later one. So both ends of a link know of each other before either believes in
 it. A rank whose group did not come together closes all it has, which ends those that believed in it.
+
+Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is made of the address that the
+others know; a caller tries that first. The names are the kernel's, one set for each network namespace: who finds the
+name is on the callee's host, so that nothing has to be configured, and nothing is left behind by a process that dies.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import hashlib
 import select
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +34,11 @@ HELLO = struct.Struct("<16s16s16sqIB")
 ANSWER = struct.Struct("<q")
 MESSAGES, NEWS = 0, 1
 CALL_AGAIN_S = 0.05
+BACKLOG = 128
+UNIX = sys.platform == "linux"
+"""Whether sockets may have names that are no files."""
+UNIX_BUFFER_BYTES = 1 << 20
+"""What a rank may have sent to another of its host that is not yet read; the kernel gives as much as it allows."""
 
 _Key = tuple[bytes, bytes, int, int]
 """Of a call: the job, the address of who calls (digests of both), the generation, and the caller's rank."""
@@ -38,10 +48,15 @@ _Link = tuple[socket.socket, socket.socket]
 class Listener:
     """Where other ranks reach this process, as long as it lives; takes their calls in a thread.
 
+    Parameters
+    ----------
+    known_as
+        "host:port" that the others are told, where that is another; port 0: the one that is listened on.
+
     Attributes
     ----------
     address
-        "host:port", with the port that was given.
+        "host:port" that the others are told.
 
     Raises
     ------
@@ -49,19 +64,21 @@ class Listener:
         Nobody can listen there.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "") -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host.strip("[]"), port), family=family, backlog=128)
-        self._socket.setblocking(False)
-        given = self._socket.getsockname()[1]
-        self.address = f"[{host.strip('[]')}]:{given}" if ":" in host else f"{host}:{given}"
+        far = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+        told, _, its_port = (known_as or f"{host}:0").rpartition(":")
+        told = f"[{told.strip('[]')}]" if ":" in told else told
+        self.address = f"{told}:{int(its_port) or far.getsockname()[1]}"
+        self._doors = {one.fileno(): one for one in (far, *_near(self.address))}
         self._calls: dict[_Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
         self._lock = threading.Lock()
         self._stopped, self._stop = socket.socketpair()
         self._poller = select.poll()
-        for one in (self._socket, self._stopped):
+        for one in (*self._doors.values(), self._stopped):
+            one.setblocking(False)
             self._poller.register(one, select.POLLIN)
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
         self._thread.start()
@@ -101,7 +118,7 @@ class Listener:
         self._thread.join()
         with self._lock:
             waiting = [call for calls in self._calls.values() for call in calls.values()]
-            for one in (self._socket, self._stopped, *waiting, *(call for call, _ in self._heard.values())):
+            for one in (*self._doors.values(), self._stopped, *waiting, *(call for call, _ in self._heard.values())):
                 one.close()
             self._calls.clear()
 
@@ -113,11 +130,11 @@ class Listener:
                 if file in self._heard:
                     self._hear(file)
                 else:
-                    self._accept()
+                    self._accept(self._doors[file])
 
-    def _accept(self) -> None:
+    def _accept(self, door: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it hung up, or there are too many open files
-            call, _ = self._socket.accept()
+            call, _ = door.accept()
             _at_once(call)
             self._heard[call.fileno()] = call, b""
             self._poller.register(call, select.POLLIN)
@@ -163,10 +180,31 @@ class Listener:
         call.close()
 
 
+def _near(address: str) -> list[socket.socket]:
+    """A listening Unix socket of this name; none where the system has no such names, or another process has it."""
+    if not UNIX:
+        return []
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind(_unix_name(address))
+        door.listen(BACKLOG)
+    except OSError:
+        door.close()
+        return []
+    return [door]
+
+
+def _unix_name(address: str) -> bytes:
+    return b"\0" + MAGIC.rstrip(b"\0") + b" " + address.encode()
+
+
 def _at_once(one: socket.socket) -> None:
     """Neither wait for a connection, nor let what is sent wait for more."""
     one.setblocking(False)
-    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if one.family == socket.AF_UNIX:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
+    else:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _digest(text: str) -> bytes:
@@ -178,6 +216,7 @@ class _Call:
 
     def __init__(self, address: str, key: _Key, clock: Clock) -> None:
         host, _, port = address.rpartition(":")
+        self._unix_name = _unix_name(address)
         self._host, self._port = host.strip("[]"), int(port)
         self._generation = key[2]
         self._hello = [HELLO.pack(MAGIC, *key, kind) for kind in (MESSAGES, NEWS)]
@@ -209,10 +248,19 @@ class _Call:
 
     def _dial(self) -> None:
         self._next_s = self._clock.now() + CALL_AGAIN_S
-        family, kind, _, _, self._place = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+        self._place = self._unix_name
+        if UNIX and self._try(socket.AF_UNIX):
+            return
+        self.close()
+        family, *_, self._place = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)[0]
+        self._try(family)
+
+    def _try(self, family: int) -> bool:
+        """Begin to call there; gives whether anyone may be."""
         for _ in self._hello:
-            self._open.append(socket.socket(family, kind))
+            self._open.append(socket.socket(family, socket.SOCK_STREAM))
             _at_once(self._open[-1])
+        return self._open[0].connect_ex(self._place) != errno.ECONNREFUSED
 
     def _go_on(self) -> _Link | None:
         while self._told < len(self._hello):

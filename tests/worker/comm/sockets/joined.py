@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from dbelief.clock import Clock
 from dbelief.errors import RankDied
 from worker.comm import Comm
 from worker.comm.sockets import Listener, SocketEngine, connect
@@ -15,17 +14,22 @@ from worker.comm.sockets import Listener, SocketEngine, connect
 T = TypeVar("T")
 
 
+def elsewhere(address: str) -> str:
+    """The same port under a name that its listener does not know of: a caller has to go by TCP."""
+    return address.replace("127.0.0.1", "127.1")
+
+
 @contextmanager
-def joined(size: int, clock: Clock | None = None) -> Iterator[list[SocketEngine]]:
+def joined(size: int, by_tcp: bool) -> Iterator[list[SocketEngine]]:
     """The engines of a group, in rank order; the caller may use each from one thread at a time."""
     with ExitStack() as stack:
         listeners = [Listener() for _ in range(size)]
         for listener in listeners:
             stack.callback(listener.close)
-        addresses = [listener.address for listener in listeners]
+        addresses = [elsewhere(listener.address) if by_tcp else listener.address for listener in listeners]
 
         def come(rank: int) -> SocketEngine:
-            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0, clock)
+            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0)
 
         with ThreadPoolExecutor(size) as pool:
             engines = list(pool.map(come, range(size)))
@@ -34,7 +38,7 @@ def joined(size: int, clock: Clock | None = None) -> Iterator[list[SocketEngine]
         yield engines
 
 
-def run_joined(size: int, function: Callable[[Comm], T], deadline_s: float = 20.0) -> list[T]:
+def run_joined(size: int, function: Callable[[Comm], T], by_tcp: bool, deadline_s: float = 20.0) -> list[T]:
     """As `run_ranks`: what each rank returned, or the first error that is none of another's death."""
 
     def run(engine: SocketEngine) -> T | BaseException:
@@ -44,7 +48,7 @@ def run_joined(size: int, function: Callable[[Comm], T], deadline_s: float = 20.
         except BaseException as error:
             return error
 
-    with joined(size) as engines, ThreadPoolExecutor(size) as pool:
+    with joined(size, by_tcp) as engines, ThreadPoolExecutor(size) as pool:
         results = list(pool.map(run, engines))
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in sorted(errors, key=lambda error: isinstance(error, RankDied)):

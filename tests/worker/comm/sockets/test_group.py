@@ -22,36 +22,44 @@ from worker.comm.sockets import Listener
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[4]
+either_way = pytest.mark.parametrize("by_tcp", [False, True], ids=["unix", "tcp"])
 
 
+@either_way
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_group(body: Callable[[Comm], None], size: int) -> None:
-    run_joined(size, body)
+def test_a_group(body: Callable[[Comm], None], size: int, by_tcp: bool) -> None:
+    run_joined(size, body, by_tcp)
 
 
+@either_way
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_group_of_threads_that_take_turns_often(body: Callable[[Comm], None], eager_threads: None) -> None:
-    run_joined(3, body)
+def test_a_group_of_threads_that_take_turns_often(
+    body: Callable[[Comm], None], by_tcp: bool, eager_threads: None
+) -> None:
+    run_joined(3, body, by_tcp)
 
 
+@either_way
 @pytest.mark.parametrize("size", range(1, 10))
-def test_sums_of_all_kinds(size: int) -> None:
+def test_sums_of_all_kinds(size: int, by_tcp: bool) -> None:
     def body(comm: Comm) -> None:
         for way in ways.ways():
             array = ways.whole(comm.rank, 101)
             way.make(comm, 101)(array)
             np.testing.assert_array_equal(array, sum(ways.whole(rank, 101) for rank in range(comm.size)))
 
-    run_joined(size, body)
+    run_joined(size, body, by_tcp)
 
 
+@either_way
 @pytest.mark.parametrize("body", ways.BODIES, ids=lambda body: str(body.__name__))
-def test_sums_again_and_again_and_of_any_size(body: Callable[[Comm], None]) -> None:
-    run_joined(4, body)
+def test_sums_again_and_again_and_of_any_size(body: Callable[[Comm], None], by_tcp: bool) -> None:
+    run_joined(4, body, by_tcp)
 
 
-def test_a_rank_that_raises_ends_all_others_at_once() -> None:
+@either_way
+def test_a_rank_that_raises_ends_all_others_at_once(by_tcp: bool) -> None:
     ends: dict[int, str] = {}
 
     def body(comm: Comm) -> None:
@@ -71,11 +79,11 @@ def test_a_rank_that_raises_ends_all_others_at_once() -> None:
 
     began_s = time.monotonic()
     with pytest.raises(ZeroDivisionError, match="a rate of 0"):
-        run_joined(4, body, 60.0)
+        run_joined(4, body, by_tcp, 60.0)
     assert time.monotonic() - began_s < 10.0
     for rank in (0, 1):
         told, _, waited = ends[rank].partition("; ")
-        assert told.startswith("rank 2 at 127.0.0.1:")
+        assert told.startswith("rank 2 at 127.")
         assert told.endswith(" died of ZeroDivisionError: a rate of 0")
         assert waited == f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"
 

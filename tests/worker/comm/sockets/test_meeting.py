@@ -52,6 +52,30 @@ def test_generation_after_generation_with_other_ranks(listeners: list[Listener])
             engine.close()
 
 
+def test_ranks_of_one_host_need_no_way_to_the_address_that_they_are_known_as() -> None:
+    """192.0.2.0/24 is nobody's: whoever meets there has not gone through the network."""
+    listeners = [Listener(known_as=f"192.0.2.{number}:0") for number in (7, 8)]
+    assert [listener.address.rpartition(":")[0] for listener in listeners] == ["192.0.2.7", "192.0.2.8"]
+    for engine in meet(listeners):
+        engine.close()
+    for listener in listeners:
+        listener.close()
+
+
+def test_who_has_the_name_of_a_closed_listener_is_the_next_one_there() -> None:
+    first, second = Listener(), Listener()
+    host, _, port = closed(first).rpartition(":")
+    first = Listener(host, int(port), known_as="192.0.2.7:1")
+    for engine in meet([first, second]):
+        engine.close()
+    other = Listener(known_as=closed(first))
+    assert other.address == "192.0.2.7:1"
+    for engine in meet([other, second], 2):
+        engine.close()
+    for listener in (second, other):
+        listener.close()
+
+
 def test_who_calls_before_the_other_listens_is_heard_later() -> None:
     first, second = Listener(), Listener()
     host, _, port = closed(first).rpartition(":")
