@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
+from .kinds import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
 from .rules import CaffeMomentumRule, SgdRule
 
 
-class Asynchronous(Section):
+class Asynchronous(StrategySection):
     """Asynchronous SGD (You et al. 2017, sections 3.1, 3.2 and 5.1): each mini-batch is fetched for and pushed.
 
     It is Downpour at n_fetch = n_push = 1 without a warm start; with momentum the velocity is the shards' (equations 3
@@ -27,8 +27,6 @@ class Asynchronous(Section):
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
 
-    grouped: ClassVar[bool] = False
-    turns: ClassVar[bool] = False
     n_fetch: ClassVar[int] = 1
     n_push: ClassVar[int] = 1
     literal: ClassVar[bool] = False
@@ -41,7 +39,7 @@ class Asynchronous(Section):
 
     @property
     def locked(self) -> bool:
-        """Whether one push of a segment waits for another."""
+        """All but Hogwild's."""
         return self.name != "hogwild-sgd"
 
     @property

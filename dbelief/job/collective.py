@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, Positive, Section, Whole, check_lease, refusal
+from .kinds import Count, Positive, Section, StrategySection, Whole, check_lease, refusal
 from .rules import ReplaceRule, Rule
 
 
@@ -31,7 +31,7 @@ class Reduction(Section):
         return self
 
 
-class SyncSgd(Section):
+class SyncSgd(StrategySection):
     """Synchronous SGD by collectives (FireCaffe, section 6).
 
     Workers sum their gradients among themselves, and each applies the same rule to the same sum: all copies of the
@@ -56,9 +56,6 @@ class SyncSgd(Section):
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
 
-    grouped: ClassVar[bool] = True
-    locked: ClassVar[bool] = True
-    turns: ClassVar[bool] = False
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False
@@ -66,6 +63,11 @@ class SyncSgd(Section):
     n_fetch: ClassVar[int] = 1
     at_shards: ClassVar[ReplaceRule] = ReplaceRule(name="replace")
     """The parameters come from the workers as they are."""
+
+    @property
+    def grouped(self) -> bool:
+        """Always."""
+        return True
 
     @model_validator(mode="after")
     def _lease_holds_a_batch(self) -> Self:

@@ -1,10 +1,10 @@
 """The `strategy` section of Downpour SGD."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, Natural, Positive, Section, Share, Whole, check_lease, refusal
+from .kinds import Count, Natural, Positive, Section, Share, StrategySection, Whole, check_lease, refusal
 from .rules import Rule
 
 
@@ -20,7 +20,7 @@ class WarmStart(Section):
     )
 
 
-class Downpour(Section):
+class Downpour(StrategySection):
     """Downpour SGD (DistBelief, section 4.1)."""
 
     name: Literal["downpour"] = Field(description="Which strategy this is")
@@ -62,10 +62,6 @@ class Downpour(Section):
     lease: Count | None = Field(
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
-
-    grouped: ClassVar[bool] = False
-    locked: ClassVar[bool] = True
-    turns: ClassVar[bool] = False
 
     @property
     def at_shards(self) -> Rule:

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from .collective import Reduction
-from .kinds import Count, Decay, Positive, Section, Whole, check_lease, refusal
+from .kinds import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
 from .rules import ElasticRule, ReplaceRule
 
 
-class Elastic(Section):
+class Elastic(StrategySection):
     """Elastic averaging (Zhang et al. 2015; You et al. 2017, sections 5.1 and 6.1).
 
     Each replica trains weights of its own, and now and then both it and the centre move towards each other: whenever it
@@ -58,12 +58,12 @@ class Elastic(Section):
 
     @property
     def turns(self) -> bool:
-        """Whether replicas compute one after the other."""
+        """Round robin."""
         return self.name == "easgd"
 
     @property
     def locked(self) -> bool:
-        """Whether one exchange of a segment waits for another."""
+        """All but Hogwild's."""
         return self.name != "hogwild-easgd"
 
     @property
@@ -83,7 +83,7 @@ class Elastic(Section):
 
     @property
     def grouped(self) -> bool:
-        """Whether workers exchange among themselves, and shards keep what comes of it."""
+        """From form 2 on."""
         return self.form > 1
 
     @property

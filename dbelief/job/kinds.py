@@ -13,6 +13,25 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class StrategySection(Section):
+    """A strategy; here is what most have in common, each of the others says."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether workers exchange among themselves, and shards keep what comes of it."""
+        return False
+
+    @property
+    def turns(self) -> bool:
+        """Whether replicas compute one after the other."""
+        return False
+
+    @property
+    def locked(self) -> bool:
+        """Whether what is done to a segment waits for what is being done to it."""
+        return True
+
+
 @dataclass(frozen=True)
 class Words:
     """Says what a field takes, where its type and bounds do not say it well enough."""

@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, NonNegative, Positive, Section, Whole, refusal
+from .kinds import Count, NonNegative, Positive, StrategySection, Whole, refusal
 from .rules import SgdRule
 
 
-class Sandblaster(Section):
+class Sandblaster(StrategySection):
     """Sandblaster L-BFGS (DistBelief, section 4.2): a batch method, its passes cut in small portions."""
 
     name: Literal["sandblaster"] = Field(description="Which strategy this is")
@@ -42,11 +42,8 @@ class Sandblaster(Section):
     rule: ClassVar[SgdRule] = SgdRule(name="sgd", rate=1.0)
     """What shards keep no state for; no push of this strategy is applied by it."""
     at_shards: ClassVar[SgdRule] = rule
-    grouped: ClassVar[bool] = False
     staleness: ClassVar[None] = None
     staleness_aware: ClassVar[bool] = False
-    locked: ClassVar[bool] = True
-    turns: ClassVar[bool] = False
 
     @property
     def ends(self) -> bool:
