@@ -9,7 +9,8 @@ or in chunks; and, beside them, as `Comm.allreduce`.
 Each time stands beside its formula (dbelief/reduction/cost.py) for the alpha and beta of a message between two hosts
 in the same round, on the same links. Every sum is checked on every rank; its time is that of the slowest rank after a
 barrier. Rounds are interleaved, and medians of them shown. Exit code 1 where a sum in one message is not within 25 % of
-its formula, or one in chunks is slower than its own.
+its formula, or one in chunks is slower than its own, or where `dbelief plan` has two ways in the wrong order, one at
+least 10 % longer than the other.
 
 Where this machine has other work too, begin with `chrt -f 20`: what is measured is then the network, and not how long
 a rank waits for a core.
@@ -26,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from links import ping
 from rich.console import Console
 from rich.table import Table
 
+from dbelief.plan.sums import sums
 from dbelief.reduction import Link, Shape, binomial, ring_seconds, server, tree_seconds, with_arity
 from dbelief.report.style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
 from dbelief.worker.comm import Comm
@@ -45,6 +47,8 @@ NUMBERS = 431_080
 CHUNK = 8_192
 """32 KB: in chunks of sqrt(alpha n / beta (P - 2)), 27 KB for alpha = 0.1 ms, P = 8, a chain takes least."""
 WITHIN = 0.25
+LEVEL = 0.1
+"""Of the shorter time: ways whose predictions differ by less are level."""
 LIMIT_S = 900.0
 
 
@@ -159,6 +163,24 @@ def off(row: dict[str, Any]) -> bool:
     return not least <= row["over_formula"] <= most
 
 
+def order(results: list[dict[str, Any]], numbers: int, link: Link) -> tuple[int, list[str]]:
+    """Pairs of ways that `dbelief plan` puts in an order, and those that were measured in the other one."""
+    measured = {(row["way"], row["ranks"]): row["seconds"] for row in results}
+    pairs, wrong = 0, []
+    for ranks in sorted({row["ranks"] for row in results}):
+        planned = {}
+        for one in sums(ranks, numbers, link, CHUNK):
+            name = "chunked " * (one.chunks > 1) + {"tree": "binomial"}.get(one.way, one.way)
+            if (name, ranks) in measured:
+                planned[name] = one.seconds
+        for first, second in combinations(sorted(planned, key=planned.__getitem__), 2):
+            if planned[second] > (1 + LEVEL) * planned[first]:
+                pairs += 1
+                if measured[first, ranks] >= measured[second, ranks]:
+                    wrong.append(f"{first} before {second} at {ranks} ranks")
+    return pairs, wrong
+
+
 def table(results: list[dict[str, Any]], chosen: argparse.Namespace) -> Table:
     title = f"Milliseconds (over the formula's), {4e-6 * chosen.numbers:.1f} MB, {chosen.rate:g} Mbit/s"
     made = Table("way", *(f"{count} ranks" for count in chosen.ranks), title=title)
@@ -226,8 +248,11 @@ def main() -> None:
     if chosen.picture is not None:
         draw(results, chosen)
     link = {key: statistics.median(row[key] for row in rows) for key in ("alpha_s", "beta_s")}
-    print(json.dumps({"rate_mbit": chosen.rate, "numbers": chosen.numbers, "chunk": CHUNK, **link, "results": results}))
-    raise SystemExit(1 if any(map(off, results)) else 0)
+    pairs, wrong = order(results, chosen.numbers, Link(link["alpha_s"], link["beta_s"]))
+    print(f"dbelief plan puts {pairs} pairs in order, not so measured: {', '.join(wrong) or 'none'}", file=sys.stderr)
+    found = {"results": results, "planned_pairs": pairs, "planned_wrongly": wrong}
+    print(json.dumps({"rate_mbit": chosen.rate, "numbers": chosen.numbers, "chunk": CHUNK, **link, **found}))
+    raise SystemExit(1 if wrong or any(map(off, results)) else 0)
 
 
 if __name__ == "__main__":
