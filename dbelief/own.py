@@ -3,16 +3,19 @@
     easgd     W <- (W - eta g) - a (W - C)
     measgd    V <- mu V - eta g;   W <- (W + V) - a (W - C)        nesterov: g is taken at W + mu V
 
-with W and the centre C as they were (You et al. 2017, equations 1, 5 and 6).
+with W and the centre C as they were (You et al. 2017, equations 1, 5 and 6); where the job asks for
+it, g is clipped before; the force of the centre is not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dbelief.backend import Backend, aligned
+from dbelief.clip import clip
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 
@@ -26,12 +29,24 @@ class OwnWeights:
         Part of the velocity that is kept; None: there is no velocity.
     nesterov
         Whether the gradient is taken where the velocity alone would lead.
+    clip_norm
+        Longest gradient, as a Euclidean norm; None for any.
+    total
+        Of all ranks, where this is one of several: see `clip`.
     """
 
     def __init__(
-        self, model: Model, part: RankPart, backend: Backend, mu: float | None = None, nesterov: bool = False
+        self,
+        model: Model,
+        part: RankPart,
+        backend: Backend,
+        mu: float | None = None,
+        nesterov: bool = False,
+        clip_norm: float | None = None,
+        total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model, self._part, self.backend = model, part, backend
+        self._clip_norm, self._total = clip_norm, total
         self._mu, self._nesterov = mu, nesterov
 
         def room(wanted: bool = True) -> Any:
@@ -53,7 +68,9 @@ class OwnWeights:
             self.backend.xp.multiply(self._velocity, np.float32(self._mu), out=self._ahead)
             self._ahead += self.values
             at = self._ahead
-        return float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
+        loss = float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
+        clip(self.backend.xp, self._gradient, self._clip_norm, self._total)
+        return loss
 
     def rest(self) -> None:
         """There is no mini-batch: leave a gradient of 0."""

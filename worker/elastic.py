@@ -62,6 +62,8 @@ class Settings:
         Whether the gradient is taken where the velocity alone would lead.
     turns
         Whether replicas compute one after the other.
+    clip_norm
+        Longest gradient; None for any.
     """
 
     cadence: Cadence
@@ -70,6 +72,7 @@ class Settings:
     mu: float | None = None
     nesterov: bool = False
     turns: bool = False
+    clip_norm: float | None = None
 
 
 class Elastic:
@@ -87,6 +90,8 @@ class Elastic:
         Called for each exchange when the mini-batches up to it are done.
     noted
         Called before each mini-batch with (lease, step, versions of the centre at hand); for the log of a replay.
+    total
+        Sum of the ranks' numbers, where this is one of several: see `clip`.
     """
 
     def __init__(
@@ -103,13 +108,14 @@ class Elastic:
         checked: Callable[[Any], object],
         acknowledged: Callable[[Done, Pushed], None],
         noted: Callable[[Lease, int, np.ndarray], None] | None = None,
+        total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._settings, self._phases = settings, phases
         self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
         self._host = aligned(part.size, np.float32)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
-        self._own = OwnWeights(model, part, backend, settings.mu, settings.nesterov)
+        self._own = OwnWeights(model, part, backend, settings.mu, settings.nesterov, settings.clip_norm, total)
         self._began = False
         self._helper = ThreadPoolExecutor(1, "exchange")
 

@@ -183,7 +183,7 @@ class Averaging:
         checked: Callable[[Any], object],
     ) -> None:
         self._backend, self._strategy, self._moving_rate, self._checked = backend, strategy, moving_rate, checked
-        self._own = OwnWeights(model, part, backend)
+        self._own = OwnWeights(model, part, backend, clip_norm=strategy.clip_norm)
         self.result = aligned(part.size, np.float32)  # the centre
         self._sum, self._used = aligned(part.size, np.float32), aligned(part.size, np.float32)
         self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not come

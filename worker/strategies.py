@@ -93,11 +93,13 @@ def elastic(
             strategy.momentum,
             strategy.nesterov,
             strategy.turns,
+            strategy.clip_norm,
         ),
         phases,
         lambda weights: check_finite(weights, part, "weights"),
         acknowledged,
         noted,
+        session.ranks.total,
     )
 
 

@@ -42,13 +42,16 @@ class Elastic(StrategySection):
     nesterov: bool = Field(
         default=False, description="Of async-measgd: the gradient is taken where the velocity alone would lead"
     )
+    clip_norm: Positive | None = Field(
+        default=None,
+        description="Longest gradient of a mini-batch, as a Euclidean norm in gradient units; null for any",
+    )
     lease: Count | None = Field(
         default=None, description="Samples per lease handed to a replica; null lets the coordinator choose"
     )
 
     staleness_aware: ClassVar[bool] = False
     literal: ClassVar[bool] = False
-    clip_norm: ClassVar[None] = None
     warm_start: ClassVar[None] = None
 
     @property

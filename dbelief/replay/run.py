@@ -64,7 +64,9 @@ def replay_run(run_folder: Path) -> np.ndarray:
             total = total_samples(job.limits, len(data.train))
 
             def worker() -> Worker:
-                own = OwnWeights(model, layout.part(0), backend, strategy.momentum, strategy.nesterov)
+                own = OwnWeights(
+                    model, layout.part(0), backend, strategy.momentum, strategy.nesterov, strategy.clip_norm
+                )
                 return _Worker(own, gather, lambda samples: rate_at(job, samples, total=total), job)
 
             return replay_exchanges(initial, spans, rule, applied, computed, worker)

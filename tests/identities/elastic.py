@@ -87,7 +87,13 @@ def working(
 
 
 def direct(
-    problem: Problem, order: list[int], eta: float, a: float, mu: float | None = None, nesterov: bool = False
+    problem: Problem,
+    order: list[int],
+    eta: float,
+    a: float,
+    mu: float | None = None,
+    nesterov: bool = False,
+    longest: float = np.inf,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The equations in a loop: centre and weights after each worker of `order` has had one mini-batch."""
     gradient, centre = problem.gradients(), problem.start.copy()
@@ -97,7 +103,9 @@ def direct(
     for step, i in enumerate(order):
         w, v = weights[i], velocities[i]
         at = v * number(mu) + w if nesterov and mu is not None else w
-        g = gradient(at, step * BATCH, (step + 1) * BATCH) * number(eta)
+        g = gradient(at, step * BATCH, (step + 1) * BATCH)
+        length = float(np.dot(g, g)) ** 0.5
+        g = (g * number(longest / length) if length > longest else g) * number(eta)
         difference = (w - centre) * number(a)
         centre = centre + difference
         if mu is None:

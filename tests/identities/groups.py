@@ -227,10 +227,11 @@ def sgd(rule: dict[str, Any] | None = None, way: str = "tree", **more: Any) -> j
     )
 
 
-def easgd(form: int, way: str = "tree") -> job.Elastic:
+def easgd(form: int, way: str = "tree", **fields: Any) -> job.Elastic:
     """Synchronous elastic averaging as a job file says it."""
     return job.Elastic.model_validate(
         {"name": "sync-easgd", "batch": BATCH, "rate": ETA, "rho": A / ETA, "form": form, "reduction": {"way": way}}
+        | fields
     )
 
 

@@ -21,21 +21,24 @@ from .harness import Problem, network, quadratic, serve, values_of
 
 
 @pytest.mark.parametrize("make", [quadratic, network])
+@pytest.mark.parametrize("longest", [None, 0.5])
 @pytest.mark.parametrize(("mu", "nesterov"), [(None, False), (0.9, False), (0.9, True)])
 def test_a_forced_order_gives_the_equations_bits(
-    make: Callable[[int], Problem], mu: float | None, nesterov: bool
+    make: Callable[[int], Problem], mu: float | None, nesterov: bool, longest: float | None
 ) -> None:
-    """Round robin, and an order of arrival as it might be."""
+    """Round robin, and an order of arrival as it might be; gradients as they are, or clipped, as the most are here."""
     for order in ([0, 1, 2] * 4, [2, 0, 0, 1, 2, 1, 1, 0, 2, 2, 0]):
         problem = make(BATCH * len(order))
-        settings = replace(PLAIN, mu=mu, nesterov=nesterov)
+        settings = replace(PLAIN, mu=mu, nesterov=nesterov, clip_norm=longest)
         with working(problem, settings, 3) as (centre, workers):
             for step, i in enumerate(order):
                 workers[i].train(step * BATCH, (step + 1) * BATCH)
-            expected, weights = direct(problem, order, 0.25, 0.125, mu, nesterov)
+            expected, weights = direct(problem, order, 0.25, 0.125, mu, nesterov, longest or np.inf)
             np.testing.assert_array_equal(values_of(centre), expected)
             for worker, own in zip(workers, weights, strict=True):
                 np.testing.assert_array_equal(worker.weights, own)
+            if longest is not None:
+                assert (expected != direct(problem, order, 0.25, 0.125, mu, nesterov)[0]).any()
 
 
 def test_without_momentum_kept_the_two_are_one() -> None:

@@ -65,6 +65,7 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
         lambda rate: float(strategy.moving_rate(rate, WORKERS)),
         strategy.momentum,
         strategy.nesterov,
+        clip_norm=strategy.clip_norm,
     )
     log = ShardRecorder()
     nominal = nominal_length(len(problem.start), job.shards)
@@ -106,7 +107,7 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
 @pytest.mark.parametrize(
     "strategy",
     [
-        {"name": "async-easgd"},
+        {"name": "async-easgd", "clip_norm": 0.5},
         {"name": "async-easgd", "period": 4, "rho": 0.5},
         {"name": "async-measgd", "period": 3, "rate": 0.02},
         {"name": "async-measgd", "nesterov": True, "rate": 0.02},

@@ -134,6 +134,7 @@ ELASTIC = options(
     period=st.integers(1, 100),
     mu=SHARE | st.none(),
     nesterov=st.booleans(),
+    clip_norm=POSITIVE | st.none(),
     lease=st.integers(1000, 10**6) | st.none(),
 ) | options({"name": st.just("async-easgd"), "rate": POSITIVE}, period=st.integers(1, 100))
 ASYNCHRONOUS = options(
