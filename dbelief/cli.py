@@ -117,11 +117,12 @@ def sweep_command(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this strategy (and others so named) only.")
 @click.option("--seeds", default="", metavar="SEED,SEED", help="Run with these of the file's seeds only.")
+@click.option("--waits", default="", metavar="SECONDS,SECONDS", help="Run with these of its compute_wait_s only.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder; default: runs/NAME.")
-def compare_command(file: Path, only: tuple[str, ...], seeds: str, output: Path | None) -> None:
+def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, output: Path | None) -> None:
     """Run strategies on the same model, data and seeds; tell time and samples to a test accuracy.
 
-    What is done already is not run again.
+    What is done already is not run again. Commands that run different parts may share a folder.
     """
     from dbelief.rpc.settings import prepare_process
 
@@ -129,8 +130,12 @@ def compare_command(file: Path, only: tuple[str, ...], seeds: str, output: Path 
     from dbelief.compare.comparison import compare
 
     with exits_cleanly():
-        for path in compare(file, only, [seed for seed in seeds.split(",") if seed], output):
+        for path in compare(file, only, _listed(seeds), _listed(waits), output):
             print(path)
+
+
+def _listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
 
 
 def _rate(ctx: click.Context, param: click.Parameter, text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from dbelief.errors import Failure, Mistake
@@ -21,7 +21,8 @@ Run = Callable[[Trial, Comparison, Path, Examiner], Record]
 def compare(
     file: Path,
     only: Collection[str] = (),
-    seeds: Collection[str] = (),
+    seeds: Iterable[str] = (),
+    waits: Iterable[str] = (),
     output: Path | None = None,
     tell: Callable[[str], None] = print,
     run: Run = run_trial,
@@ -30,9 +31,9 @@ def compare(
 
     Parameters
     ----------
-    only, seeds
-        Labels and seeds to run now; none: all. The table has what is done, whenever that was.
-    out
+    only, seeds, waits
+        Labels, seeds and added waits to run now; none: all. The table has what is done, whenever that was.
+    output
         Default: runs/NAME, below the current directory.
     tell
         Called with one line for each run.
@@ -52,7 +53,7 @@ def compare(
     folder = _folder(file, output)
     found = ComparisonFile(file, folder / "runs")
     comparison, trials, warm = found.comparison, found.trials(), found.warm_starts()
-    wanted = _wanted(trials, comparison, only, seeds)
+    wanted = _wanted(trials, comparison, only, set(seeds), set(waits))
     (folder / "records").mkdir(parents=True, exist_ok=True)
     examiner = Examiner()
     examiner.data_of(wanted[0].job)
@@ -74,16 +75,26 @@ def _folder(file: Path, output: Path | None) -> Path:
     return Path("runs") / ComparisonFile(file, Path("runs")).comparison.name
 
 
-def _wanted(trials: list[Trial], comparison: Comparison, only: Collection[str], seeds: Collection[str]) -> list[Trial]:
+def _wanted(
+    trials: list[Trial], comparison: Comparison, only: Collection[str], seeds: set[str], waits: set[str]
+) -> list[Trial]:
     for label in only:
         if label not in comparison.strategies:
             near = nearest(label, comparison.strategies)
             hint = f"; did you mean {near}?" if near else ""
             raise Mistake(f"--only {label}: the file has no such strategy{hint} ({', '.join(comparison.strategies)})")
-    for seed in seeds:
-        if seed not in map(str, comparison.seeds):
-            raise Mistake(f"--seeds {seed}: the file has {', '.join(map(str, comparison.seeds))}")
-    return [t for t in trials if (not only or t.label in only) and (not seeds or str(t.seed) in seeds)]
+    has = {"seeds": (seeds, [str(seed) for seed in comparison.seeds])}
+    has["waits"] = waits, [f"{wait:g}" for wait in comparison.compute_wait_s]
+    for option, (chosen, known) in has.items():
+        if unknown := sorted(chosen.difference(known)):
+            raise Mistake(f"--{option} {', '.join(unknown)}: the file has {', '.join(known)}")
+    return [
+        trial
+        for trial in trials
+        if (not only or trial.label in only)
+        and (not seeds or str(trial.seed) in seeds)
+        and (not waits or f"{trial.wait_s:g}" in waits)
+    ]
 
 
 def _any(folder: Path, trial: Trial, comparison: Comparison) -> Record | None:

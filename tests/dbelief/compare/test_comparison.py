@@ -104,8 +104,10 @@ _PICTURES = ("error-by-seconds", "error-by-samples", "time-by-replicas")
 def test_what_is_done_is_not_run_again_but_stands_in_the_table(world: World) -> None:
     world.compare(only=["sgd"], seeds=["1"])
     assert world.ran == ["sgd.1.0.1", "sgd.1.0.5.1"]
+    world.compare(waits=["0.5"], seeds=["0"])
+    assert world.ran == ["sgd.1.0.5.0", "easgd.3.0.5.0"]
     world.compare()
-    assert len(world.ran) == 6
+    assert len(world.ran) == 4
     world.compare()
     assert world.ran == []
     assert len(world.table()["runs"]) == 8
@@ -207,7 +209,8 @@ _ONES = ("sgd.1", "easgd.1")
     ("options", "says"),
     [
         ({"only": ["esgd"]}, "--only esgd: the file has no such strategy; did you mean easgd"),
-        ({"seeds": ["7"]}, "--seeds 7: the file has 0, 1"),
+        ({"seeds": ["7", "1"]}, "--seeds 7: the file has 0, 1"),
+        ({"waits": ["0.5", "2", "1"]}, "--waits 1, 2: the file has 0, 0.5"),
     ],
 )
 def test_only_what_the_file_has_can_be_asked_for(world: World, options: dict[str, Any], says: str) -> None:
