@@ -58,7 +58,10 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Where others of a group reach this worker; default: any free port, on the address towards the coordinator.",
 )
 @click.option(
-    "--advertise", default=None, metavar="HOST:PORT", help="Address that they are told instead; default: --listen."
+    "--advertise",
+    default=None,
+    metavar="HOST:PORT",
+    help="Address that they are told instead; port 0: the one listened on. Default: --listen.",
 )
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dbelief.errors import RankDied
 from worker.comm import Comm, Message
 
 
@@ -79,6 +80,34 @@ def barriers(comm: Comm) -> None:
     """A barrier can follow a barrier."""
     for _ in range(20):
         comm.barrier()
+
+
+class OneRaises:
+    """Of four ranks 2 raises when 0 and 1 wait for each other, and 3 at a barrier.
+
+    Attributes
+    ----------
+    ends
+        By rank, what 0 and 1 were told.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[int, str] = {}
+
+    def __call__(self, comm: Comm) -> None:
+        if comm.rank == 2:
+            for rank in (0, 1):
+                comm.recv(np.empty(1), rank)
+            raise ZeroDivisionError("a rate of 0")
+        if comm.rank == 3:
+            comm.barrier()
+        pending = comm.irecv(np.empty(4), (comm.rank + 1) % 2, tag=9)
+        comm.send(np.empty(1), 2)
+        try:
+            pending.wait()
+        except RankDied as error:
+            self.ends[comm.rank] = str(error)
+            raise
 
 
 BODIES: tuple[Callable[[Comm], None], ...] = (ring, tags, kinds, words, sums, barriers)

@@ -14,7 +14,7 @@ import pytest
 
 from dbelief.clock import ManualClock
 from dbelief.errors import RankDied, Unreachable
-from tests.worker.comm.group import BODIES
+from tests.worker.comm.group import BODIES, OneRaises
 from worker.comm import Comm, Message, run_ranks
 from worker.comm.comm import HIGHEST_TAG
 from worker.comm.threads import Group, ThreadEngine
@@ -78,26 +78,11 @@ def test_a_barrier_holds_until_the_last() -> None:
 
 
 def test_a_rank_that_raises_ends_all_others_at_once() -> None:
-    ends: dict[int, str] = {}
-
-    def body(comm: Comm) -> None:
-        if comm.rank == 2:
-            for rank in (0, 1):
-                comm.recv(np.empty(1), rank)
-            raise ZeroDivisionError("a rate of 0")
-        pending = comm.irecv(np.empty(4), (comm.rank + 1) % 2, tag=9)
-        comm.send(np.empty(1), 2)
-        try:
-            pending.wait()
-        except RankDied as error:
-            ends[comm.rank] = str(error)
-            raise
-
-    began_s = time.monotonic()
+    body, began_s = OneRaises(), time.monotonic()
     with pytest.raises(ZeroDivisionError, match="a rate of 0"):
-        run_ranks(4, lambda comm: body(comm) if comm.rank != 3 else comm.barrier(), 60.0)
+        run_ranks(4, body, 60.0)
     assert time.monotonic() - began_s < 10.0
-    assert ends == {
+    assert body.ends == {
         rank: "rank 2 died of ZeroDivisionError: a rate of 0; "
         f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"
         for rank in (0, 1)

@@ -195,7 +195,7 @@ def _near(address: str) -> list[socket.socket]:
 
 
 def _unix_name(address: str) -> bytes:
-    return b"\0" + MAGIC.rstrip(b"\0") + b" " + address.encode()
+    return b"\0" + MAGIC.rstrip(b"\0") + b" " + _digest(address)  # names end at 107 bytes, hosts' later
 
 
 def _at_once(one: socket.socket) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.errors import RankDied
 from tests.worker.comm.collectives import ways
-from tests.worker.comm.group import BODIES
+from tests.worker.comm.group import BODIES, OneRaises
 from tests.worker.comm.sockets.joined import run_joined
 from worker.comm import Comm
 from worker.comm.sockets import Listener
@@ -60,29 +59,12 @@ def test_sums_again_and_again_and_of_any_size(body: Callable[[Comm], None], by_t
 
 @either_way
 def test_a_rank_that_raises_ends_all_others_at_once(by_tcp: bool) -> None:
-    ends: dict[int, str] = {}
-
-    def body(comm: Comm) -> None:
-        if comm.rank == 2:
-            for rank in (0, 1):
-                comm.recv(np.empty(1), rank)
-            raise ZeroDivisionError("a rate of 0")
-        if comm.rank == 3:
-            comm.barrier()
-        pending = comm.irecv(np.empty(4), (comm.rank + 1) % 2, tag=9)
-        comm.send(np.empty(1), 2)
-        try:
-            pending.wait()
-        except RankDied as error:
-            ends[comm.rank] = str(error)
-            raise
-
-    began_s = time.monotonic()
+    body, began_s = OneRaises(), time.monotonic()
     with pytest.raises(ZeroDivisionError, match="a rate of 0"):
         run_joined(4, body, by_tcp, 60.0)
     assert time.monotonic() - began_s < 10.0
     for rank in (0, 1):
-        told, _, waited = ends[rank].partition("; ")
+        told, _, waited = body.ends[rank].partition("; ")
         assert told.startswith("rank 2 at 127.")
         assert told.endswith(" died of ZeroDivisionError: a rate of 0")
         assert waited == f"rank {rank} waited for rank {1 - rank} to send 32 bytes (tag 9)"

@@ -53,9 +53,10 @@ def test_generation_after_generation_with_other_ranks(listeners: list[Listener])
 
 
 def test_ranks_of_one_host_need_no_way_to_the_address_that_they_are_known_as() -> None:
-    """192.0.2.0/24 is nobody's: whoever meets there has not gone through the network."""
-    listeners = [Listener(known_as=f"192.0.2.{number}:0") for number in (7, 8)]
-    assert [listener.address.rpartition(":")[0] for listener in listeners] == ["192.0.2.7", "192.0.2.8"]
+    """192.0.2.0/24 is nobody's, and so is `.invalid`: whoever meets there has not gone through the network."""
+    names = ["192.0.2.7", "[2001:db8::8]", f"{'long.' * 40}invalid"]
+    listeners = [Listener(known_as=f"{name}:0") for name in names]
+    assert [listener.address.rpartition(":")[0] for listener in listeners] == names
     for engine in meet(listeners):
         engine.close()
     for listener in listeners:
