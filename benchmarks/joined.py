@@ -1,4 +1,4 @@
-"""Ranks joined by sockets, each a process: on hosts of their own (hosts.py), or all on this one over loopback."""
+"""Ranks joined by sockets, each a process: on hosts of their own (hosts.py), or all on this one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_joined(script: str, words: Sequence[str], count: int, seconds: float, ra
     Parameters
     ----------
     rate_mbit
-        Of the links between hosts that are made for them by DBELIEF_HOSTNET; 0 for loopback.
+        Of the links between hosts that are made for them by DBELIEF_HOSTNET; 0 for one host.
     """
     prefix = f"dbj{os.getpid() % 10_000}"
     addresses = [f"{address(1 + rank)}:{PORT}" for rank in range(count)] if rate_mbit else free_addresses(count)

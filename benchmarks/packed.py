@@ -3,8 +3,8 @@
     [DBELIEF_HOSTNET=path/of/hostnet] python benchmarks/packed.py [--rate 200] [--rounds 5]
 
 The tensors of LeNet (8, 1.7 MB) and of GoogLeNet (116, 28 MB; Szegedy et al. 2014, Table 1) are summed by 4 ranks, each
-a process: as one vector, and tensor by tensor, up and down a binomial tree, through a server, and around a ring; over
-loopback, or on hosts of their own with links of --rate. Formula: L tensors cost L - 1 times the latencies of one more
+a process: as one vector, and tensor by tensor, up and down a binomial tree, through a server, and around a ring; on one
+host, or on hosts of their own with links of --rate. Formula: L tensors cost L - 1 times the latencies of one more
 (dbelief/reduction/cost.py with n = 0), for the alpha of a ping-pong in the same round.
 
 Exit code 1 where tree or server give other bits packed than layer by layer, or packed is not the faster one though the
@@ -122,7 +122,7 @@ def rank_main(chosen: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=0, help="of links between hosts, in Mbit/s; 0: loopback")
+    parser.add_argument("--rate", type=float, default=0, help="of links between hosts, in Mbit/s; 0: all on one")
     parser.add_argument("--rounds", type=int, default=5)
     add_rank(parser)
     chosen = parser.parse_args()
@@ -131,7 +131,7 @@ def main() -> None:
         return
     rows = run_joined(__file__, ["--rounds", str(chosen.rounds)], RANKS, LIMIT_S, chosen.rate)
     alpha_s = statistics.median(row["alpha_s"] for row in rows)
-    over = f"{chosen.rate:g} Mbit/s" if chosen.rate else "loopback"
+    over = f"{chosen.rate:g} Mbit/s" if chosen.rate else "one host"
     columns = ("network", "way", "packed ms", "layer by layer ms", "more ms", "by formula", "same bits")
     shown = Table(*columns, title=f"{RANKS} ranks, {over}, alpha {1e3 * alpha_s:.2f} ms")
     results, fine = [], True

@@ -8,9 +8,9 @@ A step is a wait of 50 ms in place of a mini-batch, so that two cores serve 8 wo
     overlapped  the weights of this step are summed by a second thread during the wait; then all take the elastic step
                 (sync EASGD 3: both eqs. with the weights from before the mini-batch)
 
-Each worker is a process; over loopback, or on hosts of their own with links of --rate. Efficiency is the time of a step
-of one worker over that of P, medians of the steps of the slowest rank. Exit code 1 where at 8 workers over loopback the
-ring has less than 80 %, or the overlapped form less than 95 %; the paper: 91.6 % at 64 nodes.
+Each worker is a process; all on one host, or on hosts of their own with links of --rate. Efficiency is the time of a
+step of one worker over that of P, medians of the steps of the slowest rank. Exit code 1 where at 8 workers on one host
+the ring has less than 80 %, or the overlapped form less than 95 %; the paper: 91.6 % at 64 nodes.
 
 Where this machine has other work too, begin with `chrt -f 20`.
 """
@@ -113,7 +113,7 @@ def efficiencies(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=lambda text: sorted({1, *map(int, text.split(","))}), default=[1, 2, 4, 8])
-    parser.add_argument("--rate", type=float, default=0, help="of links between hosts, in Mbit/s; 0: loopback")
+    parser.add_argument("--rate", type=float, default=0, help="of links between hosts, in Mbit/s; 0: all on one")
     add_rank(parser)
     chosen = parser.parse_args()
     if chosen.rank is not None:
@@ -122,7 +122,7 @@ def main() -> None:
     words = ["--ranks", ",".join(map(str, chosen.ranks))]
     rows = run_joined(__file__, words, max(chosen.ranks), LIMIT_S, chosen.rate)
     found, by_case = efficiencies(rows), {(row["form"], row["ranks"]): row["seconds"] for row in rows}
-    over = f"{chosen.rate:g} Mbit/s" if chosen.rate else "loopback"
+    over = f"{chosen.rate:g} Mbit/s" if chosen.rate else "one host"
     shown = Table("form", *map(str, chosen.ranks), title=f"ms of a step (efficiency), by workers, {over}")
     for form, by_ranks in found.items():
         shown.add_row(

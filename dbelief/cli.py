@@ -122,7 +122,7 @@ def sweep_command(
 def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, output: Path | None) -> None:
     """Run strategies on the same model, data and seeds; tell time and samples to a test accuracy.
 
-    What is done already is not run again. Commands that run different parts may share a folder.
+    What is done already is not run again. Commands with other seeds may share a folder.
     """
     from dbelief.rpc.settings import prepare_process
 

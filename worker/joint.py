@@ -53,7 +53,7 @@ class Method(Protocol):
         """
 
     def take(self, missed: int | None) -> None:
-        """Go on from what was received into `state` and `result`; `missed` steps of the group, None: all."""
+        """Go on from what `state` and `result` are now, which missed so many steps of the group before; None: all."""
 
     def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
         """Make a step of this worker's mini-batch and the others'; the mini-batch's mean loss.

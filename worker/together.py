@@ -1,8 +1,8 @@
 """Trains leases in step with the other workers of a group, which exchange among themselves.
 
 A group is met once, and kept until it changes. Those of it who have made the last step give what came of it to those
-who have not; where nobody has made any, all begin with what the shards hold. After the last step of a block of leases
-the first worker writes the result to the shards.
+who have not; where all have made fewer than the shards hold, all begin with that. After the last step of a block of
+leases the first worker writes the result to the shards.
 
 When somebody fails, no sum comes any more: this worker says how many steps it has made, and asks for another group.
 """
@@ -167,14 +167,18 @@ class Together:
             self._method.begin()
             return
         lacking = [rank for rank in range(comm.size) if at[rank] < most]
+        arrays = self._method.result, *self._method.state()
         if comm.rank == source:
-            for array in (self._method.result, *self._method.state()):
+            for array in arrays:
                 for pending in [comm.isend(array, rank) for rank in lacking]:
                     pending.wait()
         elif comm.rank in lacking:
-            for array in (self._method.result, *self._method.state()):
+            came = [np.empty_like(array) for array in arrays]  # all of it or nothing: who gives it may die meanwhile
+            for array in came:
                 comm.recv(array, source)
-            self._method.take(most - self._at if self._at >= 0 else None)
+            for array, new in zip(arrays, came, strict=True):
+                array[:] = new
+        self._method.take(most - self._at if self._at >= 0 else None)
 
     def traffic(self, group: Group) -> Traffic | None:
         """What the sums of this group's steps took; None before the first."""

@@ -1,1 +1,1 @@
-"""Strategies compared: the same model, data, seeds and budget; time and samples to a fixed test accuracy."""
+"""Strategies compared: the same model, data and seeds; time and samples to a fixed test accuracy."""

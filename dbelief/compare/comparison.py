@@ -46,7 +46,7 @@ def compare(
     Raises
     ------
     Mistake
-        What is wrong with the file, or a label or seed that it does not have.
+        What is wrong with the file, or a label, seed or wait that it does not have.
     Failure
         The run that others begin with failed; any other run that fails is a row with its reason.
     """

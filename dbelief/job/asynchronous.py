@@ -39,7 +39,7 @@ class Asynchronous(StrategySection):
 
     @property
     def locked(self) -> bool:
-        """All but Hogwild's."""
+        """Whether one push of a segment waits for another: but for Hogwild's."""
         return self.name != "hogwild-sgd"
 
     @property

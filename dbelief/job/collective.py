@@ -66,7 +66,7 @@ class SyncSgd(StrategySection):
 
     @property
     def grouped(self) -> bool:
-        """Always."""
+        """Whether workers exchange among themselves: always."""
         return True
 
     @model_validator(mode="after")

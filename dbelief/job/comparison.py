@@ -1,4 +1,4 @@
-"""A comparison file: strategies on the same model, data, seeds and budget."""
+"""A comparison file: strategies on the same model, data and seeds."""
 
 import re
 from typing import Annotated, Any, Self

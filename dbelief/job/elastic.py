@@ -61,12 +61,12 @@ class Elastic(StrategySection):
 
     @property
     def turns(self) -> bool:
-        """Round robin."""
+        """Whether replicas compute one after the other: round robin."""
         return self.name == "easgd"
 
     @property
     def locked(self) -> bool:
-        """All but Hogwild's."""
+        """Whether one exchange of a segment waits for another: but for Hogwild's."""
         return self.name != "hogwild-easgd"
 
     @property
@@ -86,7 +86,7 @@ class Elastic(StrategySection):
 
     @property
     def grouped(self) -> bool:
-        """From form 2 on."""
+        """Whether workers exchange among themselves: from form 2 on."""
         return self.form > 1
 
     @property

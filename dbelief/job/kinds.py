@@ -14,7 +14,7 @@ class Section(BaseModel):
 
 
 class StrategySection(Section):
-    """A strategy; here is what most have in common, each of the others says."""
+    """A strategy, and what holds for most of them; the others say otherwise."""
 
     @property
     def grouped(self) -> bool:

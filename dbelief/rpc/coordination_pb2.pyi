@@ -547,7 +547,7 @@ class Group(_message.Message):
     samples_before: _builtins.int
     """samples leased before the first of these leases, for the learning rate"""
     written: _builtins.int
-    """steps that are in what the shards hold; whoever has made fewer reads them there"""
+    """steps that are in what the shards hold; where all members have made fewer, they read that"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
         """by rank"""

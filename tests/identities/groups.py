@@ -173,10 +173,10 @@ class Workers:
     def _write(self, values: np.ndarray) -> None:
         self.stored = values.copy()
 
-    def train(self, *leases: Range) -> int:
-        """Train a range of samples on each worker, in as many blocks as it takes; gives how many it took."""
+    def train(self, *leases: Range, at_most: int | None = None) -> int:
+        """Train a range of samples on each worker, in as many blocks as it takes, or some; gives how many it took."""
         rest, whys, blocks = list(leases), [""], 0
-        while any(start < stop for start, stop in rest) or any(whys):
+        while blocks != at_most and (any(start < stop for start, stop in rest) or any(whys)):
             assert blocks < AT_MOST, f"{rest} is left, for {whys}"
             whys, blocks = self._block(rest), blocks + 1
             done = max(worker.together.steps for worker in self.members)

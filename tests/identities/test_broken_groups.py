@@ -70,17 +70,22 @@ def test_who_lacks_the_last_step_ends_as_if_it_had_it(
     strategy: job.SyncSgd | job.Elastic, lacks: tuple[int, ...], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others have the sum, and go on in vain; or all lack it, and make the step again."""
-    expected, made = undisturbed(strategy), list[int]()
+    expected = undisturbed(strategy)
+    monkeypatch.setattr(joint, "make_allreduce", lossy(lacks, at, []))
+    with workers(network(EACH * COUNT), strategy, COUNT) as group:
+        assert group.train(*even(COUNT, EACH)) == 2
+        assert ends(group) == expected
+
+
+def lossy(lacks: Sequence[int], at: int, made: list[int]) -> Any:
+    """Makes sums of which the first group's lose the `at`th one; `made` has who has made them."""
 
     def make(comm: Comm, reduction: job.Reduction, size: int) -> Any:
         first = len(made) < COUNT
         made.append(comm.rank)
         return Lossy(comm, reduction, size, lacks, at) if first else MAKE_ALLREDUCE(comm, reduction, size)
 
-    monkeypatch.setattr(joint, "make_allreduce", make)
-    with workers(network(EACH * COUNT), strategy, COUNT) as group:
-        assert group.train(*even(COUNT, EACH)) == 2
-        assert ends(group) == expected
+    return make
 
 
 class Failing:
@@ -115,6 +120,25 @@ def test_a_group_may_break_at_any_message(strategy: job.SyncSgd | job.Elastic, r
             broken += group.train(*even(COUNT, EACH)) > 1
             assert ends(group) == expected, (first, second)
     assert broken > 8
+
+
+@pytest.mark.parametrize("last", range(1, 16))
+def test_who_is_given_half_of_a_step_has_none_of_it(
+    strategy: job.SyncSgd | job.Elastic, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one has a step, and dies at some message while it gives it to the others: those two still agree."""
+    monkeypatch.setattr(joint, "make_allreduce", lossy((1, 2), 2, []))
+    with workers(network(EACH * COUNT), strategy, COUNT) as group:
+        group.hall.engine = lambda generation, inner: (
+            Failing(inner, last) if (generation, inner.rank) == (2, 0) else inner
+        )
+        group.train(*even(COUNT, EACH), at_most=2)
+        group.members.pop(0).together.close()
+        group.train(*even(2, EACH))
+        shared = 1 + len(group.members[0].method.state())
+        first, second = (one.has()[:shared] for one in group.members)
+        assert first == second
+        assert np.isfinite(group.stored).all()
 
 
 def test_who_joins_gets_what_the_others_have() -> None:

@@ -61,7 +61,7 @@ class Listener:
     Raises
     ------
     OSError
-        Nobody can listen there.
+        Nobody can listen there, or another process is known by that address.
     """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "") -> None:
@@ -70,7 +70,11 @@ class Listener:
         told, _, its_port = (known_as or f"{host}:0").rpartition(":")
         told = f"[{told.strip('[]')}]" if ":" in told else told
         self.address = f"{told}:{int(its_port) or far.getsockname()[1]}"
-        self._doors = {one.fileno(): one for one in (far, *_near(self.address))}
+        try:
+            self._doors = {one.fileno(): one for one in (far, *_near(self.address))}
+        except OSError:
+            far.close()
+            raise
         self._calls: dict[_Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
@@ -181,15 +185,23 @@ class Listener:
 
 
 def _near(address: str) -> list[socket.socket]:
-    """A listening Unix socket of this name; none where the system has no such names, or another process has it."""
+    """A listening Unix socket of this name; none where the system has or allows no such names.
+
+    Raises
+    ------
+    OSError
+        Another process has it: callers would find that one.
+    """
     if not UNIX:
         return []
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         door.bind(_unix_name(address))
         door.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         door.close()
+        if error.errno == errno.EADDRINUSE:
+            raise
         return []
     return [door]
 
@@ -256,16 +268,20 @@ class _Call:
         self._try(family)
 
     def _try(self, family: int) -> bool:
-        """Begin to call there; gives whether anyone may be."""
+        """Begin to call there; gives whether someone is, or may be.
+
+        Only a Unix socket answers at once: it is connected, or too many others call (EAGAIN). Else nobody is there, or
+        the system keeps the two apart, and there is TCP.
+        """
         for _ in self._hello:
             self._open.append(socket.socket(family, socket.SOCK_STREAM))
             _at_once(self._open[-1])
-        return self._open[0].connect_ex(self._place) != errno.ECONNREFUSED
+        return self._open[0].connect_ex(self._place) in (0, errno.EAGAIN)
 
     def _go_on(self) -> _Link | None:
         while self._told < len(self._hello):
             code = self._open[self._told].connect_ex(self._place)
-            if code in (errno.EINPROGRESS, errno.EALREADY):
+            if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
                 return None
             if code not in (0, errno.EISCONN):
                 raise OSError(code, "not connected")

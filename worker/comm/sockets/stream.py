@@ -17,7 +17,7 @@ from ..engine import Message
 
 HEAD = struct.Struct("<iQ12s")
 WAKE_BYTES = 1 << 16
-"""Of a long message so much must have come before its reader is woken: a wake costs more than to read as much."""
+"""Of a long message so much must come before its reader is woken, which costs more than to read it; by TCP only."""
 
 
 class Transfer:

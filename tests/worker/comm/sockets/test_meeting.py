@@ -66,11 +66,13 @@ def test_ranks_of_one_host_need_no_way_to_the_address_that_they_are_known_as() -
 def test_who_has_the_name_of_a_closed_listener_is_the_next_one_there() -> None:
     first, second = Listener(), Listener()
     host, _, port = closed(first).rpartition(":")
-    first = Listener(host, int(port), known_as="192.0.2.7:1")
+    first = Listener(host, int(port), known_as=f"192.0.2.7:{port}")
     for engine in meet([first, second]):
         engine.close()
     other = Listener(known_as=closed(first))
-    assert other.address == "192.0.2.7:1"
+    assert other.address == f"192.0.2.7:{port}"
+    with pytest.raises(OSError, match="in use"):
+        Listener(known_as=other.address)
     for engine in meet([other, second], 2):
         engine.close()
     for listener in (second, other):
