@@ -82,7 +82,7 @@ def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Exam
         seed=trial.seed,
         digest=digest_of(trial, comparison),
     )
-    copies = folder / "copies" / trial.name
+    copies = folder / f"copies.{trial.name}"
     shutil.rmtree(copies, ignore_errors=True)
     copies.mkdir(parents=True)
     try:
