@@ -83,8 +83,10 @@ def _wanted(
             near = nearest(label, comparison.strategies)
             hint = f"; did you mean {near}?" if near else ""
             raise Mistake(f"--only {label}: the file has no such strategy{hint} ({', '.join(comparison.strategies)})")
-    has = {"seeds": (seeds, [str(seed) for seed in comparison.seeds])}
-    has["waits"] = waits, [f"{wait:g}" for wait in comparison.compute_wait_s]
+    has = {
+        "seeds": (seeds, [str(seed) for seed in comparison.seeds]),
+        "waits": (waits, [f"{wait:g}" for wait in comparison.compute_wait_s]),
+    }
     for option, (chosen, known) in has.items():
         if unknown := sorted(chosen.difference(known)):
             raise Mistake(f"--{option} {', '.join(unknown)}: the file has {', '.join(known)}")

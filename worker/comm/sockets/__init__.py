@@ -5,6 +5,7 @@ leaves says goodbye. No thread: what can move without waiting moves in `start`, 
 """
 
 from .engine import SocketEngine
-from .meeting import Listener, connect
+from .listener import Listener
+from .meeting import connect
 
 __all__ = ["Listener", "SocketEngine", "connect"]

@@ -1,0 +1,176 @@
+"""Where other ranks call a process: its port and, for those of its host, its Unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import threading
+
+from dbelief.errors import Unreachable
+
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, unix_name
+
+BACKLOG = 128
+
+
+class Listener:
+    """Where other ranks reach this process, as long as it lives; takes their calls in a thread.
+
+    Parameters
+    ----------
+    known_as
+        "host:port" that the others are told, where that is another; port 0: the one that is listened on.
+
+    Attributes
+    ----------
+    address
+        "host:port" that the others are told.
+
+    Raises
+    ------
+    OSError
+        Nobody can listen there, or another process is known by that address.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        far = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+        told, _, its_port = (known_as or f"{host}:0").rpartition(":")
+        told = f"[{told.strip('[]')}]" if ":" in told else told
+        self.address = f"{told}:{int(its_port) or far.getsockname()[1]}"
+        try:
+            self._doors = {one.fileno(): one for one in (far, *_near(self.address))}
+        except OSError:
+            far.close()
+            raise
+        self._calls: dict[Key, dict[int, socket.socket]] = {}
+        self._heard: dict[int, tuple[socket.socket, bytes]] = {}
+        self._now: tuple[bytes, int] | None = None
+        self._lock = threading.Lock()
+        self._stopped, self._stop = socket.socketpair()
+        self._poller = select.poll()
+        for one in (*self._doors.values(), self._stopped):
+            one.setblocking(False)
+            self._poller.register(one, select.POLLIN)
+        self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
+        self._thread.start()
+
+    def enter(self, job: bytes, generation: int) -> None:
+        """Be in a generation of a job from now on: earlier calls are turned away."""
+        with self._lock:
+            self._now = job, generation
+            for key in [key for key in self._calls if self._too_late(key)]:
+                for kind, call in self._calls.pop(key).items():
+                    self._turn_away(key[0], kind, call)
+
+    def claim(self, key: Key) -> Link | None:
+        """Give the link to a rank that called, once, and answer it; None where it has not.
+
+        Raises
+        ------
+        Unreachable
+            It called from a later generation: the one it is waited for in is over.
+        """
+        job, caller, generation, _ = key
+        with self._lock:
+            latest = max((other[2] for other in self._calls if other[:2] == (job, caller)), default=generation)
+            if latest > generation:
+                raise Unreachable(f"is in generation {latest}, not in {generation} any more")
+            calls = self._calls.get(key, {})
+            if len(calls) < 2:
+                return None
+            del self._calls[key]
+        with contextlib.suppress(OSError):  # it is gone again: its news will tell
+            calls[NEWS].send(ANSWER.pack(generation))
+        return calls[MESSAGES], calls[NEWS]
+
+    def close(self) -> None:
+        """Listen no more; links that were claimed stay."""
+        self._stop.close()
+        self._thread.join()
+        with self._lock:
+            waiting = [call for calls in self._calls.values() for call in calls.values()]
+            for one in (*self._doors.values(), self._stopped, *waiting, *(call for call, _ in self._heard.values())):
+                one.close()
+            self._calls.clear()
+
+    def _listen(self) -> None:
+        while True:
+            for file, _ in self._poller.poll():
+                if file == self._stopped.fileno():
+                    return
+                if file in self._heard:
+                    self._hear(file)
+                else:
+                    self._accept(self._doors[file])
+
+    def _accept(self, door: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it hung up, or there are too many open files
+            call, _ = door.accept()
+            at_once(call)
+            self._heard[call.fileno()] = call, b""
+            self._poller.register(call, select.POLLIN)
+
+    def _hear(self, file: int) -> None:
+        """Take in more of a hello; what does not say hello is hung up on."""
+        call, before = self._heard[file]
+        try:
+            more = call.recv(HELLO.size - len(before))
+        except OSError:
+            more = b""
+        hello = before + more
+        self._heard[file] = call, hello
+        friendly = hello[: len(MAGIC)] == MAGIC[: len(hello)]
+        if more and friendly and len(hello) < HELLO.size:
+            return
+        self._poller.unregister(file)
+        del self._heard[file]
+        if not friendly or len(hello) < HELLO.size:
+            call.close()
+            return
+        _, *key, kind = HELLO.unpack(hello)
+        self._keep(tuple(key), kind, call)
+
+    def _keep(self, key: Key, kind: int, call: socket.socket) -> None:
+        with self._lock:
+            if self._too_late(key):
+                return self._turn_away(key[0], kind, call)
+            calls = self._calls.setdefault(key, {})
+            if kind in calls:  # it called anew
+                calls[kind].close()
+            calls[kind] = call
+
+    def _too_late(self, key: Key) -> bool:
+        """Whether a call is for another job or an earlier generation."""
+        return self._now is not None and (key[0] != self._now[0] or key[2] < self._now[1])
+
+    def _turn_away(self, job: bytes, kind: int, call: socket.socket) -> None:
+        assert self._now is not None
+        if kind == NEWS and job == self._now[0]:
+            with contextlib.suppress(OSError):
+                call.send(ANSWER.pack(self._now[1]))
+        call.close()
+
+
+def _near(address: str) -> list[socket.socket]:
+    """A listening Unix socket of this name; none where the system has or allows no such names.
+
+    Raises
+    ------
+    OSError
+        Another process has it: callers would find that one.
+    """
+    if not UNIX:
+        return []
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind(unix_name(address))
+        door.listen(BACKLOG)
+    except OSError as error:
+        door.close()
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return []
+    return [door]
