@@ -10,14 +10,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from dbelief.console import announce, exits_cleanly, on_signals, pairs, serve_metrics, write_address
+from dbelief.console import announce, exits_cleanly, on_signals, pairs, write_address
 from dbelief.errors import Mistake, Unreachable
 from dbelief.rpc.settings import limit_threads, prepare_process
+from dbelief.security.options import may_be_insecure, with_credentials
 
 if TYPE_CHECKING:
     from dbelief.clock import Clock
     from dbelief.registry import Registry
+
+
+def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:
+    """Refuse a password where everybody on this machine can read it."""
+    from dbelief.registry import has_password
+
+    written = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    if written and has_password(url):
+        raise click.BadParameter(
+            "a password on a command line is for all to see: leave it to --credentials, or give the URL as "
+            "DBELIEF_REGISTRY"
+        )
+    return url
 
 
 @click.command("coordinator")
@@ -44,13 +59,19 @@ if TYPE_CHECKING:
     "registry_url",
     default="memory:",
     show_default=True,
-    help="redis://, rediss:// or unix:// URL, where the job's state survives; memory: keeps it in this process.",
+    envvar="DBELIEF_REGISTRY",
+    show_envvar=True,
+    callback=_registry,
+    help="redis://, rediss:// or unix:// URL, where the job's state survives; memory: keeps it in this process. Its "
+    "password belongs into the credentials, or into the environment.",
 )
 @click.option(
     "--name",
     default=None,
     help="What this coordinator is called, however often it is started: it need not wait for its earlier life's lease.",
 )
+@with_credentials("coordinator")
+@may_be_insecure
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
@@ -132,6 +153,7 @@ def _run(
     from dbelief.rpc import coordination_pb2 as wire
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server, check_free
+    from dbelief.security import may_listen
 
     from .leadership import Leadership
     from .runner import Runner
@@ -142,6 +164,7 @@ def _run(
 
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
         raise Mistake(f"--ready-file {ready_file}: there is no folder {ready_file.parent}")
+    may_listen(listen)
     clock = SystemClock()
     job = load_job(job_file, pairs(overrides))
     with ExitStack() as stack:
@@ -159,7 +182,7 @@ def _run(
             return 0
         metrics = Metrics("coordinator")
         stack.callback(metrics.close)
-        serve_metrics(metrics.serve, metrics_listen)
+        metrics.serve(metrics_listen)
         check_free(listen)  # before the run folder is touched
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())

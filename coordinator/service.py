@@ -11,6 +11,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
 from dbelief.rpc.convert import layout_from_wire, placement_to_wire
+from dbelief.rpc.guard import must_be
 from dbelief.work import Lease
 
 from .bundles import Asks, Computed
@@ -21,6 +22,8 @@ from .states import Compute, Evaluate, State, Together, Told, Wait, Work
 from .traffic import Edge, Part
 
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
+_TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
+"""Whose token makes a member of each kind."""
 _ROLES = {kind: role for role, kind in _KINDS.items()}
 _STATES = {
     State.EMPTY: wire.STATE_EMPTY,
@@ -42,6 +45,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
         """See protos/coordination.proto."""
         kind = _kind(request.role)
+        must_be(_TOKENS[kind])
         layout = layout_from_wire(request.layout) if request.layout else None
         with self._runner.step() as (machine, now_s):
             if request.job != machine.job.name:
@@ -69,6 +73,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def Beat(self, request: wire.BeatRequest, context: grpc.ServicerContext) -> wire.BeatReply:
         """See protos/coordination.proto."""
         kind = _kind(request.role)
+        must_be(_TOKENS[kind])
         with self._runner.step() as (machine, now_s):
             member = machine.beat(kind, request.id, request.incarnation, now_s)
             if request.leaving:

@@ -64,7 +64,7 @@ class Shards:
 
     def _stub(self, place: Place) -> stubs.ParametersStub:
         if place.address not in self._channels:
-            self._channels[place.address] = open_channel(place.address)
+            self._channels[place.address] = open_channel(place.address, "ps")
         return stubs.ParametersStub(self._channels[place.address])
 
     def _command(self) -> wire.Command:

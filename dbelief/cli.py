@@ -13,6 +13,7 @@ import click
 
 from dbelief.console import announce, debug, exits_cleanly, pairs
 from dbelief.errors import Interrupted
+from dbelief.security.options import with_credentials
 
 GROUP = "dbelief.commands"
 
@@ -216,6 +217,7 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
 @main.command("status")
 @click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@with_credentials()
 @click.option("--watch", is_flag=True, help="The live view, until the job ends; exit code 1 where it fails.")
 def status_command(where: str, as_json: bool, watch: bool) -> None:
     """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
@@ -249,6 +251,7 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
 @main.command("health")
 @click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
 @click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+@with_credentials()
 def health_command(address: str, timeout_s: float) -> None:
     """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
     from dbelief.rpc.settings import prepare_process
@@ -258,6 +261,39 @@ def health_command(address: str, timeout_s: float) -> None:
 
     with exits_cleanly():
         check_serving(address, timeout_s)
+
+
+@main.command("certs")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--days", type=POSITIVE, default=365.0, show_default=True, help="How long certificates hold.")
+@click.option(
+    "--registry-host",
+    "registry_hosts",
+    multiple=True,
+    default=("registry", "localhost"),
+    show_default=True,
+    metavar="NAME",
+    help="Name or address by which the coordinator calls the registry.",
+)
+@click.option(
+    "--page-host",
+    "page_hosts",
+    multiple=True,
+    default=("localhost",),
+    show_default=True,
+    metavar="NAME",
+    help="Name or address by which people call the coordinator's status page.",
+)
+def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], page_hosts: tuple[str, ...]) -> None:
+    """Make a development authority, and a folder with certificate and token for each role of a job.
+
+    A DIR that holds an authority already is left as it is. DIR/ca.key signs more; no process needs it.
+    """
+    from dbelief.security.authority import make_credentials
+
+    with exits_cleanly():
+        made = make_credentials(folder, days, registry_hosts, page_hosts)
+        print(f"{folder}: {'certificates and tokens for a job' if made else 'has an authority already'}")
 
 
 @main.group("data")

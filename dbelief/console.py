@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -125,20 +125,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     if found is None or int(found[2]) >= 1 << 16:
         raise Mistake(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
     return found[1], int(found[2])
-
-
-def serve_metrics(serve: Callable[[str, int], int], listen: str | None) -> None:
-    """Serve a process's metrics (`serve` is `Metrics.serve`) at `host:port` and say where; nothing for None.
-
-    Raises
-    ------
-    Mistake
-        Where this is no address, or it cannot be listened on.
-    """
-    if listen is None:
-        return
-    host, port = host_and_port(listen)
-    announce(f"metrics on http://{host}:{serve(host.strip('[]'), port)}/metrics")
 
 
 def write_address(path: Path, address: str) -> None:

@@ -7,11 +7,10 @@ values, each known or bounded by the job (named vectors, roles): never a member'
 itself as `instance`.
 """
 
-import threading
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,10 +20,12 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
-    start_http_server,
+    make_wsgi_app,
 )
 
-from dbelief.errors import Mistake
+from dbelief.console import announce
+from dbelief.security import current
+from dbelief.web import WebServer
 
 PHASES = ("fetch", "compute", "push", "wait", "data")
 
@@ -149,8 +150,7 @@ class Metrics:
         for row in TABLE[role]:
             setattr(self, row.name, self._collector(row))
         self._state: str | None = None
-        self._server: WSGIServer | None = None
-        self._thread: threading.Thread | None = None
+        self._server: WebServer | None = None
 
     def set_state(self, state: str) -> None:
         """Tell the state the job is in: 1 for it, 0 for the one before."""
@@ -163,43 +163,40 @@ class Metrics:
         """Bring a counter without labels up to a total that is kept elsewhere; one that has fallen leaves it."""
         getattr(self, name).inc(max(0, total - (self.value(name) or 0)))
 
-    def serve(self, host: str, port: int) -> int:
-        """Offer the numbers over HTTP at /metrics until `close`.
+    def serve(self, listen: str | None) -> None:
+        """Offer the numbers over HTTP at /metrics until `close`, and say where; nothing for None.
+
+        With credentials, over HTTPS, to those who show a certificate of the job's authority.
 
         Parameters
         ----------
-        host
-            Address to listen on.
-        port
-            Port to listen on; 0 takes any that is free.
-
-        Returns
-        -------
-        int
-            The port.
+        listen
+            `host:port`; port 0 takes any that is free.
 
         Raises
         ------
         Mistake
-            Nothing can listen there.
+            Nothing can listen there, or other machines reach it and there are no credentials.
         """
         if self._server is not None:
             raise ValueError("these metrics are served already")
-        try:
-            server, self._thread = start_http_server(port, host, registry=self._registry)
-        except (OSError, OverflowError) as error:
-            raise Mistake(f"metrics cannot be served on {host}:{port}: {error}") from error
-        self._server = server
-        return server.server_port
+        if listen is None:
+            return
+        mine = current()
+        context = mine.context(ssl.Purpose.CLIENT_AUTH) if mine else None
+        self._server = WebServer(listen, make_wsgi_app(self._registry), "metrics", context)
+        announce(f"metrics on {self.url}")
+
+    @property
+    def url(self) -> str:
+        """Where they are served; "" where they are not."""
+        return f"{self._server.url}metrics" if self._server is not None else ""
 
     def close(self) -> None:
         """Stop serving, if `serve` was called."""
-        if self._server is None or self._thread is None:
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._server = self._thread = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def value(self, name: str, **labels: str) -> float | None:
         """One number as a scrape would read it, by its name in `TABLE`; None where there is none yet.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dbelief.errors import Mistake
 from dbelief.registry import with_parent
+from dbelief.security.identity import FOLDER
 
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
@@ -53,7 +54,12 @@ class Child:
         with open(self.log, "ab") as log:
             self._logged = log.tell()
             self.process = subprocess.Popen(
-                [*guard, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [*guard, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={name: value for name, value in os.environ.items() if name != FOLDER},
             )
         self.started += 1
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dbelief.console import announce, exits_cleanly, host_and_port, on_signals, serve_metrics
+from dbelief.console import announce, exits_cleanly, host_and_port, on_signals
 from dbelief.rpc.settings import limit_threads, prepare_process
+from dbelief.security.options import may_be_insecure, with_credentials
 
 if TYPE_CHECKING:
     from dbelief.rpc.coordination import Membership
@@ -35,6 +36,8 @@ _ASK_AGAIN_S = 0.5
     metavar="HOST:PORT",
     help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
 )
+@with_credentials("ps")
+@may_be_insecure
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option(
     "--record",
@@ -97,7 +100,7 @@ def _run(
         stack.callback(server.close)
         client = CoordinatorClient(coordinator)
         stack.callback(client.close)
-        serve_metrics(metrics.serve, metrics_listen)
+        metrics.serve(metrics_listen)
         announce(f"joining the job at {coordinator}, for up to {patience:g} s")
         client.wait(patience)  # until there is something to leave, a signal simply ends this process
         job = client.status().job

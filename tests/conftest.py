@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import pytest
 
 if TYPE_CHECKING:
     from dbelief.backend import Backend
+    from dbelief.security import Credentials
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
@@ -115,3 +116,23 @@ def cuda() -> Backend:
         return choose("cuda")
     except JobError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of `dbelief certs`: this job's, another job's, and one whose certificates ended half an hour ago."""
+    from dbelief.security.authority import CLOCKS_APART, make_credentials
+
+    made = {name: tmp_path_factory.mktemp(name) for name in ("ours", "others", "ended")}
+    for name, folder in made.items():
+        days = -0.5 * CLOCKS_APART.total_seconds() / 86_400 if name == "ended" else 1.0
+        assert make_credentials(folder, days, ["registry", "localhost"], ["localhost", "127.0.0.1"])
+    return made
+
+
+@pytest.fixture(scope="session")
+def ours(folders: dict[str, Path]) -> Callable[[str], Credentials]:
+    """Of this job, by role."""
+    from dbelief.security import Credentials
+
+    return lambda role: Credentials.read(folders["ours"] / role)

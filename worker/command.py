@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from dbelief.console import announce, exits_cleanly, serve_metrics
+from dbelief.console import announce, exits_cleanly
 from dbelief.cores import keep_to, read_cores, written
 from dbelief.rpc.settings import prepare_process
+from dbelief.security.options import may_be_insecure, with_credentials
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -63,6 +64,8 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     metavar="HOST:PORT",
     help="Address that they are told instead; port 0: the one listened on. Default: --listen.",
 )
+@with_credentials("worker")
+@may_be_insecure
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
 @click.option(
     "--record",
@@ -116,6 +119,6 @@ def command(
 
         with closing(Metrics("worker")) as metrics, processes() if comm == "mpi" else nullcontext() as ranks:
             if ranks is None or ranks.rank == 0:
-                serve_metrics(metrics.serve, metrics_listen)
+                metrics.serve(metrics_listen)
                 announce(f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains")
             live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)

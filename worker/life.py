@@ -15,6 +15,7 @@ from dbelief.metrics import Metrics
 from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.serving import is_every_address, own_host
+from dbelief.security import current, may_listen
 from dbelief.session import Session, Task
 
 from .comm import Comm
@@ -140,8 +141,9 @@ def _meeting(task: Task, options: Options) -> Meeting | None:
         host_and_port(known_as)
     elif is_every_address(f"{host}:{port}"):
         known_as = f"{own_host(task.address)}:0"
+    may_listen(f"{host}:{port}")
     try:
-        return Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s)
+        return Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
     except OSError as error:
         raise Mistake(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from dataclasses import dataclass
 
 from dbelief.errors import RankDied
 from dbelief.rpc import coordination_pb2 as wire
+from dbelief.security import DOMAIN, Credentials
 
 from .comm import Comm
-from .comm.sockets import Listener, connect
+from .comm.sockets import Listener, Seal, connect
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,15 @@ class Meeting:
         "host:port" that the others are told, where that is another; port 0: the one that is listened on.
     deadline_s
         Longest wait for the others, to come and for each message.
+    credentials
+        What it shows to workers of other hosts, and asks of them; None: their network is trusted.
     """
 
-    def __init__(self, host: str, port: int, known_as: str, job: str, deadline_s: float) -> None:
-        self._listener = Listener(host, port, known_as)
+    def __init__(
+        self, host: str, port: int, known_as: str, job: str, deadline_s: float, credentials: Credentials | None = None
+    ) -> None:
+        self._seal = _seal(credentials) if credentials is not None else None
+        self._listener = Listener(host, port, known_as, self._seal)
         self._job = job
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
@@ -96,7 +103,15 @@ class Meeting:
         if self._comm is not None and self._generation == group.generation:
             return self._comm, False
         self.part()
-        engine = connect(self._listener, self._job, group.generation, group.rank, group.addresses, self._deadline_s)
+        engine = connect(
+            self._listener,
+            self._job,
+            group.generation,
+            group.rank,
+            group.addresses,
+            self._deadline_s,
+            seal=self._seal,
+        )
         with self._lock:
             self._comm, self._generation = Comm(engine, self._deadline_s), group.generation
         self.over(self._over)  # heard while they met
@@ -122,3 +137,9 @@ class Meeting:
         """Leave, and listen no more."""
         self.part()
         self._listener.close()
+
+
+def _seal(credentials: Credentials) -> Seal:
+    """TLS between workers, where both ends show that they are."""
+    calling, called = (credentials.context(side) for side in (ssl.Purpose.SERVER_AUTH, ssl.Purpose.CLIENT_AUTH))
+    return Seal(calling, called, f"{credentials.role}.{DOMAIN}", credentials.role)

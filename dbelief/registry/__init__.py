@@ -5,7 +5,7 @@ from dbelief.clock import Clock
 from .embedded import EmbeddedRegistry, embedded_available
 from .memory import MemoryRegistry
 from .registry import Registry
-from .server import RedisRegistry
+from .server import RedisRegistry, has_password
 
 __all__ = [
     "EmbeddedRegistry",
@@ -13,6 +13,7 @@ __all__ = [
     "RedisRegistry",
     "Registry",
     "embedded_available",
+    "has_password",
     "open_registry",
 ]
 

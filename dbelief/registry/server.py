@@ -26,6 +26,8 @@ from redis.retry import Retry
 
 from dbelief.clock import Clock
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.security import current
+from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 from .registry import check_job, check_ttl, check_values, stale
 
@@ -88,7 +90,8 @@ class RedisRegistry:
     Parameters
     ----------
     url
-        `redis://`, `rediss://` (TLS) or `unix:///path`; options of redis-py may follow as `?name=value`.
+        `redis://`, `rediss://` (TLS) or `unix:///path`; options of redis-py may follow as `?name=value`. What it leaves
+        open, this process's credentials say.
     clock
         What the client's patience runs by.
     timeout_s
@@ -113,6 +116,7 @@ class RedisRegistry:
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),
+                **_login(url),
             )
             client.connection_pool.make_connection()  # opens nothing, but looks at the options
         except (ValueError, TypeError):
@@ -195,6 +199,23 @@ class RedisRegistry:
                 raise Failure(f"{self._place}: {_line(error)}") from error
             self._clock.wait(threading.Event(), pause_s)
             pause_s = min(2 * pause_s, 0.5)
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL holds a login: one that a process list would show."""
+    return "@" in url or "password=" in url
+
+
+def _login(url: str) -> dict[str, Any]:
+    """What this process's credentials add to a URL, which stands over them: a password; for rediss:// certificates."""
+    mine = current()
+    if mine is None:
+        return {}
+    options: dict[str, Any] = {"password": mine.registry_password} if mine.registry_password else {}
+    if url.startswith("rediss:"):
+        names = {"ssl_ca_certs": AUTHORITY, "ssl_certfile": CERTIFICATE, "ssl_keyfile": KEY}
+        options |= {option: str(mine.folder / name) for option, name in names.items()}
+    return options
 
 
 def _line(error: Exception) -> str:

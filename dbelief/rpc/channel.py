@@ -12,15 +12,15 @@ import grpc
 
 from dbelief.console import announce, host_and_port, told
 from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
+from dbelief.security import DOMAIN, Credentials, current
+from dbelief.security.diagnosis import why_not
 
 T = TypeVar("T")
 
 logging.getLogger("grpc").addHandler(logging.NullHandler())  # bytes that are no message: the caller is told, not a log
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    # Segments are cut to 1 MiB, but a job's status may hold long layouts: no limit of gRPC's own.
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),  # whoever takes it in says how long it may be
     # One segment, one HTTP/2 frame.
     ("grpc.http2.max_frame_size", 1 << 20),
     # How far a sender may be ahead of its reader is said by each side below: gRPC would let it be as far ahead as the
@@ -37,6 +37,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 LOOKAHEAD = "grpc.http2.lookahead_bytes"
+ANY_ANSWER = ("grpc.max_receive_message_length", -1)
+"""Whom a client calls it trusts: a job's status may hold long layouts."""
 CLIENT_AHEAD, SERVER_AHEAD = (LOOKAHEAD, 16 << 20), (LOOKAHEAD, 4 << 20)
 """Bytes that a shard may be ahead with a pull, and a client with a push: more is faster, and held in memory per stream.
 A shard has many of them, a client few."""
@@ -59,8 +61,15 @@ _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
-def open_channel(address: str) -> grpc.Channel:
+def open_channel(address: str, role: str = "server", credentials: Credentials | None = None) -> grpc.Channel:
     """Open a channel to `host:port`. Every channel of the system is made here.
+
+    Parameters
+    ----------
+    role
+        Whom the peer's certificate must name, where there are credentials: "coordinator" or "ps"; "server": either.
+    credentials
+        None: this process's.
 
     Raises
     ------
@@ -68,11 +77,26 @@ def open_channel(address: str) -> grpc.Channel:
         This is no such address.
     """
     host_and_port(address)
-    return grpc.insecure_channel(address, options=(*OPTIONS, CLIENT_AHEAD))
+    options = (*OPTIONS, ANY_ANSWER, CLIENT_AHEAD)
+    mine = credentials or current()
+    if mine is None:
+        return grpc.insecure_channel(address, options=options)
+    shown = grpc.ssl_channel_credentials(mine.authority, mine.key, mine.certificate)
+    if mine.token:
+        shown = grpc.composite_channel_credentials(shown, grpc.access_token_call_credentials(mine.token))
+    # A role, wherever it runs: containers have no names that last.
+    return grpc.secure_channel(
+        address, shown, options=(*options, ("grpc.ssl_target_name_override", f"{role}.{DOMAIN}"))
+    )
 
 
-def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:
+def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str = "") -> None:
     """Wait until the peer answers.
+
+    Parameters
+    ----------
+    address
+        Of the peer, to find out why where it does not.
 
     Raises
     ------
@@ -82,7 +106,8 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str) -> None:
     try:
         grpc.channel_ready_future(channel).result(timeout=timeout_s)
     except grpc.FutureTimeoutError:
-        raise Unreachable(f"{what} did not answer within {timeout_s:g} s") from None
+        why = why_not(address) if address else ""
+        raise Unreachable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}") from None
 
 
 @contextmanager

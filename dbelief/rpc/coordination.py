@@ -40,7 +40,7 @@ class CoordinatorClient:
     def __init__(self, address: str, patience_s: float = 30.0) -> None:
         self.address = address
         self.patience_s = patience_s
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, "coordinator")
         self._stub = stubs.CoordinatorStub(self._channel)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class CoordinatorClient:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the coordinator answers."""
-        wait_ready(self._channel, timeout_s, f"coordinator at {self.address}")
+        wait_ready(self._channel, timeout_s, f"coordinator at {self.address}", self.address)
 
     def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
         """Call a method, again and again while nobody answers, for `patience_s` (None: the client's).

@@ -21,7 +21,7 @@ def check_serving(address: str, timeout_s: float) -> None:
     """
     what = f"the process at {address}"
     with open_channel(address) as channel:
-        wait_ready(channel, timeout_s, what)
+        wait_ready(channel, timeout_s, what, address)
         with named_errors(what):
             reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
     if reply.status != health_pb2.HealthCheckResponse.SERVING:

@@ -14,11 +14,16 @@ from grpc_reflection.v1alpha import reflection
 
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake, Unreachable
+from dbelief.security import Credentials, current, may_listen
 
 from .channel import OPTIONS, SERVER_AHEAD
+from .guard import Guard
 
 HANDLERS = 4096
 """Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
+
+MESSAGES = ("grpc.max_receive_message_length", 64 << 20)
+"""Longest message that a server takes in; segments come in 1 MiB, layouts of millions of tensors in less than this."""
 
 
 class Server:
@@ -34,12 +39,14 @@ class Server:
         That service, as tools that ask what is served (grpcurl, grpcui) are told of it; None: they hear of no more
         than health.
     handlers
-        Most threads for calls.
+        Most threads for calls; one more is refused.
+    credentials
+        None: this process's. With them it speaks TLS, to those of the same authority, and wants a token.
 
     Raises
     ------
     Mistake
-        Where it is no address, or cannot be bound.
+        Where it is no address, or cannot be bound, or other machines reach it and there are no credentials.
     """
 
     def __init__(
@@ -48,18 +55,29 @@ class Server:
         register: Callable[[grpc.Server], None],
         contract: ServiceDescriptor | None = None,
         handlers: int = HANDLERS,
+        credentials: Credentials | None = None,
     ) -> None:
         host, _ = host_and_port(listen)
+        mine = credentials or current()
+        if mine is None:
+            may_listen(listen)
         self._health = health.HealthServicer()
         # Two processes on one port would share its calls at random: better to fail at the start.
-        options = (*OPTIONS, SERVER_AHEAD, ("grpc.so_reuseport", 0))
-        self._server = grpc.server(ThreadPoolExecutor(handlers, "handler"), options=options)
+        options = (*OPTIONS, SERVER_AHEAD, MESSAGES, ("grpc.so_reuseport", 0))
+        self._server = grpc.server(
+            ThreadPoolExecutor(handlers, "handler"),
+            interceptors=[Guard(mine)],
+            options=options,
+            maximum_concurrent_rpcs=handlers,
+        )
         register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         ours = [contract.full_name] if contract is not None else []
         reflection.enable_server_reflection([*ours, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         try:
-            port = self._server.add_insecure_port(listen)
+            port = (
+                self._server.add_secure_port(listen, _shown(mine)) if mine else self._server.add_insecure_port(listen)
+            )
         except RuntimeError:
             port = 0
         if not port:
@@ -73,6 +91,11 @@ class Server:
         """Refuse new calls, give running ones `grace_s`, and end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
+
+
+def _shown(mine: Credentials) -> grpc.ServerCredentials:
+    """TLS for those who show a certificate of the same authority."""
+    return grpc.ssl_server_credentials([(mine.key, mine.certificate)], mine.authority, require_client_auth=True)
 
 
 def _not_ours(listen: str) -> Mistake:

@@ -83,6 +83,10 @@ class Stream:
                 return
 
 
+def _to_shard(address: str) -> grpc.Channel:
+    return open_channel(address, "ps")
+
+
 class Streams:
     """The streams of one client, by address and method; safe to use from several threads.
 
@@ -92,7 +96,7 @@ class Streams:
         Makes a channel to an address.
     """
 
-    def __init__(self, open: Callable[[str], grpc.Channel] = open_channel) -> None:
+    def __init__(self, open: Callable[[str], grpc.Channel] = _to_shard) -> None:
         self._open = open
         self._channels: dict[str, grpc.Channel] = {}
         self._methods: dict[tuple[str, str], Callable[[Iterator[bytes]], Any]] = {}

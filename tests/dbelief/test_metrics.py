@@ -5,6 +5,7 @@ from typing import get_type_hints
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dbelief.console import host_and_port
 from dbelief.errors import Mistake
 from dbelief.metrics import PHASES, TABLE, Metrics
 
@@ -78,16 +79,17 @@ def test_an_unknown_role_is_refused() -> None:
 def test_served_over_http_until_closed() -> None:
     metrics = Metrics("worker")
     metrics.steps_total.inc(5)
-    port = metrics.serve("127.0.0.1", 0)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    metrics.serve("127.0.0.1:0")
+    host, port = host_and_port(metrics.url.split("/")[2])
+    with urllib.request.urlopen(metrics.url, timeout=5) as answer:
         text = answer.read().decode()
     assert "\ndbelief_worker_steps_total 5.0\n" in text
     with pytest.raises(ValueError, match="already"):
-        metrics.serve("127.0.0.1", 0)
+        metrics.serve("127.0.0.1:0")
     metrics.close()
     metrics.close()
     with socket.socket() as client:
-        assert client.connect_ex(("127.0.0.1", port)) != 0
+        assert client.connect_ex((host, port)) != 0
 
 
 @pytest.mark.processes
@@ -97,4 +99,4 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(Mistake, match=rf"metrics cannot be served on 127\.0\.0\.1:{port}: .*in use"):
-            Metrics("ps").serve("127.0.0.1", port)
+            Metrics("ps").serve(f"127.0.0.1:{port}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -37,7 +39,11 @@ def whole_job(
     run_folder = folder / "run"
     (run_folder / "snapshots").mkdir(parents=True)
     with ExitStack() as stack, monkeypatch.context() as patch:
-        patch.setattr(grpc, "server", lambda pool, **options: make(pool, interceptors=[interceptor()], **options))
+
+        def with_it(pool: ThreadPoolExecutor, interceptors: Sequence[grpc.ServerInterceptor], **options: Any) -> Any:
+            return make(pool, interceptors=[*interceptors, interceptor()], **options)
+
+        patch.setattr(grpc, "server", with_it)
         leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
         assert leadership is not None
         stack.callback(leadership.release)

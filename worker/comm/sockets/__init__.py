@@ -7,5 +7,6 @@ leaves says goodbye. No thread: what can move without waiting moves in `start`, 
 from .engine import SocketEngine
 from .listener import Listener
 from .meeting import connect
+from .sealed import Seal
 
-__all__ = ["Listener", "SocketEngine", "connect"]
+__all__ = ["Listener", "Seal", "SocketEngine", "connect"]

@@ -6,11 +6,13 @@ connection is for. The rank that was called answers on the second one with the g
 Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is made of the address that the
 others know; a caller tries that first. The names are the kernel's, one set for each network namespace: who finds the
 name is on the callee's host, so that nothing has to be configured, and nothing is left behind by a process that dies.
+They are open to every user of the host, so both ends see that the other is their own user's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import struct
 import sys
@@ -23,6 +25,9 @@ UNIX = sys.platform == "linux"
 """Whether sockets may have names that are no files."""
 UNIX_BUFFER_BYTES = 1 << 20
 """What a rank may have sent to another of its host that is not yet read; the kernel gives as much as it allows."""
+
+_PEER = struct.Struct("=iII")
+"""Of a Unix socket's other end, as the kernel tells it: process, user, group."""
 
 Key = tuple[bytes, bytes, int, int]
 """Of a call: the job, the address of who calls (digests of both), the generation, and the caller's rank."""
@@ -47,3 +52,11 @@ def at_once(one: socket.socket) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
     else:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def same_user(one: socket.socket) -> bool:
+    """Whether the other end of a Unix socket is this user's; of others that is not asked."""
+    if one.family != socket.AF_UNIX:
+        return True
+    _, user, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(user == os.geteuid())

@@ -10,9 +10,14 @@ import threading
 
 from dbelief.errors import Unreachable
 
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, unix_name
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, same_user, unix_name
+from .sealed import Seal, shake_hands
 
 BACKLOG = 128
+STRANGERS = 128
+"""Connections that have not said hello yet: one more, and the oldest is hung up on."""
+CALLERS = 256
+"""Ranks that called and were not claimed yet: likewise."""
 
 
 class Listener:
@@ -22,6 +27,8 @@ class Listener:
     ----------
     known_as
         "host:port" that the others are told, where that is another; port 0: the one that is listened on.
+    seal
+        Of what is called by TCP; None: it is plain.
 
     Attributes
     ----------
@@ -34,7 +41,7 @@ class Listener:
         Nobody can listen there, or another process is known by that address.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "") -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "", seal: Seal | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         far = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
         told, _, its_port = (known_as or f"{host}:0").rpartition(":")
@@ -45,6 +52,7 @@ class Listener:
         except OSError:
             far.close()
             raise
+        self._seal = seal
         self._calls: dict[Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
@@ -110,14 +118,23 @@ class Listener:
         with contextlib.suppress(OSError):  # it hung up, or there are too many open files
             call, _ = door.accept()
             at_once(call)
+            if not same_user(call):
+                return call.close()
+            if self._seal is not None and call.family != socket.AF_UNIX:
+                call = self._seal.take(call)
             self._heard[call.fileno()] = call, b""
             self._poller.register(call, select.POLLIN)
+            if len(self._heard) > STRANGERS:
+                self._forget(next(iter(self._heard))).close()
 
     def _hear(self, file: int) -> None:
         """Take in more of a hello; what does not say hello is hung up on."""
         call, before = self._heard[file]
         try:
+            shake_hands(call, self._seal.role if self._seal is not None else "")
             more = call.recv(HELLO.size - len(before))
+        except BlockingIOError:
+            return
         except OSError:
             more = b""
         hello = before + more
@@ -125,13 +142,17 @@ class Listener:
         friendly = hello[: len(MAGIC)] == MAGIC[: len(hello)]
         if more and friendly and len(hello) < HELLO.size:
             return
-        self._poller.unregister(file)
-        del self._heard[file]
+        self._forget(file)
         if not friendly or len(hello) < HELLO.size:
             call.close()
             return
         _, *key, kind = HELLO.unpack(hello)
         self._keep(tuple(key), kind, call)
+
+    def _forget(self, file: int) -> socket.socket:
+        """Listen no more to one who has not said hello, or has."""
+        self._poller.unregister(file)
+        return self._heard.pop(file)[0]
 
     def _keep(self, key: Key, kind: int, call: socket.socket) -> None:
         with self._lock:
@@ -141,6 +162,9 @@ class Listener:
             if kind in calls:  # it called anew
                 calls[kind].close()
             calls[kind] = call
+            if len(self._calls) > CALLERS:
+                for one in self._calls.pop(next(iter(self._calls))).values():
+                    one.close()
 
     def _too_late(self, key: Key) -> bool:
         """Whether a call is for another job or an earlier generation."""

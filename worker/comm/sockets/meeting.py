@@ -17,8 +17,9 @@ from dbelief.errors import Unreachable
 
 from ..polling import poll
 from .engine import SocketEngine
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, digest, unix_name
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, digest, same_user, unix_name
 from .listener import Listener
+from .sealed import Seal, Sealed, shake_hands
 
 CALL_AGAIN_S = 0.05
 
@@ -26,13 +27,14 @@ CALL_AGAIN_S = 0.05
 class _Call:
     """A call to a rank before this one; made again and again until it is answered."""
 
-    def __init__(self, address: str, key: Key, clock: Clock) -> None:
+    def __init__(self, address: str, key: Key, clock: Clock, seal: Seal | None) -> None:
         host, _, port = address.rpartition(":")
         self._far = host.strip("[]"), int(port)
         self._near = unix_name(address)
         self._generation = key[2]
         self._hello = [HELLO.pack(MAGIC, *key, kind) for kind in (MESSAGES, NEWS)]
         self._clock = clock
+        self._seal = seal
         self._next_s = clock.now()
         self._place: Any = None
         self._open: list[socket.socket] = []
@@ -63,7 +65,8 @@ class _Call:
         self._next_s = self._clock.now() + CALL_AGAIN_S
         if UNIX:
             self._begin(socket.AF_UNIX, self._near)
-            if self._open[0].connect_ex(self._place) in (0, errno.EAGAIN):  # at once, or too many others call
+            code = self._open[0].connect_ex(self._place)
+            if code == errno.EAGAIN or (code == 0 and same_user(self._open[0])):  # EAGAIN: too many others call
                 return
             self.close()
         family, *_, place = socket.getaddrinfo(*self._far, type=socket.SOCK_STREAM)[0]
@@ -77,12 +80,17 @@ class _Call:
 
     def _go_on(self) -> Link | None:
         while self._told < len(self._hello):
-            code = self._open[self._told].connect_ex(self._place)
-            if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
-                return None
-            if code not in (0, errno.EISCONN):
-                raise OSError(code, "not connected")
-            self._open[self._told].send(self._hello[self._told])
+            one = self._open[self._told]
+            if not isinstance(one, Sealed):
+                code = one.connect_ex(self._place)
+                if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
+                    return None
+                if code not in (0, errno.EISCONN) or not same_user(one):
+                    raise OSError(code, "not connected")
+                if self._seal is not None and one.family != socket.AF_UNIX:
+                    one = self._open[self._told] = self._seal.call(one)
+            shake_hands(one)
+            one.send(self._hello[self._told])
             self._told += 1
         messages, news = self._open
         answer = news.recv(ANSWER.size)  # so few bytes come as one
@@ -108,6 +116,7 @@ def connect(
     addresses: Sequence[str],
     deadline_s: float,
     clock: Clock | None = None,
+    seal: Seal | None = None,
 ) -> SocketEngine:
     """Form a group: link this rank with all others of a generation of a job, who do the same.
 
@@ -122,6 +131,8 @@ def connect(
         This rank, and where all ranks listen ("host:port"), in rank order; the same on all ranks.
     deadline_s
         How long all of that may take.
+    seal
+        Of TCP connections, as the listener's; None: they are plain.
 
     Raises
     ------
@@ -134,7 +145,7 @@ def connect(
     if not 0 <= rank < len(addresses):
         raise ValueError(f"rank {rank} is none of {len(addresses)}")
     keys = [(digest(job), digest(address), generation, peer) for peer, address in enumerate(addresses)]
-    calls = [_Call(address, keys[rank], clock) for address in addresses[:rank]]
+    calls = [_Call(address, keys[rank], clock, seal) for address in addresses[:rank]]
     links: dict[int, Link] = {}
     missing = [peer for peer in range(len(addresses)) if peer != rank]
 
