@@ -109,10 +109,10 @@ class Listener:
             for file, _ in self._poller.poll():
                 if file == self._stopped.fileno():
                     return
-                if file in self._heard:
-                    self._hear(file)
-                else:
+                if file in self._doors:
                     self._accept(self._doors[file])
+                elif file in self._heard:  # it may have been hung up on meanwhile
+                    self._hear(file)
 
     def _accept(self, door: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it hung up, or there are too many open files

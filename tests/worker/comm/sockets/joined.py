@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dbelief.errors import RankDied
 from worker.comm import Comm
-from worker.comm.sockets import Listener, SocketEngine, connect
+from worker.comm.sockets import Listener, Seal, SocketEngine, connect
 
 T = TypeVar("T")
 
@@ -20,16 +20,16 @@ def elsewhere(address: str) -> str:
 
 
 @contextmanager
-def joined(size: int, by_tcp: bool) -> Iterator[list[SocketEngine]]:
+def joined(size: int, by_tcp: bool, seal: Seal | None = None) -> Iterator[list[SocketEngine]]:
     """The engines of a group, in rank order; the caller may use each from one thread at a time."""
     with ExitStack() as stack:
-        listeners = [Listener() for _ in range(size)]
+        listeners = [Listener(seal=seal) for _ in range(size)]
         for listener in listeners:
             stack.callback(listener.close)
         addresses = [elsewhere(listener.address) if by_tcp else listener.address for listener in listeners]
 
         def come(rank: int) -> SocketEngine:
-            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0)
+            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0, seal=seal)
 
         with ThreadPoolExecutor(size) as pool:
             engines = list(pool.map(come, range(size)))
@@ -38,7 +38,9 @@ def joined(size: int, by_tcp: bool) -> Iterator[list[SocketEngine]]:
         yield engines
 
 
-def run_joined(size: int, function: Callable[[Comm], T], by_tcp: bool, deadline_s: float = 20.0) -> list[T]:
+def run_joined(
+    size: int, function: Callable[[Comm], T], by_tcp: bool, deadline_s: float = 20.0, seal: Seal | None = None
+) -> list[T]:
     """As `run_ranks`: what each rank returned, or the first error that is none of another's death."""
 
     def run(engine: SocketEngine) -> T | BaseException:
@@ -48,7 +50,7 @@ def run_joined(size: int, function: Callable[[Comm], T], by_tcp: bool, deadline_
         except BaseException as error:
             return error
 
-    with joined(size, by_tcp) as engines, ThreadPoolExecutor(size) as pool:
+    with joined(size, by_tcp, seal) as engines, ThreadPoolExecutor(size) as pool:
         results = list(pool.map(run, engines))
     errors = [result for result in results if isinstance(result, BaseException)]
     for error in sorted(errors, key=lambda error: isinstance(error, RankDied)):

@@ -1,0 +1,129 @@
+"""Ranks that meet over TLS, and those whom they do not let in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dbelief.console import host_and_port
+from dbelief.errors import RankDied, Unreachable
+from dbelief.security import Credentials
+from tests.worker.comm.group import BODIES
+from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined
+from worker.comm import Comm
+from worker.comm.sockets import Listener, Seal, SocketEngine, connect, hello, listener
+from worker.comm.sockets.sealed import Sealed
+from worker.meeting import _seal
+
+pytestmark = pytest.mark.processes
+
+Roles = Callable[[str], Credentials]
+
+
+@contextlib.contextmanager
+def listening(seals: Sequence[Seal | None]) -> Iterator[list[Listener]]:
+    made = [Listener(seal=seal) for seal in seals]
+    yield made
+    for one in made:
+        one.close()
+
+
+def meet(listeners: Sequence[Listener], seals: Sequence[Seal | None], deadline_s: float = 20.0) -> list[SocketEngine]:
+    addresses = [elsewhere(one.address) for one in listeners]
+
+    def come(rank: int) -> SocketEngine:
+        return connect(listeners[rank], "a job", 1, rank, addresses, deadline_s, seal=seals[rank])
+
+    with ThreadPoolExecutor(len(listeners)) as pool:
+        return list(pool.map(come, range(len(listeners))))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
+def test_a_sealed_group(body: Callable[[Comm], None], ours: Roles) -> None:
+    run_joined(3, body, True, seal=_seal(ours("worker")))
+
+
+def test_by_tcp_ranks_are_sealed_and_on_one_host_they_need_not_be(ours: Roles) -> None:
+    for by_tcp, kind in ((True, Sealed), (False, socket.socket)):
+        with joined(2, by_tcp, _seal(ours("worker"))) as engines:
+            assert {type(peer.messages) for engine in engines for peer in engine._peers.values()} == {kind}
+
+
+@pytest.mark.parametrize("size", [1, 5_000, 700_001])
+def test_sealed_ranks_sum_as_plain_ones_do(size: int, ours: Roles) -> None:
+    """Messages of part of a record, of one and of many, both ways at once."""
+    rows = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
+
+    def add(comm: Comm) -> np.ndarray:
+        total: np.ndarray = rows[comm.rank].copy()
+        comm.allreduce(total)
+        return total
+
+    sealed, plain = (run_joined(3, add, True, seal=seal) for seal in (_seal(ours("worker")), None))
+    assert all(np.array_equal(one, other) for one, other in zip(sealed, plain, strict=True))
+
+
+def test_what_ended_a_sealed_rank_is_told_to_the_others(ours: Roles) -> None:
+    with joined(2, True, _seal(ours("worker"))) as (first, second):
+        first.abort(ValueError("no such number"))
+        with pytest.raises(RankDied, match=r"rank 0 at .*ValueError: no such number"):
+            Comm(second, 20.0).total(1.0)
+
+
+@pytest.mark.parametrize("who", ["plain", "another job's worker", "this job's coordinator"])
+def test_only_a_worker_of_the_job_is_let_in(who: str, ours: Roles, folders: dict[str, Path]) -> None:
+    mine = _seal(ours("worker"))
+    strange = {
+        "plain": None,
+        "another job's worker": _seal(Credentials.read(folders["others"] / "worker")),
+        "this job's coordinator": _seal(ours("coordinator")),
+    }[who]
+    for seals in ([mine, strange], [strange, mine]):  # who is called, and who calls
+        with listening(seals) as listeners, pytest.raises(Unreachable, match=r"waited 0\.4 s for rank"):
+            meet(listeners, seals, 0.4)
+
+
+def test_a_caller_must_show_a_workers_certificate(ours: Roles) -> None:
+    """A coordinator's would do for a handshake."""
+    mine = _seal(ours("worker"))
+    with listening([mine]) as (called,), socket.create_connection(host_and_port(called.address), 5.0) as plain:
+        context = ours("coordinator").context(ssl.Purpose.SERVER_AUTH)
+        with context.wrap_socket(plain, server_hostname=mine.name) as sealed:
+            sealed.sendall(hello.HELLO.pack(hello.MAGIC, b"", b"", 1, 1, hello.NEWS))
+            with contextlib.suppress(ConnectionResetError):
+                assert sealed.recv(1) == b""
+
+
+def test_another_users_unix_socket_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not this user is hung up on, and the ranks meet by TCP instead."""
+    for user, family in ((os.geteuid(), socket.AF_UNIX), (54_321, socket.AF_INET)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        with joined(2, False) as engines:
+            assert {peer.messages.family for engine in engines for peer in engine._peers.values()} == {family}
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+def test_strangers_keep_nobody_from_meeting(sealed: bool, ours: Roles) -> None:
+    """They say nothing, or hello for jobs that nobody knows: the oldest of them are hung up on."""
+    seals = [_seal(ours("worker")) if sealed else None] * 2
+    with listening(seals) as listeners, contextlib.ExitStack() as stack:
+        where = host_and_port(listeners[0].address)
+        strangers = [stack.enter_context(socket.create_connection(where, 5.0)) for _ in range(listener.STRANGERS + 50)]
+        for number, one in enumerate(strangers[::2]):
+            with contextlib.suppress(OSError):
+                one.send(hello.HELLO.pack(hello.MAGIC, bytes([number]), b"", 1, 1, hello.NEWS))
+        for engine in meet(listeners, seals):
+            engine.close()
+        assert len(listeners[0]._heard) <= listener.STRANGERS
+        assert len(listeners[0]._calls) <= listener.CALLERS
+        strangers[1].settimeout(5.0)
+        with contextlib.suppress(ConnectionResetError):
+            assert strangers[1].recv(1) == b""
