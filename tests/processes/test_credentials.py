@@ -1,0 +1,192 @@
+"""A job whose processes show certificates and tokens to each other, and what a command says that has none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbelief.clock import SystemClock
+from dbelief.errors import Mistake, Refused, Unreachable
+from dbelief.registry import open_registry
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import CoordinatorClient, Membership
+from dbelief.security import Credentials, identity
+from tests.processes.conftest import Operator, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: guarded
+model: {layers: [{dense: 16}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: STRATEGY
+limits: {samples: 20000}
+shards: 2
+replicas: 2
+"""
+DOWNPOUR = "{name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}}"
+IN_STEP = "{name: sync-sgd, batch: 16, rule: {name: sgd, rate: 0.1}}"
+
+
+def _start(operator: Operator, folders: dict[str, Path], strategy: str) -> str:
+    """All roles, each with its credentials, reached under every address of the host; the coordinator's address."""
+    job = operator.folder / "job.yaml"
+    job.write_text(JOB.replace("STRATEGY", strategy))
+    mine = folders["ours"]
+    role = operator.start(
+        "coordinator", "coordinator", str(job), "--listen", "0.0.0.0:0", "--credentials", str(mine / "coordinator")
+    )
+    address = "127.0.0.1:" + role.said(r" on 0\.0\.0\.0:(\d+),")
+    for number in range(2):
+        there = ("--coordinator", address, "--credentials")
+        operator.start(f"ps-{number}", "ps", *there, str(mine / "ps"))
+        operator.start(f"worker-{number}", "worker", *there, str(mine / "worker"), "--metrics", "0.0.0.0:0")
+    return address
+
+
+@pytest.mark.parametrize("strategy", [DOWNPOUR, IN_STEP], ids=["downpour", "in-step"])
+def test_a_job_trains_over_tls_with_tokens(strategy: str, operator: Operator, folders: dict[str, Path]) -> None:
+    _start(operator, folders, strategy)
+    assert [role.ends() for role in operator.roles] == [0] * 5
+    assert operator.summary("guarded")["test_accuracy"] > 0.8
+    secrets = [path.read_text().strip() for path in folders["ours"].rglob("token")]
+    secrets += [(folders["ours"] / "coordinator" / "registry-password").read_text().strip()]
+    written = [path for path in operator.folder.rglob("*") if path.is_file()]
+    assert len(written) > 5
+    for path in written:
+        assert not any(secret.encode() in path.read_bytes() for secret in secrets), path
+
+
+def test_who_may_do_what_in_a_running_job(
+    operator: Operator, folders: dict[str, Path], ours: Callable[[str], Credentials], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = _start(operator, folders, DOWNPOUR)
+    operator.until_samples("guarded", 1)
+
+    def call(role: str, ask: Callable[[CoordinatorClient], Any]) -> Any:
+        monkeypatch.setattr(identity._Identity, "taken", ours(role))
+        client = CoordinatorClient(address, patience_s=5.0)
+        try:
+            return ask(client)
+        finally:
+            client.close()
+
+    for role in ("worker", "viewer", "ps"):
+        with pytest.raises(Refused, match=f"Stop is for operator, and the token for {role}"):
+            call(role, lambda client: client.call("Stop", wire.StopRequest()))
+    with pytest.raises(Refused, match="the caller's token is for worker, and this is for ps"):
+        call("worker", lambda client: Membership(client, wire.ROLE_SHARD, "guarded", address="127.0.0.1:1"))
+    with pytest.raises(Refused, match="Join is for ps, worker, and the token for operator"):
+        call("operator", lambda client: Membership(client, wire.ROLE_CLIENT, "guarded"))
+    assert call("viewer", lambda client: client.status().job) == "guarded"
+    call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))
+    assert operator.roles[0].ends() == 0
+    assert operator.summary("guarded")["reason"] == "an operator said so"
+
+
+def _ends(*arguments: str, **environment: str) -> tuple[int, str]:
+    command = [sys.executable, "-P", "-m", "dbelief", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment or None)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("coordinator", "JOB", "--listen", "0.0.0.0:0"),
+        ("coordinator", "JOB", "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0"),
+        ("ps", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0"),
+        ("ps", "--coordinator", "127.0.0.1:1", "--metrics", "[::]:0"),
+        ("worker", "--coordinator", "127.0.0.1:1", "--metrics", "0.0.0.0:0"),
+    ],
+    ids=" ".join,
+)
+def test_a_port_that_others_reach_is_not_opened_without_credentials(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("STRATEGY", DOWNPOUR))
+    code, said = _ends(*(str(job) if word == "JOB" else word for word in arguments))
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "without TLS and a token, since other machines reach it: give --credentials DIR" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_roles_credentials_do_not_do(folders: dict[str, Path]) -> None:
+    worker = str(folders["ours"] / "worker")
+    code, said = _ends("ps", "--coordinator", "127.0.0.1:1", "--credentials", worker)
+    assert code == 2
+    assert said.endswith("they are for worker, wanted ps\n")
+
+
+def test_a_registrys_password_is_not_taken_from_the_command_line(tmp_path: Path) -> None:
+    code, said = _ends("coordinator", str(tmp_path / "job.yaml"), "--registry", "redis://:hush@127.0.0.1:1/0")
+    assert code == 2
+    assert "a password on a command line is for all to see" in said
+    assert "hush" not in said
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A Redis server with the configuration of `dbelief certs`, in a place of its own; its credentials and URL."""
+    server = shutil.which("redis-server") or shutil.which("valkey-server")
+    if server is None:
+        pytest.skip("no redis-server with TLS on this machine (Debian: apt-get install redis-server)")
+    made, code = tmp_path / "certs", _ends("certs", str(tmp_path / "certs"), "--registry-host", "127.0.0.1")[0]
+    assert code == 0
+    conf = made / "registry" / "registry.conf"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = conf.read_text().replace("/credentials", str(conf.parent)).replace("6379", str(port))
+    conf.write_text(f"{text}dir {tmp_path}\n")
+    log = tmp_path / "registry.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([server, str(conf)], stdout=file, stderr=file)
+    try:
+        wait_for(lambda: "Ready to accept connections" in log.read_text() or None, f"a server in {log}")
+        yield made, f"rediss://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_registry_wants_a_certificate_and_a_password(
+    registry: tuple[Path, str], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, url = registry
+
+    def holder(folder: Path | None, url: str = url) -> Any:
+        monkeypatch.setattr(identity._Identity, "taken", Credentials.read(folder) if folder else None)
+        opened = open_registry(url, SystemClock())
+        try:
+            return opened.holder("a-job")
+        finally:
+            opened.close()
+
+    assert holder(made / "coordinator") is None
+    with pytest.raises(Mistake, match="refuses the login"):
+        holder(made / "worker")
+    for stranger in (None, folders["ours"] / "coordinator"):
+        with pytest.raises(Unreachable):
+            holder(stranger)
+    with pytest.raises(Unreachable):
+        holder(made / "coordinator", url.replace("rediss", "redis"))
+
+
+def test_status_and_health_show_theirs(operator: Operator, folders: dict[str, Path]) -> None:
+    address = _start(operator, folders, DOWNPOUR)
+    command = [sys.executable, "-P", "-m", "dbelief"]
+    viewer = ["--credentials", str(folders["ours"] / "viewer")]
+    told = subprocess.run([*command, "status", address, "--json", *viewer], capture_output=True, timeout=60, check=True)
+    assert json.loads(told.stdout)["job"] == "guarded"
+    assert _ends("health", address, *viewer)[0] == 0
+    code, said = _ends("health", address, "--timeout", "1")
+    assert code == 1
+    assert "it speaks TLS: give --credentials" in said
