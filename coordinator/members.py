@@ -12,6 +12,8 @@ from typing import Any
 
 from dbelief.errors import Full
 
+MOST_MEMBERS = 1024
+"""Replicas and clients of one job at a time."""
 _LONGEST_LOOK_S = 1.0
 """Looks for silent members that are further apart mean that the coordinator itself was away (stopped, swapped out)."""
 
@@ -81,7 +83,7 @@ class Members:
         Raises
         ------
         Full
-            Where all planned shards are there.
+            Where all planned shards are there, or as many others as a job may have.
         """
         for member in self._latest.values():
             if member.token == token and member.kind == kind and member.alive:
@@ -89,6 +91,8 @@ class Members:
         number = self._free_number(kind, wish)
         if kind == "shard" and number >= self.shards:
             raise Full(f"the job has its {self.shards} shards; set `shards` in the job file for more")
+        if kind != "shard" and number >= MOST_MEMBERS:
+            raise Full(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._latest[kind, number] = member
@@ -98,7 +102,7 @@ class Members:
         # Replicas and clients both push, so they share one row of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
-        if wish is not None and wish not in taken and (kind != "shard" or wish < self.shards):
+        if wish is not None and wish not in taken and wish < (self.shards if kind == "shard" else MOST_MEMBERS):
             return wish
         return next(n for n in range(len(taken) + 1) if n not in taken)
 

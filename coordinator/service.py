@@ -21,6 +21,8 @@ from .sandblaster import Sandblaster
 from .states import Compute, Evaluate, State, Together, Told, Wait, Work
 from .traffic import Edge, Part
 
+LONGEST_TEXT = 512
+"""Characters of what a member is called: it is kept, written and shown."""
 _KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
 _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 """Whose token makes a member of each kind."""
@@ -46,6 +48,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         kind = _kind(request.role)
         must_be(_TOKENS[kind])
+        for what, text in (("name", request.name), ("address", request.address), ("digest", request.source_digest)):
+            if len(text) > LONGEST_TEXT:
+                raise Refused(f"a member's {what} has at most {LONGEST_TEXT} characters, not {len(text)}")
         layout = layout_from_wire(request.layout) if request.layout else None
         with self._runner.step() as (machine, now_s):
             if request.job != machine.job.name:

@@ -31,6 +31,7 @@ from dbelief.optim.elastic import Elastic
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
+from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
 from .passes import Sum
 
 LIFE = 1 << 40
@@ -183,6 +184,7 @@ class Segment:
         if not self.expect(push):
             return Outcome.DUPLICATE
         if push.vector not in self.vectors:
+            check_room("named vectors", push.vector, self.vectors, MOST_VECTORS)
             self.vectors[push.vector] = np.zeros(self.span.length, values.dtype)
         self.vectors[push.vector][offset : offset + len(values)] = values
         filled = self.filled.get(push.vector, 0)
@@ -225,6 +227,7 @@ class Segment:
             return Outcome.DUPLICATE
         if push.clock < self.rounds:
             raise Refused(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+        check_room("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
         if push.pusher in waiting:
             raise Refused(

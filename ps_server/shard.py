@@ -23,6 +23,7 @@ from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
 from .answers import Answer, Answers
 from .dial import Dial
+from .limits import Pushers
 from .segment import Outcome, Segment
 
 T = TypeVar("T")
@@ -103,6 +104,7 @@ class Shard:
         self._dial = Dial(staleness, self.segments)
         self._fenced: set[int] = set()
         self.answers = Answers()
+        self._pushers = Pushers()
         for segment in self.segments.values():
             length = segment.span.length
             segment.vectors[PARAMETERS] = np.zeros(length, np.float32)
@@ -155,6 +157,7 @@ class Shard:
         """Drop the ledger rows of lives that are fenced for good."""
         gone = set(incarnations)
         self.answers.forget(gone)
+        self._pushers.forget(gone)
         for segment in self.segments.values():
             with segment.lock:
                 for rows in (segment.ledger, segment.based):
@@ -219,6 +222,7 @@ class Shard:
         segment = self._segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
+        self._pushers.admit(push.pusher)
         with segment.lock:
             self._gate(push, segment, gradient)
             lost = segment.rebase(push) if push.bundle is None else 0
@@ -254,6 +258,7 @@ class Shard:
         Refused
             As `push` does; or done before, and told longer ago than answers are kept.
         """
+        self._pushers.admit(push.pusher)
         self.answers.begin(push.pusher, push.sequence)
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:

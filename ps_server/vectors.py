@@ -22,6 +22,7 @@ from dbelief.errors import Refused
 from dbelief.loops import compiled
 from dbelief.programs import Operation, check
 
+from .limits import MOST_VECTORS, check_room
 from .segment import Segment
 from .shard import DTYPES, Shard
 
@@ -70,6 +71,11 @@ class Programs:
     def _make_room(program: Sequence[Operation], segments: list[Segment]) -> None:
         """Memory for vectors that are written for the first time; before that nobody sees them."""
         written = {name for operation in program for name in operation.writes}
+        for segment in segments[:1]:  # all hold the same
+            held = set(segment.vectors)
+            for name in sorted(written):
+                check_room("named vectors", name, held, MOST_VECTORS)
+                held.add(name)
         try:
             made = [
                 (segment, name, np.empty(segment.span.length, DTYPES.get(name, np.float32)))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.members import Member, Members
-from dbelief.errors import Refused
+from dbelief.errors import Full, Refused
 
 
 def members(shards: int = 2, beat_s: float = 5.0) -> Members:
@@ -156,3 +156,14 @@ def test_no_incarnation_is_used_twice_and_no_two_living_share_a_number(
         living = [m.number for m in them.alive("replica", "client")]
         assert len(living) == len(set(living))
     assert [m.incarnation for m in lives] == list(range(1, len(story) + 1))
+
+
+def test_a_job_has_only_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.members.MOST_MEMBERS", 3)
+    them = members()
+    first = [join(them, kind, token) for token, kind in enumerate(("replica", "client", "replica"))]
+    with pytest.raises(Full, match="the job has 3 replicas and clients, as many as may be"):
+        join(them, "client", 7)
+    join(them, "shard", 8)  # those are counted by the job
+    them.over(first[1], "left")
+    assert join(them, "replica", 9, wish=5).number == 1

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from coordinator.job import JobMachine
-from coordinator.service import CoordinatorService
+from coordinator.service import LONGEST_TEXT, CoordinatorService
 from coordinator.states import State
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.convert import layout_to_wire
@@ -115,6 +115,14 @@ def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
     )
     for method, request in (("Join", join(wire.ROLE_UNSPECIFIED)), ("Beat", wire.BeatRequest())):
         assert call.refusal(method, request)[1] == "a member is a shard, a replica or a client"
+
+
+@pytest.mark.parametrize("field", ["name", "address", "source_digest"])
+def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
+    code, reason = call.refusal("Join", join(token=5, **{field: LONGEST_TEXT * "x" + "x"}))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert reason.endswith(f" has at most {LONGEST_TEXT} characters, not {LONGEST_TEXT + 1}")
+    assert not call.world.machine.members.all()
 
 
 def test_join_takes_a_layout_from_the_wire(call: Caller) -> None:

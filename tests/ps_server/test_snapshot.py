@@ -4,6 +4,7 @@ What may be wrong with a set on disk: tests/dbelief/test_parts.py.
 """
 
 import gc
+import itertools
 import json
 import threading
 import tracemalloc
@@ -24,6 +25,7 @@ from dbelief.parts import check_parts, read_parts
 from dbelief.pushes import Push, Pusher
 from dbelief.sealed import seal
 from ps_server import snapshot
+from ps_server.limits import MOST_VECTORS
 from ps_server.shard import Shard
 
 Make = Callable[..., Any]
@@ -280,11 +282,12 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
     subject, stop = make((300,) * 6), threading.Event()
 
     def replica() -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
+        for number in itertools.count(1):
+            if stop.is_set():
+                return
             subject.push(A, 1.0)
-            subject.assign(float(number), f"best.{number}", A)  # vectors come to be meanwhile
+            if number < MOST_VECTORS:
+                subject.assign(float(number), f"best.{number}", A)  # vectors come to be meanwhile
 
     thread = threading.Thread(target=replica)
     thread.start()

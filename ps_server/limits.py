@@ -1,0 +1,51 @@
+"""How much of what a shard keeps for others they may make it keep: past that they are refused, and nothing is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dbelief.errors import Refused
+from dbelief.pushes import Pusher
+
+MOST_VECTORS = 256
+"""Named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""
+MOST_PUSHERS = 2048
+"""Lives of replicas' ranks that push, until they are settled; a job has at most half as many members at a time."""
+MOST_ROUNDS = 64
+"""Rounds that wait; whoever pushes in rounds waits for each to be applied."""
+
+
+def check_room(what: str, key: object, held: Collection[object], most: int) -> None:
+    """Let in what is held already, or one more.
+
+    Raises
+    ------
+    Refused
+        There are as many as may be.
+    """
+    if key not in held and len(held) >= most:
+        raise Refused(f"there are {most} {what} already, and {key!r} would be one more")
+
+
+class Pushers:
+    """Who has pushed, of those whose lives are not settled."""
+
+    def __init__(self, most: int = MOST_PUSHERS) -> None:
+        self._most = most
+        self._known: set[Pusher] = set()
+
+    def admit(self, pusher: Pusher) -> None:
+        """Let one push.
+
+        Raises
+        ------
+        Refused
+            There are too many.
+        """
+        if pusher not in self._known:
+            check_room("pushers", pusher, self._known, self._most)
+            self._known.add(pusher)
+
+    def forget(self, incarnations: Collection[int]) -> None:
+        """Lives that are over for good make room."""
+        self._known = {pusher for pusher in self._known if pusher.incarnation not in incarnations}

@@ -1,0 +1,61 @@
+"""What a shard refuses to keep: nothing of it is made, and what was there goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.programs import zero
+from dbelief.pushes import PARAMETERS, Push, Pusher
+from ps_server import limits, segment, vectors
+from ps_server.vectors import Programs
+
+Make = Callable[..., Any]
+
+
+def test_named_vectors_have_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (segment, vectors):
+        monkeypatch.setattr(module, "MOST_VECTORS", 4)
+    subject = make()
+    for name in ("a", "b", "c"):
+        subject.assign(1.0, name, Pusher(1, 11))
+    before = subject.everything()
+    with pytest.raises(Refused, match="there are 4 named vectors already, and 'd' would be one more"):
+        subject.assign(1.0, "d", Pusher(1, 11))
+    programs = Programs(subject.shard)
+    with pytest.raises(Refused, match="there are 4 named vectors already, and 'e' would be one more"):
+        programs.run([zero("a"), zero("e")])
+    assert subject.everything() == before
+    programs.run([zero("a"), zero(PARAMETERS)])
+    programs.close()
+    assert not subject.read("a").any()
+
+
+def test_pushers_have_an_end_until_some_are_settled(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = make()
+    monkeypatch.setattr(subject.shard, "_pushers", limits.Pushers(2))
+    for replica in (1, 2):
+        subject.push(Pusher(replica, 10 + replica), 1.0)
+    before = subject.everything()
+    with pytest.raises(Refused, match="there are 2 pushers already"):
+        subject.push(Pusher(3, 13), 1.0)
+    assert subject.everything() == before
+    subject.push(Pusher(1, 11), 1.0)  # who was let in stays in
+    subject.shard.fence([12])
+    subject.shard.forget([12])
+    subject.sequences.clear()
+    subject.push(Pusher(3, 13), 1.0)
+
+
+def test_rounds_that_wait_have_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "MOST_ROUNDS", 3)
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, {1, 2})])
+    for clock in range(3):
+        subject.push(Pusher(1, 11), 1.0, clock=clock)
+    with pytest.raises(Refused, match="there are 3 rounds that wait already, and 3 would be one more"):
+        subject.shard.push(Push(Pusher(1, 11), 4, clock=3), 0, np.ones(subject.spans[0].length, np.float32))
