@@ -139,6 +139,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.kept:
                 machine.kept(request.kept, now_s)
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
+            if request.trouble and not request.incarnation:
+                must_be("operator")
             if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
                 machine.fail(
                     f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble

@@ -119,7 +119,8 @@ def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
 
 @pytest.mark.parametrize("field", ["name", "address", "source_digest"])
 def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
-    code, reason = call.refusal("Join", join(token=5, **{field: LONGEST_TEXT * "x" + "x"}))
+    fields: dict[str, Any] = {field: LONGEST_TEXT * "x" + "x"}
+    code, reason = call.refusal("Join", join(token=5, **fields))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert reason.endswith(f" has at most {LONGEST_TEXT} characters, not {LONGEST_TEXT + 1}")
     assert not call.world.machine.members.all()
