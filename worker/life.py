@@ -143,9 +143,11 @@ def _meeting(task: Task, options: Options) -> Meeting | None:
         known_as = f"{own_host(task.address)}:0"
     may_listen(f"{host}:{port}")
     try:
-        return Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
+        meeting = Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
     except OSError as error:
         raise Mistake(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
+    announce(f"other workers reach it on {meeting.address}")
+    return meeting
 
 
 def _teller(comm: Comm) -> Callable[[str], None]:
