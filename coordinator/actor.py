@@ -51,6 +51,11 @@ class Actor:
         Makes a step of the machine: see `Runner.step`.
     note, finish
         Write an event; close the run folder.
+
+    Attributes
+    ----------
+    retries
+        Actions that were carried out again since a shard had not answered, so far.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Actor:
         self._note = note
         self._finish = finish
         self._clock = clock
+        self.retries = 0
         self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
@@ -92,6 +98,7 @@ class Actor:
             try:
                 while not self._done(action):
                     self._clock.wait(self._ended, AGAIN_S)
+                    self.retries += 1
             except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
                 reason = f"{type(action).__name__}: {told(error)}"
                 with self._step() as (machine, _):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dbelief.clock import Clock
     from dbelief.registry import Registry
 
+SCRAPE_S = 10.0
+"""How long the numbers of a job that is over wait for whoever scrapes them, if anybody does."""
+
 
 def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:
     """Refuse a password where everybody on this machine can read it."""
@@ -172,6 +175,10 @@ def _run(
         stack.callback(registry.close)
         _wait_for(registry, job.name, patience, clock, interrupted)
         owner = name or f"{socket.gethostname()}:{os.getpid()}"
+        metrics = Metrics("coordinator", standing_by=True)
+        metrics.leading.set(0)
+        stack.callback(metrics.close)
+        metrics.serve(metrics_listen)
         leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
         if leadership is None:
             raise Interrupted(f"stopped while standing by for job {job.name}")
@@ -180,9 +187,6 @@ def _run(
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
             return 0
-        metrics = Metrics("coordinator")
-        stack.callback(metrics.close)
-        metrics.serve(metrics_listen)
         check_free(listen)  # before the run folder is touched
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())
@@ -201,6 +205,7 @@ def _run(
             write_address(ready_file, server.address)
         state = runner.run(interrupted)
         announce(f"job {job.name} {state.value}: {begun.machine.reason}")
+        metrics.wait_for_scrape(SCRAPE_S)
     return 0 if state is State.DONE else 1
 
 

@@ -48,6 +48,8 @@ class Leases:
         Samples in a full lease.
     pushes
         Known to be done by this object: what it grows by is newly known.
+    expired
+        Leases that this object has taken back unfinished.
     """
 
     epoch_samples: int
@@ -59,6 +61,7 @@ class Leases:
     leased: int = 0
     done: int = 0
     pushes: int = 0
+    expired: int = 0
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
@@ -169,6 +172,7 @@ class Leases:
             self.returned.append((lease.epoch, lease.start + done, lease.stop))
             self.leased -= lease.samples - done
             del self.outstanding[lease.id]
+            self.expired += 1
             # A push is trained twice where some segment applied a number of this lease that not all have.
             twice += max(0, _within(pushes, highest - lease.first_sequence + 1) - max(applied, held.pushes))
         return newly, twice

@@ -65,6 +65,8 @@ class Progress:
         Whether the parameters of the best evaluation are kept on the shards.
     divergence_factor, divergence_s
         A loss above `factor` times its start for so long is divergence.
+    not_finite
+        Losses that this object has heard of and that were no numbers.
     """
 
     warm_samples: int | None = None
@@ -91,6 +93,7 @@ class Progress:
     test: Evaluated | None = None
     without_gain: int = 0
     next_evaluation: int = 0
+    not_finite: int = 0
     replicas: dict[int, Figures] = field(default_factory=dict)
     _high_since_s: float | None = None
 
@@ -146,6 +149,7 @@ class Progress:
 
     def _new_loss(self, loss: float, samples: int, now_s: float) -> str | None:
         if not math.isfinite(loss):
+            self.not_finite += 1
             return f"diverged: the training loss is {loss} after {self.samples} samples; try a lower rate"
         if math.isnan(self.loss):
             self.loss = self.first_loss = loss

@@ -39,6 +39,8 @@ class Recovery:
         The set that all shards of a batch method are to hold again, since one was away; None: they are of one time.
     holders
         The life that each shard number was given its segments in.
+    back
+        Shards that came back, as far as this object has seen.
     """
 
     def __init__(self, opening: Opening, members: Members, training: Training, set_id: str | None) -> None:
@@ -50,6 +52,7 @@ class Recovery:
         self._members = members
         self._training = training
         self.holders: dict[int, int] = {}
+        self.back = 0
         self._postponed: list[Action] = []
         self._coming: dict[int, tuple[int, int]] = {}  # by shard: epoch and life that it is being brought back in
 
@@ -135,6 +138,7 @@ class Recovery:
         self._opening.replace(place)
         self.holders[place.shard] = revive.incarnation
         self.away.discard(place.shard)
+        self.back += 1
         return [*self._release(), *self._training.shard_back()]
 
     def postpone(self, action: Action) -> list[Action]:

@@ -28,8 +28,8 @@ from .actor import Actor
 from .job import JobMachine
 from .latest import Latest
 from .leadership import Leadership
-from .sandblaster import Sandblaster
 from .shards import Shards
+from .shown import Shown
 from .speed import Speed
 from .states import State
 from .summary import summary_of
@@ -64,7 +64,6 @@ class Runner:
         self.leadership = leadership
         self.speed = Speed(clock)
         self._machine = machine
-        self._metrics = metrics
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
         self._about = json.dumps({"folder": str(folder), "began": began_wall_s, "job": machine.job.to_yaml()})
@@ -80,6 +79,8 @@ class Runner:
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock)
+        self._shown = Shown(metrics, machine.job, folder, clock)
+        metrics.follow("retries_total", lambda: self._actor.retries, to="ps")
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
 
@@ -166,6 +167,8 @@ class Runner:
                 self._last_pass.write()
                 self._reduction.write()
             self._clock.wait(self._finished, TICK_S)
+        with self._lock:
+            self._show(self._machine)
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
             self._clock.wait(never, TICK_S)  # replicas ask for a lease, hear the end, and leave
@@ -179,35 +182,13 @@ class Runner:
             announce(f"waiting for {waiting_for}")
         self._told_wait = waiting_for
 
-    def _show(self, machine: JobMachine) -> None:
-        metrics, progress = self._metrics, machine.progress
-        self.speed.note(progress.samples)
-        metrics.set_state(machine.state.value)
-        metrics.members.labels("ps").set(len(machine.members.alive("shard")))
-        metrics.members.labels("worker").set(len(machine.members.alive("replica", "client")))
-        metrics.leases_outstanding.set(len(machine.leases.outstanding))
-        metrics.epoch.set(machine.epoch)
-        metrics.loss.set(progress.loss)
-        metrics.raise_to("samples_total", progress.samples)
-        metrics.raise_to("members_lost_total", machine.members_lost)
-        metrics.raise_to("pushes_twice_total", machine.pushes_twice)
-        metrics.raise_to("pushes_lost_total", progress.lost)
-        if progress.last is not None:
-            metrics.validation_loss.set(progress.last.loss)
-            if progress.last.accuracy is not None:
-                metrics.validation_accuracy.set(progress.last.accuracy)
-        if machine.training.batch is not None:
-            self._show_batch(machine.training.batch, progress.pushes)
+    def refused(self, kind: str) -> None:
+        """Count a call that was answered by an error of this kind."""
+        self._shown.metrics.refused_total.labels(kind).inc()
 
-    def _show_batch(self, batch: Sandblaster, bundles: int) -> None:
-        metrics = self._metrics
-        metrics.gradient_norm.set(batch.gradient_norm)
-        metrics.step_length.set(batch.stride)
-        metrics.raise_to("iterations_total", batch.method.iterations)
-        metrics.raise_to("evaluations_total", batch.method.evaluations)
-        metrics.raise_to("bundles_total", bundles)
-        metrics.raise_to("backups_launched_total", batch.launched)
-        metrics.raise_to("backups_won_total", batch.won)
+    def _show(self, machine: JobMachine) -> None:
+        self.speed.note(machine.progress.samples)
+        self._shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
 
     def _note(self, note: Note) -> None:
         if note.event == "progress":  # one line per report would be thousands

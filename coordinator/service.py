@@ -43,6 +43,10 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
+    def refused(self, kind: str) -> None:
+        """Count a call that was answered by an error of this kind."""
+        self._runner.refused(kind)
+
     @answers
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
         """See protos/coordination.proto."""
@@ -142,6 +146,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.trouble and not request.incarnation:
                 must_be("operator")
             if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
+                machine.progress.not_finite += bool(request.incarnation)  # the one trouble that a member tells of
                 machine.fail(
                     f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
                 )

@@ -202,6 +202,7 @@ class Training:
             self.progress.test = Evaluated(loss, accuracy, lease.samples)
             return Outcome(lease)
         if not math.isfinite(loss):
+            self.progress.not_finite += 1
             trouble = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
             return Outcome(lease, trouble=trouble)
         keep_as, enough = self.progress.evaluated(loss, accuracy, lease.samples)

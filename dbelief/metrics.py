@@ -1,16 +1,16 @@
-"""Every number a process offers to Prometheus; the one place that knows prometheus_client.
+"""The numbers a process offers to Prometheus; the one place that knows prometheus_client.
 
-A collector may exist once in a process, so `TABLE` is the only list of them, and a `Metrics` makes those of
-one role on a registry of its own. A name in Prometheus is `dbelief_ROLE_NAME`: samples counted by replicas
-and samples counted by the coordinator are the same samples, and must not meet in one sum. Labels take few
-values, each known or bounded by the job (named vectors, roles): never a member's id, which a scrape adds by
-itself as `instance`.
+A collector may exist once in a process, so `TABLE` (`collectors.py`) is the only list of them, and a `Metrics` makes
+those of one role on a registry of its own. What is counted elsewhere anyway is read when a scrape comes (`follow`), so
+that it costs nothing where it happens.
 """
 
+import math
+import shutil
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,89 +22,30 @@ from prometheus_client import (
     generate_latest,
     make_wsgi_app,
 )
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
+from dbelief.collectors import STATES, TABLE, Row
 from dbelief.console import announce
 from dbelief.security import current
 from dbelief.web import WebServer
 
-PHASES = ("fetch", "compute", "push", "wait", "data")
-
-_VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-_APPLY_S = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_SNAPSHOT_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One collector: `labels` maps a label to its values where they are known beforehand, else to ()."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    unit: str
-    tells: str
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    buckets: tuple[float, ...] = ()
-
-
-_STALENESS = "versions applied between the parameters a gradient was computed on and the gradient"
-
-TABLE: Mapping[str, tuple[Row, ...]] = {
-    "ps": (
-        Row("pushes_total", "counter", "pushes", "pushes acknowledged", {"vector": ()}),
-        Row("pulls_total", "counter", "pulls", "pulls answered", {"vector": ()}),
-        Row("bytes_total", "counter", "bytes", "payload of segments", {"direction": ("received", "sent")}),
-        Row("apply_seconds", "histogram", "seconds", "applying one segment", buckets=_APPLY_S),
-        Row("staleness", "histogram", "versions", _STALENESS, buckets=_VERSIONS),
-        Row("refused_total", "counter", "calls", "calls refused", {"reason": ()}),
-        Row(
-            "duplicates_total", "counter", "segments", "segments of pushes that came again, and were not applied again"
-        ),
-        Row("segments", "gauge", "segments", "segments kept by this shard"),
-        Row("parameters", "gauge", "parameters", "parameters kept by this shard"),
-        Row("snapshot_seconds", "histogram", "seconds", "writing one snapshot", buckets=_SNAPSHOT_S),
-        Row("snapshot_age_seconds", "gauge", "seconds", "since the last snapshot was complete"),
-    ),
-    "worker": (
-        Row("samples_total", "counter", "samples", "samples trained"),
-        Row("steps_total", "counter", "mini-batches", "mini-batches trained"),
-        Row("pushes_total", "counter", "pushes", "pushes acknowledged by every shard"),
-        Row("loss", "gauge", "nats for cross-entropy", "mean loss of the last mini-batch"),
-        Row("staleness", "histogram", "versions", _STALENESS, buckets=_VERSIONS),
-        Row("phase_seconds_total", "counter", "seconds", "where this replica's time went", {"phase": PHASES}),
-    ),
-    "coordinator": (
-        Row("members", "gauge", "processes", "members of the job", {"role": ("ps", "worker")}),
-        Row("members_lost_total", "counter", "processes", "members that died or fell silent"),
-        Row("pushes_twice_total", "counter", "pushes", "pushes trained twice because of deaths"),
-        Row("pushes_lost_total", "counter", "pushes", "pushes that died with a shard, which came back without them"),
-        Row("leases_outstanding", "gauge", "leases", "ranges of samples handed out and not done"),
-        Row("samples_total", "counter", "samples", "samples done"),
-        Row("epoch", "gauge", "epochs", "passes over the training data, with its fraction"),
-        Row("loss", "gauge", "nats for cross-entropy", "mean training loss over the last reports"),
-        Row("validation_loss", "gauge", "nats for cross-entropy", "mean loss at the last evaluation"),
-        Row("validation_accuracy", "gauge", "fraction", "share of right answers at the last evaluation"),
-        Row("state", "gauge", "0 or 1", "1 for the state the job is in", {"state": ()}),
-        Row("iterations_total", "counter", "iterations", "iterations of a batch method"),
-        Row("evaluations_total", "counter", "passes", "passes of a batch method over its batch"),
-        Row("gradient_norm", "gauge", "loss units per parameter unit", "length of a batch method's gradient"),
-        Row("step_length", "gauge", "directions", "a batch method's last step, in lengths of its direction"),
-        Row("bundles_total", "counter", "bundles", "bundles of portions that replicas computed, copies left out"),
-        Row("backups_launched_total", "counter", "bundles", "copies of bundles that were given to the idle"),
-        Row("backups_won_total", "counter", "bundles", "copies of bundles that were done first"),
-    ),
-}
+_ANSWER_S = 0.5
+"""What a scrape that has begun may take to be answered."""
 
 
 class Metrics:
     """The collectors of one process, as attributes by the names of `TABLE`.
 
     An attribute that `TABLE` does not list for the role does not exist. All are safe to use from several
-    threads. `snapshot_age_seconds` is best given a function: `set_function(lambda: now() - last)`.
+    threads. A gauge is NaN until it is set; an age is best given a function: `set_function(lambda: now() - last)`.
 
     Parameters
     ----------
     role
         "ps", "worker" or "coordinator".
+    standing_by
+        Offer only what a standby tells, until `lead`.
     """
 
     pushes_total: Counter
@@ -114,23 +55,49 @@ class Metrics:
     staleness: Histogram
     refused_total: Counter
     duplicates_total: Counter
+    retries_total: Counter
+    lock_waits_total: Counter
+    lock_wait_seconds_total: Counter
+    hottest_pushes_per_second: Gauge
+    hottest_segment: Gauge
+    hottest_share: Gauge
     segments: Gauge
     parameters: Gauge
     snapshot_seconds: Histogram
     snapshot_age_seconds: Gauge
+    disk_free_bytes: Gauge
+    disk_size_bytes: Gauge
     samples_total: Counter
     steps_total: Counter
     loss: Gauge
     phase_seconds_total: Counter
+    gpu_memory_bytes: Gauge
+    gpu_busy_fraction: Gauge
+    leading: Gauge
+    leader_epoch: Gauge
+    takeovers_total: Counter
+    state: Gauge
     members: Gauge
+    members_wanted: Gauge
     members_lost_total: Counter
+    shards_away: Gauge
+    shards_back_total: Counter
     pushes_twice_total: Counter
     pushes_lost_total: Counter
     leases_outstanding: Gauge
+    leases_expired_total: Counter
+    samples_wanted: Gauge
+    eta_seconds: Gauge
+    progress_age_seconds: Gauge
+    progress_deadline_seconds: Gauge
     epoch: Gauge
+    losses_not_finite_total: Counter
     validation_loss: Gauge
     validation_accuracy: Gauge
-    state: Gauge
+    staleness_recent: Gauge
+    staleness_bound: Gauge
+    stragglers: Gauge
+    snapshot_interval_seconds: Gauge
     iterations_total: Counter
     evaluations_total: Counter
     gradient_norm: Gauge
@@ -139,29 +106,72 @@ class Metrics:
     backups_launched_total: Counter
     backups_won_total: Counter
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, standing_by: bool = False) -> None:
         if role not in TABLE:
             raise ValueError(f"role {role!r} has no metrics; allowed are {', '.join(TABLE)}")
         self.role = role
         # A timestamp beside every counter would double what is scraped, and nothing here reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
+        self._scraped = _Scraped()
+        self._registry.register(self._scraped)  # first: what it brings up to date is collected after it
         ProcessCollector(registry=self._registry)
+        self._hidden: list[Collector] = []
         for row in TABLE[role]:
-            setattr(self, row.name, self._collector(row))
-        self._state: str | None = None
+            collector = _made(row, role)
+            setattr(self, row.name, collector)
+            if standing_by and not row.standby:
+                self._hidden.append(collector)
+            else:
+                self._registry.register(collector)
+        self._raised: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._server: WebServer | None = None
 
-    def set_state(self, state: str) -> None:
-        """Tell the state the job is in: 1 for it, 0 for the one before."""
-        if self._state is not None:
-            self.state.labels(self._state).set(0)
-        self.state.labels(state).set(1)
-        self._state = state
+    def lead(self) -> None:
+        """Offer everything from now on."""
+        for collector in self._hidden:
+            self._registry.register(collector)
+        self._hidden.clear()
 
-    def raise_to(self, name: str, total: float) -> None:
-        """Bring a counter without labels up to a total that is kept elsewhere; one that has fallen leaves it."""
-        getattr(self, name).inc(max(0, total - (self.value(name) or 0)))
+    def set_state(self, state: str) -> None:
+        """Tell the state the job is in: 1 for it, 0 for all others."""
+        if state not in STATES:
+            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
+        for one in STATES:
+            self.state.labels(one).set(one == state)
+
+    def raise_to(self, name: str, total: float, **labels: str) -> None:
+        """Bring a counter up to a total that is kept elsewhere, and nowhere else raised; one that fell leaves it."""
+        key = name, tuple(labels.items())
+        more = total - self._raised.get(key, 0.0)
+        if more > 0:
+            self._raised[key] = total
+            counter = getattr(self, name)
+            (counter.labels(**labels) if labels else counter).inc(more)
+
+    def follow(self, name: str, total: Callable[[], float], **labels: str) -> None:
+        """Add to a counter, whenever it is scraped, what a total that is kept elsewhere has grown by.
+
+        Several totals may be followed by one counter. One that has fallen began anew, at 0.
+        """
+        counter = getattr(self, name)
+        self._scraped.before.append(_Follower(counter.labels(**labels) if labels else counter, total))
+
+    def watch_disk(self, folder: Path) -> None:
+        """Tell, whenever it is scraped, how much room there is where a folder lies; NaN while nobody can tell."""
+
+        def room(which: int) -> float:
+            try:
+                return float(shutil.disk_usage(folder)[which])
+            except OSError:
+                return math.nan
+
+        self.disk_size_bytes.set_function(lambda: room(0))
+        self.disk_free_bytes.set_function(lambda: room(2))
+
+    def wait_for_scrape(self, timeout_s: float) -> None:
+        """Give whoever scrapes this the time to see how things ended; nobody is waited for who never came."""
+        self._scraped.wait(timeout_s)
 
     def serve(self, listen: str | None) -> None:
         """Offer the numbers over HTTP at /metrics until `close`, and say where; nothing for None.
@@ -210,18 +220,59 @@ class Metrics:
         """What a scrape reads."""
         return generate_latest(self._registry).decode()
 
-    def _collector(self, row: Row) -> Counter | Gauge | Histogram:
-        name = f"dbelief_{self.role}_{row.name}"
-        tells = f"{row.tells} ({row.unit})"
-        collector: Counter | Gauge | Histogram
-        if row.kind == "counter":
-            collector = Counter(name, tells, tuple(row.labels), registry=self._registry)
-        elif row.kind == "gauge":
-            collector = Gauge(name, tells, tuple(row.labels), registry=self._registry)
-        else:
-            collector = Histogram(name, tells, tuple(row.labels), registry=self._registry, buckets=row.buckets)
-        # A series that is 0 from the start can be told from one that is missing.
-        for known in row.labels.values():
-            for label in known:
-                collector.labels(label)
-        return collector
+
+def _made(row: Row, role: str) -> Counter | Gauge | Histogram:
+    """A row's collector, in no registry yet."""
+    name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
+    tells = f"{row.tells} ({row.unit})"
+    collector: Counter | Gauge | Histogram
+    if row.kind == "counter":
+        collector = Counter(name, tells, labels, registry=None)
+    elif row.kind == "gauge":
+        collector = Gauge(name, tells, labels, registry=None)
+    else:
+        collector = Histogram(name, tells, labels, registry=None, buckets=row.buckets)
+    # A series that is there from the start can be told from one that is missing.
+    series = [collector.labels(known) for values in row.labels.values() for known in values] if labels else [collector]
+    for one in series:
+        if isinstance(one, Gauge):
+            one.set(math.nan)
+    return collector
+
+
+class _Follower:
+    """Adds to a counter what a total has grown by."""
+
+    def __init__(self, counter: Counter, total: Callable[[], float]) -> None:
+        self._counter, self._total, self._seen = counter, total, 0.0
+
+    def __call__(self) -> None:
+        total = self._total()
+        if total < self._seen:
+            self._seen = 0.0
+        self._counter.inc(total - self._seen)
+        self._seen = total
+
+
+class _Scraped(Collector):
+    """What has to happen before the others are collected, and when that was."""
+
+    def __init__(self) -> None:
+        self.before: list[Callable[[], None]] = []
+        self._times = 0
+        self._happened = threading.Condition()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._happened:
+            for update in self.before:
+                update()
+            self._times += 1
+            self._happened.notify_all()
+        return iter(())
+
+    def wait(self, timeout_s: float) -> None:
+        with self._happened:
+            seen = self._times
+            if not (seen and self._happened.wait_for(lambda: self._times > seen, timeout_s)):
+                return
+        threading.Event().wait(_ANSWER_S)

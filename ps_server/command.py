@@ -100,6 +100,7 @@ def _run(
         stack.callback(server.close)
         client = CoordinatorClient(coordinator)
         stack.callback(client.close)
+        metrics.follow("retries_total", lambda: client.retries, to="coordinator")
         metrics.serve(metrics_listen)
         announce(f"joining the job at {coordinator}, for up to {patience:g} s")
         client.wait(patience)  # until there is something to leave, a signal simply ends this process

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dbelief.clock import SystemClock
+from dbelief.collectors import HOTTEST
 from dbelief.errors import Moved, Refused
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
@@ -17,6 +21,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
+from .hottest import Hottest
 from .shard import Shard
 from .vectors import Programs
 
@@ -24,6 +29,12 @@ R = TypeVar("R")
 
 REMEMBERED = 64
 """Replies that are kept for commands that come again."""
+
+
+def _at(hottest: Hottest, rank: int, what: int) -> float:
+    """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
+    top = hottest.top()
+    return float(top[rank][what]) if rank < len(top) else math.nan
 
 
 class Life:
@@ -64,6 +75,20 @@ class Life:
         self._programs: Programs | None = None
         self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
         self._lock = threading.Lock()
+        self._tell()
+
+    def _tell(self) -> None:
+        """What scrapes read of the segments; nothing of it is counted for them."""
+        metrics, hottest = (
+            self._metrics,
+            Hottest(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock()),
+        )
+        metrics.follow("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
+        metrics.follow("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
+        for rank in range(HOTTEST):
+            metrics.hottest_segment.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 0))
+            metrics.hottest_pushes_per_second.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 1))
+        metrics.hottest_share.set_function(hottest.share)
 
     @property
     def where(self) -> str:
@@ -193,6 +218,7 @@ class Life:
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = time.monotonic()
         self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
+        self._metrics.watch_disk(Path(request.folder).parent)
         return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:

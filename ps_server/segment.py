@@ -14,7 +14,6 @@ twice; the version from when it is over, so that who holds a version holds all t
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +31,7 @@ from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
+from .lock import Lock
 from .passes import Sum
 
 LIFE = 1 << 40
@@ -58,7 +58,7 @@ class Staged:
 class Aside:
     """Lets go of a lock, which is held, for the length of a block."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: Lock) -> None:
         self._lock = lock
 
     def __enter__(self) -> None:
@@ -95,6 +95,8 @@ class Segment:
         Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
     lost
         Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
+    taken
+        Pushes, exchanges and bundles that came for it in this life, to any vector; those that came again too.
     based
         By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
     sum
@@ -105,7 +107,7 @@ class Segment:
 
     span: Span
     rule: Rule
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Lock = field(default_factory=Lock)
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     state: tuple[np.ndarray, ...] = ()
     version: int = 0
@@ -115,6 +117,7 @@ class Segment:
     passed: dict[int, int] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
     lost: int = 0
+    taken: int = 0
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     sum: Sum = field(default_factory=Sum)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)

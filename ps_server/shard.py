@@ -224,6 +224,7 @@ class Shard:
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         self._pushers.admit(push.pusher)
         with segment.lock:
+            segment.taken += 1
             self._gate(push, segment, gradient)
             lost = segment.rebase(push) if push.bundle is None else 0
             staleness = 0
@@ -266,6 +267,7 @@ class Shard:
             if len(weights) != segment.span.length:
                 raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
+                segment.taken += 1
                 before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
                 self._gate(push, segment, weights)
                 most = max(most, segment.rebase(push))
@@ -353,6 +355,15 @@ class Shard:
     def lost(self) -> list[int]:
         """Pushes that are gone with earlier lives, of every segment, by rising index."""
         return [segment.lost for _, segment in sorted(self.segments.items())]
+
+    def taken(self) -> dict[int, int]:
+        """Pushes that came for each segment, by its number."""
+        return {index: segment.taken for index, segment in self.segments.items()}
+
+    def waits(self) -> tuple[int, float]:
+        """How often somebody found a segment's lock held, and how many seconds all have waited."""
+        locks = [segment.lock for segment in self.segments.values()]
+        return sum(lock.waits for lock in locks), sum(lock.waited_s for lock in locks)
 
     # -- coming back -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from dbelief.console import announce, host_and_port, on_signals
+from dbelief.devices import devices
 from dbelief.errors import Mistake
 from dbelief.metrics import Metrics
 from dbelief.partition import Grid
@@ -102,6 +103,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
     if meeting is not None:
         session.member.when_ended = meeting.over
     reason, tell = "failed", _teller(comm)
+    _tell(metrics, session, comm)
     try:
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
@@ -123,6 +125,18 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         raise
     finally:
         session.close(reason)
+
+
+def _tell(metrics: Metrics, session: Session, comm: Comm) -> None:
+    """What scrapes read of a session and of the process's devices."""
+    metrics.follow("retries_total", lambda: session.client.retries, to="coordinator")
+    metrics.follow("retries_total", lambda: session.parameters.retries, to="ps")
+    for device in devices(session.backend) if comm.rank == 0 else ():
+        number = str(device.number)
+        metrics.gpu_busy_fraction.labels(number).set_function(device.busy_fraction)
+        metrics.gpu_memory_bytes.labels(number, "used").set_function(device.used_bytes)
+        metrics.gpu_memory_bytes.labels(number, "total").set_function(device.total_bytes)
+        metrics.gpu_memory_bytes.labels(number, "pool").set_function(device.pool_bytes)
 
 
 def _meeting(task: Task, options: Options) -> Meeting | None:

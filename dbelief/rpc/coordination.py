@@ -35,11 +35,17 @@ class CoordinatorClient:
         `host:port`.
     patience_s
         A call is repeated for so long while the coordinator cannot be reached. Every call may be repeated.
+
+    Attributes
+    ----------
+    retries
+        Calls that were made again, so far.
     """
 
     def __init__(self, address: str, patience_s: float = 30.0) -> None:
         self.address = address
         self.patience_s = patience_s
+        self.retries = 0
         self._channel = open_channel(address, "coordinator")
         self._stub = stubs.CoordinatorStub(self._channel)
 
@@ -70,6 +76,7 @@ class CoordinatorClient:
                 if time.monotonic() >= until:
                     raise
             time.sleep(0.2)
+            self.retries += 1
 
     def status(self, job: bool = False) -> wire.StatusReply:
         """How the job goes, and the job itself on demand."""

@@ -56,6 +56,11 @@ class ShardedParameters:
     part
         What pulls and pushes are about, where that is one rank's part of the vector: arrays are as long as it is, and
         shards that hold nothing of it are not spoken to.
+
+    Attributes
+    ----------
+    retries
+        Legs that were begun again after they broke, so far.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class ShardedParameters:
     ) -> None:
         self.job = job
         self.placement = placement
+        self.retries = 0
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self._pusher = pusher
         self._deadline_s = deadline_s
@@ -259,6 +265,7 @@ class ShardedParameters:
         """After a pause, go on where the shard is now."""
         time.sleep(self._pause_s(leg))
         leg.tries += 1
+        self.retries += 1
         if self._refresh is not None:
             self.placement = self._refresh()
         try:

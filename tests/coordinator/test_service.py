@@ -41,6 +41,10 @@ class Steps:
     def __init__(self, world: World) -> None:
         self._world = world
         self.speed = self.leadership = self
+        self.kinds: list[str] = []
+
+    def refused(self, kind: str) -> None:
+        self.kinds.append(kind)
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
@@ -58,7 +62,9 @@ class Caller:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._service = CoordinatorService(Steps(world))  # type: ignore[arg-type]
+        runner = Steps(world)
+        self.refused = runner.kinds
+        self._service = CoordinatorService(runner)  # type: ignore[arg-type]
 
     def __call__(self, method: str, request: Any) -> Any:
         return getattr(self._service, method)(request, Context())
@@ -115,6 +121,7 @@ def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
     )
     for method, request in (("Join", join(wire.ROLE_UNSPECIFIED)), ("Beat", wire.BeatRequest())):
         assert call.refusal(method, request)[1] == "a member is a shard, a replica or a client"
+    assert call.refused == ["Refused"] * 3
 
 
 @pytest.mark.parametrize("field", ["name", "address", "source_digest"])

@@ -1,13 +1,18 @@
+import math
+import shutil
 import socket
+import threading
 import urllib.request
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dbelief.collectors import PHASES, STATES, TABLE
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake
-from dbelief.metrics import PHASES, TABLE, Metrics
+from dbelief.metrics import Metrics
 
 
 def test_table_and_attributes_are_the_same_list() -> None:
@@ -51,6 +56,65 @@ def test_a_counter_follows_a_total_that_is_kept_elsewhere() -> None:
         assert metrics.value("iterations_total") == seen
 
 
+def test_a_counter_with_labels_follows_one_total_for_each_value() -> None:
+    metrics = Metrics("coordinator")
+    metrics.raise_to("members_lost_total", 2, role="ps")
+    metrics.raise_to("members_lost_total", 1, role="worker")
+    assert [metrics.value("members_lost_total", role=role) for role in ("ps", "worker")] == [2, 1]
+
+
+def test_a_scrape_reads_the_totals_it_follows_and_adds_them_up() -> None:
+    metrics, here, there = Metrics("worker"), [0], [0]
+    metrics.follow("retries_total", lambda: here[0], to="ps")
+    metrics.follow("retries_total", lambda: there[0], to="ps")
+    for here[0], there[0], seen in ((3, 0, 3), (3, 4, 7), (1, 4, 8), (2, 4, 9)):  # one that fell began anew
+        assert metrics.value("retries_total", to="ps") == seen
+    assert metrics.value("retries_total", to="coordinator") == 0
+
+
+def test_a_gauge_that_nobody_has_set_is_not_taken_for_0() -> None:
+    metrics = Metrics("coordinator")
+    assert math.isnan(metrics.value("validation_accuracy") or 0)
+    assert math.isnan(metrics.value("members", role="ps") or 0)
+    assert metrics.value("samples_total") == 0
+
+
+def test_a_standby_offers_nothing_that_could_be_taken_for_the_jobs() -> None:
+    metrics = Metrics("coordinator", standing_by=True)
+    metrics.leading.set(0)
+    families = {family.name for family in text_string_to_metric_families(metrics.text())}
+    assert {name for name in families if name.startswith("dbelief_")} == {"dbelief_coordinator_leading"}
+    metrics.lead()
+    metrics.lead()
+    families = {family.name for family in text_string_to_metric_families(metrics.text())}
+    assert len([name for name in families if name.startswith("dbelief_")]) == len(TABLE["coordinator"])
+
+
+def test_room_on_the_disk_is_asked_for_at_each_scrape(tmp_path: Path) -> None:
+    metrics, folder = Metrics("ps"), tmp_path / "run"
+    metrics.watch_disk(folder)
+    assert math.isnan(metrics.value("disk_free_bytes") or 0)
+    folder.mkdir()
+    assert 0 < (metrics.value("disk_free_bytes") or 0) < (metrics.value("disk_size_bytes") or 0)
+    assert metrics.value("disk_size_bytes") == shutil.disk_usage(folder).total
+
+
+def test_the_end_waits_for_one_more_scrape_only_where_there_were_some() -> None:
+    metrics, ended = Metrics("coordinator"), threading.Event()
+    metrics.wait_for_scrape(1000.0)  # returns: nobody ever came
+    metrics.text()
+
+    def end() -> None:
+        metrics.wait_for_scrape(1000.0)
+        ended.set()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    while not ended.wait(0.01):  # it may not wait yet
+        metrics.text()
+    ending.join()
+
+
 def test_two_roles_in_one_process_do_not_meet() -> None:
     worker, coordinator = Metrics("worker"), Metrics("coordinator")
     worker.samples_total.inc(32)
@@ -61,13 +125,11 @@ def test_two_roles_in_one_process_do_not_meet() -> None:
 
 def test_a_job_is_in_one_state() -> None:
     metrics = Metrics("coordinator")
-    for state in ("waiting", "training", "training", "done"):
+    for state in ("empty", "ready", "ready", "done"):
         metrics.set_state(state)
-    assert {s: metrics.value("state", state=s) for s in ("waiting", "training", "done")} == {
-        "waiting": 0,
-        "training": 0,
-        "done": 1,
-    }
+    assert {one: metrics.value("state", state=one) for one in STATES} == {one: float(one == "done") for one in STATES}
+    with pytest.raises(ValueError, match="'waiting' is none of empty, "):
+        metrics.set_state("waiting")
 
 
 def test_an_unknown_role_is_refused() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from coordinator import command as coordinator
 from dbelief.cli import main
-from dbelief.metrics import TABLE
+from dbelief.collectors import TABLE
 from ps_server import command as ps
 from tests.deploy.dashboard import DEPLOY, expressions, panels
 from worker import command as worker

@@ -1,0 +1,58 @@
+"""Which replicas are far slower than the others, by the work that they themselves put into a sample. No clock.
+
+Samples per second would not tell: where replicas wait for each other, all are as slow as the slowest. So it is the
+seconds that a replica was busy, as it reports them phase by phase, over the samples it did meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from statistics import median_low
+
+FACTOR = 2.0
+"""A straggler needs more than so many times the median's seconds for a sample."""
+WINDOW_S = 30.0
+_NEW_S = 0.5
+"""What is looked at more often is not kept."""
+
+
+class Stragglers:
+    """The speeds of a job's replicas over the last while.
+
+    Parameters
+    ----------
+    busy
+        Phases that are a replica's own work: with the staleness dial, or in a group, a push may wait for others.
+    """
+
+    def __init__(self, busy: Collection[str]) -> None:
+        self._busy = busy
+        self._told: dict[int, deque[tuple[float, float, int]]] = {}  # by replica: when, seconds busy, samples
+
+    def note(self, replica: int, seconds: Mapping[str, float], samples: int, now_s: float) -> None:
+        """Take in what a replica's number has done so far, in all its lives: seconds by phase, and samples."""
+        told = self._told.setdefault(replica, deque())
+        if told and now_s - told[-1][0] < _NEW_S:
+            return
+        busy_s = sum(seconds.get(phase, 0.0) for phase in self._busy)
+        if told and (busy_s < told[-1][1] or samples < told[-1][2]):  # a set was gone back to
+            told.clear()
+        told.append((now_s, busy_s, samples))
+        while len(told) > 2 and told[1][0] < now_s - WINDOW_S:
+            told.popleft()
+
+    def pace_s(self, replica: int) -> float | None:
+        """Seconds of work for a sample; None where it has done none lately."""
+        told = self._told.get(replica)
+        if not told or told[-1][2] == told[0][2]:
+            return None
+        return (told[-1][1] - told[0][1]) / (told[-1][2] - told[0][2])
+
+    def among(self, living: Collection[int]) -> list[int]:
+        """Those of these replicas that are far slower than their median, by rising number; of two, than the other."""
+        paces = {one: pace for one in sorted(living) if (pace := self.pace_s(one)) is not None}
+        if not paces:
+            return []
+        limit_s = FACTOR * median_low(paces.values())
+        return [one for one, pace in paces.items() if pace > limit_s]
