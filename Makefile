@@ -8,7 +8,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy lint protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
+.PHONY: help run test test-long test-deploy lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ endef
 
 protos: .venv/ready-to-develop ## make dbelief/rpc/*_pb2* from protos/
 	$(call protoc,.)
+
+dashboards: .venv/ready-to-develop ## make deploy/grafana/dashboards/ from deploy/grafana/boards/
+	@$(BIN)/python deploy/grafana/make.py
 
 verify-protos: .venv/ready-to-develop ## check that dbelief/rpc/*_pb2* are what protos/ says
 	@rm -rf .cache/protos && mkdir -p .cache/protos/committed .cache/protos/made

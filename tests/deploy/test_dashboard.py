@@ -8,119 +8,258 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from dbelief.errors import Refused
+from dbelief.rpc import coordination_pb2 as coordination
+from dbelief.rpc import coordination_pb2_grpc
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel
-from tests.deploy.dashboard import FILE, ask, expressions
-from tests.processes.conftest import Operator, Role, operating, wait_for
+from tests.deploy.dashboard import FILES, RULES, ask, expressions, rules
+from tests.processes.conftest import Operator, Role, operating, redis_server, wait_for
 
 pytestmark = pytest.mark.deploy
 
 JOB = """
-name: watched
-model: {layers: [{dense: 16}, relu, {dense: 10}], loss: softmax_cross_entropy}
-data: {source: digits}
-strategy: {name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}}
-evaluate: {every: 1257}
-snapshots: {every_s: 2}
-limits: {wall_s: 120}
-shards: 2
-replicas: 2
+name: {name}
+model: {{layers: [{{dense: 16}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {strategy}
+evaluate: {{every: 1257}}
+snapshots: {{every_s: 2}}
+deadlines: {{beat_s: 3}}
+limits: {{epochs: 1000000, wall_s: 600}}
+shards: {shards}
+replicas: {replicas}
 """
+DOWNPOUR = "{name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}, staleness: 4}"
+BATCH = "{name: sandblaster, portion: 20, bundle: 4, iterations: null, gradient_norm: null, relative_decrease: null}"
+METRICS = ("--metrics", "127.0.0.1:0")
 TYPES = Path(__file__).with_name("dashboard.ts")
 SCHEMA = ("typescript@5.9", "@grafana/schema@11.3.0")
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "grafana"
 
 
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[Operator]:
-    with operating(tmp_path) as operator:
-        yield operator
+class Cluster:
+    """A job of Downpour with a standby, one of a batch method, each with a worker that is slow."""
+
+    def __init__(self, operator: Operator, registry: str) -> None:
+        self.operator = operator
+        self._registry = registry
+        self.roles: dict[str, Role] = {}
+        self._targets = operator.folder / "targets.json"
+        self.leader, self.address = self._job("watched", DOWNPOUR, shards=2, replicas=3)
+        self.standby = self._coordinator("watched", "coordinator-standby", self.address)
+        self.batch, address = self._job("batch", BATCH, shards=1, replicas=2)
+        for name in ("ps-0", "ps-1", "worker-0", "worker-1"):
+            self.member(name, self.address)
+        self.member("worker-slow", self.address, "--compute-wait", "0.1")
+        for name in ("ps-batch", "worker-batch"):
+            self.member(name, address)
+        self.member("worker-batch-slow", address, "--compute-wait", "0.05")
+        for job, workers in (("watched", 3), ("batch", 2)):
+            operator.until_joined(job, workers)
+            operator.until_samples(job, 1)
+
+    def _job(self, name: str, strategy: str, shards: int, replicas: int) -> tuple[Role, str]:
+        text = JOB.format(name=name, strategy=strategy, shards=shards, replicas=replicas)
+        (self.operator.folder / f"{name}.yaml").write_text(text)
+        role = self._coordinator(name, f"coordinator-{name}", "127.0.0.1:0")
+        return role, role.said(r" on (127\.0\.0\.1:\d+),")
+
+    def _coordinator(self, job: str, name: str, listen: str) -> Role:
+        file = self.operator.folder / f"{job}.yaml"
+        return self._start(name, "coordinator", str(file), "--listen", listen, "--registry", self._registry)
+
+    def member(self, name: str, address: str, *options: str) -> Role:
+        return self._start(name, name.partition("-")[0], "--coordinator", address, *options)
+
+    def _start(self, name: str, *arguments: str) -> Role:
+        self.roles[name] = self.operator.start(name, *arguments, *METRICS)
+        return self.roles[name]
+
+    def scraped(self) -> int:
+        """Have Prometheus scrape those that live; how many they are."""
+        rows = []
+        for name, role in self.roles.items():
+            if role.process.poll() is None:
+                port = role.said(r"metrics on http://127\.0\.0\.1:(\d+)/")
+                rows.append({"targets": [f"127.0.0.1:{port}"], "labels": {"job": name.partition("-")[0]}})
+        new = self._targets.with_suffix(".new")
+        new.write_text(json.dumps(rows))
+        new.rename(self._targets)
+        return len(rows)
 
 
 @pytest.fixture
-def job(operator: Operator) -> Role:
-    """Its coordinator, the job training, every process with metrics."""
-    (operator.folder / "job.yaml").write_text(JOB)
-    coordinator, address = operator.coordinator(operator.folder / "job.yaml", "--metrics", "127.0.0.1:0")
-    for name in ("ps-0", "ps-1", "worker-0", "worker-1"):
-        operator.start(name, name.partition("-")[0], "--coordinator", address, "--metrics", "127.0.0.1:0")
-    operator.until_samples("watched", 1)
-    return coordinator
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with redis_server(tmp_path) as registry, operating(tmp_path) as operator:
+        yield Cluster(operator, registry)
 
 
 @pytest.fixture
-def prometheus(operator: Operator, job: Role) -> Iterator[str]:
-    """Where a Prometheus answers that scrapes every process of the job twice a second."""
+def prometheus(cluster: Cluster) -> Iterator[str]:
+    """Where a Prometheus answers that scrapes every process twice a second, and has the rules."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no prometheus on this machine (Debian: apt-get install prometheus)")
-    scrapes = []
-    for name in ("coordinator", "ps", "worker"):
-        ports = [
-            role.said(r"metrics on http://127\.0\.0\.1:(\d+)/") for role in operator.roles if name in role.log.stem
-        ]
-        scrapes.append({"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]})
-    config = operator.folder / "prometheus.yml"
-    config.write_text(json.dumps({"global": {"scrape_interval": "500ms"}, "scrape_configs": scrapes}))
-    log = operator.folder / "prometheus.log"
-    command = [binary, f"--config.file={config}", f"--storage.tsdb.path={operator.folder / 'tsdb'}"]
+    folder = cluster.operator.folder
+    found = [{"files": [str(folder / "targets.json")], "refresh_interval": "1s"}]
+    told = {
+        "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [{"job_name": "cluster", "file_sd_configs": found}],
+    }
+    config = folder / "prometheus.yml"
+    config.write_text(json.dumps(told))
+    log = folder / "prometheus.log"
+    command = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
     with log.open("wb") as file:
         server = subprocess.Popen([*command, "--web.listen-address=127.0.0.1:0"], stdout=file, stderr=file)
     try:
         address = wait_for(lambda: re.search(r'"Listening on" address=(\S+)', log.read_text()), f"an address in {log}")
-        yield f"http://{address[1]}"
+        url = f"http://{address[1]}"
+        wait_for(lambda: _ready(url), f"{url} to be ready")
+        yield url
     finally:
         server.terminate()
         server.wait(30)
 
 
-def _be_refused(address: str) -> None:
-    """A call that a shard refuses: its reasons are no series before there is one."""
-    request = wire.PullRequest(target=wire.Target(job="another"), vector="w", segments=[0])
-    said = "a call for job 'another' came here"
-    with open_channel(address) as channel, pytest.raises(Refused, match=said), named_errors("the shard"):
-        list(stubs.ParametersStub(channel).Pull(iter([request]), timeout=10))
+def _ready(url: str) -> bool | None:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=10):
+            return True
+    except urllib.error.HTTPError:
+        return None
 
 
-def test_every_expression_has_an_answer(operator: Operator, job: Role, prometheus: str) -> None:
-    _be_refused(next(role for role in operator.roles if role.log.stem == "ps-0").said(r" of job watched on (\S+)"))
-    asked = {(title, one) for title, several in expressions("20s").items() for one in several}
-    assert len(asked) > 30
+def _be_refused(address: str, call: Callable[[grpc.Channel], object], said: str) -> None:
+    """A call that is refused: its reasons are no series before there is one."""
+    with open_channel(address) as channel, pytest.raises(Refused, match=said), named_errors("it"):
+        call(channel)
 
-    def silent() -> list[tuple[str, str]]:
-        return [(title, one) for title, one in asked if not any(map(math.isfinite, ask(prometheus, one)))]
 
-    wait_for(lambda: True if not silent() else None, "an answer to every expression")
-    assert sum(ask(prometheus, 'up{job=~"coordinator|ps|worker"}')) == 5
-    shares = ask(prometheus, expressions("20s")["Where the replicas' time goes"][0])
+def _be_refused_by_both(cluster: Cluster) -> None:
+    pull = wire.PullRequest(target=wire.Target(job="another"), vector="w", segments=[0])
+    shard = cluster.roles["ps-0"].said(r" of job watched on (\S+)")
+    _be_refused(
+        shard,
+        lambda channel: list(stubs.ParametersStub(channel).Pull(iter([pull]), timeout=10)),
+        "a call for job 'another' came here",
+    )
+    join = coordination.JoinRequest(job="another", role=coordination.ROLE_SHARD)
+    _be_refused(
+        cluster.address,
+        lambda channel: coordination_pb2_grpc.CoordinatorStub(channel).Join(join, timeout=10),
+        "this coordinator runs job 'watched'",
+    )
+
+
+@pytest.mark.timeout(600)
+def test_every_expression_has_an_answer_through_all_that_goes_wrong(cluster: Cluster, prometheus: str) -> None:
+    def until(expression: str, least: float = 1.0) -> None:
+        wait_for(
+            lambda: True if max(ask(prometheus, expression), default=-1.0) >= least else None,
+            f"{expression} >= {least:g}",
+            120.0,
+        )
+
+    def silent() -> set[tuple[str, str, str]]:
+        return {one for one in asked if not any(map(math.isfinite, ask(prometheus, one[2])))}
+
+    asked = {(*panel, one) for panel, several in expressions("20s").items() for one in several}
+    assert len(asked) > 90
+    living = cluster.scraped()
+    until('sum(up{job=~"coordinator|ps|worker"})', living)
+    assert sorted(ask(prometheus, "dbelief_coordinator_leading")) == [0, 1, 1]
+
+    _be_refused_by_both(cluster)
+    until("sum(dbelief_ps_refused_total)")
+    until("sum(dbelief_coordinator_refused_total)")
+    until("dbelief_coordinator_stragglers")
+    until('count(ALERTS{alertname="DbeliefStraggler"})')
+    until("dbelief_coordinator_backups_won_total")
+    until("max(dbelief_ps_hottest_pushes_per_second)")
+    shares = ask(prometheus, expressions("20s")["workers", "Where the replicas' time goes"][0])
     assert sum(shares) == pytest.approx(1.0)
-    (per_second,) = ask(prometheus, expressions("20s")["Samples per second"][0])
-    assert per_second > 0
-    job.process.send_signal(signal.SIGTERM)
-    assert [role.ends() for role in operator.roles[1:]] == [0, 0, 0, 0]
+
+    cluster.roles["worker-1"].kill()
+    until('dbelief_coordinator_members_lost_total{role="worker"}')
+    until("dbelief_coordinator_leases_expired_total")
+    cluster.roles["ps-1"].kill()
+    until("dbelief_coordinator_shards_away")
+    until('count(ALERTS{alertname="DbeliefShardDown"})')
+    cluster.member("ps-again", cluster.address)
+    cluster.scraped()
+    until("dbelief_coordinator_shards_back_total")
+    until('sum(dbelief_worker_retries_total{to="ps"})')
+    cluster.leader.kill()
+    cluster.standby.said(r"(going on where another coordinator)")
+    cluster.scraped()
+    until("dbelief_coordinator_takeovers_total")
+    until('sum(dbelief_worker_retries_total{to="coordinator"})')
+
+    with suppress(AssertionError):
+        wait_for(lambda: None if silent() else True, "an answer to every expression")
+    assert silent() == set()
+    cluster.standby.process.send_signal(signal.SIGTERM)
+    assert cluster.standby.ends() == 0
+    assert ask(prometheus, "dbelief:over") == [1], "as one of the two jobs is"
+    cluster.batch.process.send_signal(signal.SIGTERM)
+    assert cluster.batch.ends() == 0
+    assert ask(prometheus, 'count(last_over_time(dbelief_coordinator_state{state="done"}[2m]) == 1)') == [2]
+    wait_for(lambda: None if ask(prometheus, "up == 1") else True, "the end of all processes")
+    assert ask(prometheus, "dbelief:over") == [1]
+    assert ask(prometheus, 'ALERTS{alertname="DbeliefCoordinatorDown"}') == []
 
 
-def test_the_dashboard_has_grafanas_types(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def compiler() -> Path:
+    """TypeScript's, with Grafana's types."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("no npm on this machine")
     CACHE.mkdir(parents=True, exist_ok=True)
     subprocess.run([npm, "install", "--silent", "--prefix", CACHE, *SCHEMA], check=True, timeout=110)
+    return CACHE / "node_modules" / ".bin" / "tsc"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_dashboards_have_grafanas_types(file: Path, compiler: Path) -> None:
     program = CACHE / "check.ts"
     options = ("--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler")
 
     def problems(board: str) -> str:
         program.write_text(f"{TYPES.read_text()}\nconst board: Board = {board};\n")
-        command = [str(CACHE / "node_modules" / ".bin" / "tsc"), *options, str(program)]
+        command = [str(compiler), *options, str(program)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return f"{done.stdout}{done.stderr}"
 
-    assert problems(FILE.read_text()) == ""
-    assert "is not assignable to type" in problems(FILE.read_text().replace('"multi"', '"mutli"'))
+    assert problems(file.read_text()) == ""
+    assert "is not assignable to type" in problems(file.read_text().replace('"multi"', '"mutli"'))
+
+
+def test_the_rules_are_prometheus_own_and_each_alert_fires_when_it_has_to() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool on this machine (Debian: apt-get install prometheus)")
+
+    def says(*arguments: str) -> str:
+        command = [promtool, *arguments]
+        done = subprocess.run(command, cwd=RULES.parent, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    assert f"{len(rules('alert')) + len(rules('record'))} rules found" in says("check", "rules", RULES.name)
+    says("test", "rules", "rules_test.yml")
+    for config in ("prometheus.yml", "by-hand.yml"):
+        says("check", "config", "--syntax-only", config)

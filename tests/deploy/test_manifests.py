@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +19,7 @@ from coordinator import command as coordinator
 from dbelief.cli import main
 from dbelief.collectors import TABLE
 from ps_server import command as ps
-from tests.deploy.dashboard import DEPLOY, expressions, panels
+from tests.deploy.dashboard import DEPLOY, FILES, expressions, panels, rules
 from worker import command as worker
 
 COMMANDS = {"coordinator": coordinator.command, "ps": ps.command, "worker": worker.command}
@@ -41,32 +46,77 @@ def _plain(text: str) -> str:
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
-def test_the_dashboard_asks_for_nothing_that_no_process_tells() -> None:
-    asked = {
-        name for several in expressions().values() for one in several for name in re.findall(r"\bdbelief_\w+", one)
+def _asked(expressions: Iterable[str]) -> set[str]:
+    return {name for one in expressions for name in re.findall(r"\bdbelief_\w+", one)}
+
+
+def _shown() -> set[str]:
+    """All metrics that some dashboard shows."""
+    return _asked(one for several in expressions().values() for one in several)
+
+
+def test_dashboards_and_rules_ask_for_nothing_that_no_process_tells() -> None:
+    assert len(_shown()) > 50
+    assert _shown() <= _names()
+    assert _asked(rule["expr"] for kind in ("alert", "record") for rule in rules(kind)) <= _names()
+
+
+def test_all_that_processes_tell_is_shown_somewhere() -> None:
+    families = {f"dbelief_{role}_{row.name}" for role, rows in TABLE.items() for row in rows}
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in _shown()}
+    assert families - shown == {
+        "dbelief_ps_segments",  # parameters say it
+        "dbelief_coordinator_snapshot_interval_seconds",  # of rules
     }
-    assert len(asked) > 20
-    assert asked <= _names()
 
 
-def test_the_dashboard_shows_what_people_ask_about_a_job() -> None:
-    asked = {
-        name for several in expressions().values() for one in several for name in re.findall(r"\bdbelief_\w+", one)
-    }
-    wanted = {
-        "worker": "samples_total staleness_bucket phase_seconds_total",
-        "ps": "pushes_total pulls_total bytes_total apply_seconds_bucket staleness_bucket refused_total "
-        "duplicates_total snapshot_age_seconds",
-        "coordinator": "samples_total loss validation_accuracy members members_lost_total pushes_lost_total "
-        "pushes_twice_total",
-    }
-    assert {f"dbelief_{role}_{name}" for role, names in wanted.items() for name in names.split()} <= asked
+def test_recorded_names_are_recorded_by_some_rule() -> None:
+    recorded = {rule["record"] for rule in rules("record")}
+    used = {name for rule in rules("alert") + rules("record") for name in re.findall(r"\bdbelief:[\w:]+", rule["expr"])}
+    assert used <= recorded
 
 
-def test_panels_fill_a_grid_without_overlap() -> None:
+def test_every_alert_has_its_section_in_the_runbook_and_a_test_each_way() -> None:
+    book = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    alerts = book.partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    sections = re.findall(r"^### (\w+)$", alerts, re.MULTILINE)
+    named = {rule["alert"]: rule for rule in rules("alert")}
+    assert sections == list(named)
+    for name, rule in named.items():
+        assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
+        section = alerts.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        for part in ("**Means.**", "**Lost.**", "**Do.**"):
+            assert part in section, f"{name} lacks {part}"
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "rules_test.yml").read_text())["tests"]
+    tried = [
+        (one["alertname"], bool(one.get("exp_alerts"))) for test in tests for one in test.get("alert_rule_test", [])
+    ]
+    assert set(tried) == {(name, fires) for name in named for fires in (True, False)}
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "by-hand.yml"])
+def test_every_prometheus_is_given_the_rules(name: str) -> None:
+    assert yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["rule_files"] == ["rules.yml"]
+
+
+def test_the_dashboards_are_those_that_their_boards_describe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import make; print([(b.name, b.text()) for b in make.boards()])"],
+        cwd=DEPLOY / "grafana",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    described = dict(ast.literal_eval(done.stdout))
+    assert {file.stem: file.read_text() for file in FILES} == described, "run `make dashboards`"
+    assert list(described) == ["faults", "job", "shards", "workers"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_panels_fill_a_grid_without_overlap(file: Path) -> None:
     cells = [
         (x, y)
-        for panel in panels()
+        for panel in panels(file)
         for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
         for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
     ]
@@ -77,7 +127,7 @@ def test_panels_fill_a_grid_without_overlap() -> None:
 def test_the_dashboards_source_is_the_one_that_is_provisioned() -> None:
     (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/job.yaml").read_text())["providers"]
-    assert {panel["datasource"]["uid"] for panel in panels()} == {source["uid"]}
+    assert {panel["datasource"]["uid"] for file in FILES for panel in panels(file)} == {source["uid"]}
     assert source["url"] == "http://prometheus:9090"
     assert source["jsonData"]["timeInterval"] == SCRAPED["global"]["scrape_interval"]
     mounted = [volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]]

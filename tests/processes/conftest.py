@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,25 @@ def operating(folder: Path) -> Iterator[Operator]:
         for role in operator.roles:
             if role.process.poll() is None:
                 role.kill()
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[str]:
+    """A Redis server of one's own, and its URL."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on this machine")
+    socket = folder / "redis.sock"
+    server = subprocess.Popen(
+        [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: True if socket.exists() else None, "redis-server")
+        yield f"unix://{socket}"
+    finally:
+        server.terminate()
+        server.wait(10)
 
 
 @pytest.fixture

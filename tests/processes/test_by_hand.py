@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 from dbelief.run import evaluate_run
 from tests.faults.closing import MARK, marked_processes
 
-from .conftest import Operator, wait_for
+from .conftest import Operator, redis_server, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -36,19 +34,8 @@ FLOOR = 0.9
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[str]:
-    """A Redis server of one's own: the system's where it is installed, else the Valkey that comes with the package."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        pytest.skip("no redis-server on this machine")
-    socket = tmp_path / "redis.sock"
-    server = subprocess.Popen(
-        [binary, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)],
-        stdout=subprocess.DEVNULL,
-    )
-    wait_for(lambda: True if socket.exists() else None, "redis-server")
-    yield f"unix://{socket}"
-    server.terminate()
-    server.wait(10)
+    with redis_server(tmp_path) as url:
+        yield url
 
 
 def test_every_role_by_hand(
