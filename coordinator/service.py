@@ -6,12 +6,13 @@ import math
 
 import grpc
 
+from dbelief.console import host_and_port
 from dbelief.errors import Refused
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
 from dbelief.rpc.convert import layout_from_wire, placement_to_wire
-from dbelief.rpc.guard import must_be
+from dbelief.rpc.guard import caller, must_be
 from dbelief.work import Lease
 
 from .bundles import Asks, Computed
@@ -55,6 +56,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
         for what, text in (("name", request.name), ("address", request.address), ("digest", request.source_digest)):
             if len(text) > LONGEST_TEXT:
                 raise Refused(f"a member's {what} has at most {LONGEST_TEXT} characters, not {len(text)}")
+        if request.address:
+            host_and_port(request.address)
         layout = layout_from_wire(request.layout) if request.layout else None
         with self._runner.step() as (machine, now_s):
             if request.job != machine.job.name:
@@ -143,8 +146,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.kept:
                 machine.kept(request.kept, now_s)
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
-            if request.trouble and not request.incarnation:
-                must_be("operator")
+            if request.trouble and not request.incarnation and caller():
+                raise Refused("a job is failed by its members, and by its launcher, which has no credentials")
             if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
                 machine.progress.not_finite += bool(request.incarnation)  # the one trouble that a member tells of
                 machine.fail(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from dbelief.errors import Mistake
 from dbelief.registry import with_parent
-from dbelief.security.identity import FOLDER
 
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
@@ -59,7 +58,6 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={name: value for name, value in os.environ.items() if name != FOLDER},
             )
         self.started += 1
 

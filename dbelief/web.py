@@ -7,6 +7,7 @@ a thread until its time is over, and keeps nobody else waiting longer than that.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import socketserver
 import ssl
@@ -92,7 +93,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Take a connection; its handshake is its own thread's business."""
-        call, caller = super().get_request()
+        try:
+            call, caller = super().get_request()
+        except OSError as error:
+            time.sleep(_LOOK_S * (error.errno in (errno.EMFILE, errno.ENFILE)))  # else it would be asked at once again
+            raise
         call.settimeout(CONNECTION_S)
         if self._context is not None:
             call = self._context.wrap_socket(call, server_side=True, do_handshake_on_connect=False)
@@ -139,6 +144,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 class _Answer(ServerHandler):
     http_version = "1.1"
     server_software = "dbelief"
+
+    def log_exception(self, exc_info: Any) -> None:
+        """Say what went wrong here; a caller that hung up or is too slow is no news."""
+        if not isinstance(exc_info[1], OSError):
+            super().log_exception(exc_info)
 
 
 class _Handler(WSGIRequestHandler):

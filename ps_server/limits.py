@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 
 from dbelief.errors import Refused
@@ -33,6 +34,7 @@ class Pushers:
     def __init__(self, most: int = MOST_PUSHERS) -> None:
         self._most = most
         self._known: set[Pusher] = set()
+        self._lock = threading.Lock()
 
     def admit(self, pusher: Pusher) -> None:
         """Let one push.
@@ -43,9 +45,11 @@ class Pushers:
             There are too many.
         """
         if pusher not in self._known:
-            check_room("pushers", pusher, self._known, self._most)
-            self._known.add(pusher)
+            with self._lock:
+                check_room("pushers", pusher, self._known, self._most)
+                self._known.add(pusher)
 
     def forget(self, incarnations: Collection[int]) -> None:
         """Lives that are over for good make room."""
-        self._known = {pusher for pusher in self._known if pusher.incarnation not in incarnations}
+        with self._lock:
+            self._known = {pusher for pusher in self._known if pusher.incarnation not in incarnations}

@@ -222,10 +222,10 @@ class Shard:
         segment = self._segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
-        self._pushers.admit(push.pusher)
         with segment.lock:
             segment.taken += 1
             self._gate(push, segment, gradient)
+            self._pushers.admit(push.pusher)
             lost = segment.rebase(push) if push.bundle is None else 0
             staleness = 0
             if push.bundle is not None:
@@ -259,7 +259,6 @@ class Shard:
         Refused
             As `push` does; or done before, and told longer ago than answers are kept.
         """
-        self._pushers.admit(push.pusher)
         self.answers.begin(push.pusher, push.sequence)
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
@@ -270,6 +269,7 @@ class Shard:
                 segment.taken += 1
                 before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
                 self._gate(push, segment, weights)
+                self._pushers.admit(push.pusher)
                 most = max(most, segment.rebase(push))
                 again = not segment.expect(push)
                 answer = self.answers.find(push.pusher, push.sequence, index) if again else before

@@ -149,12 +149,12 @@ def _meeting(task: Task, options: Options) -> Meeting | None:
     """
     if not task.job.strategy.grouped:
         return None
-    host, port = host_and_port(options.listen) if options.listen else (own_host(task.address), 0)
+    host, port = host_and_port(options.listen) if options.listen else (_own(task.address), 0)
     known_as = options.advertise or ""
     if known_as:
         host_and_port(known_as)
     elif is_every_address(f"{host}:{port}"):
-        known_as = f"{own_host(task.address)}:0"
+        known_as = f"{_own(task.address)}:0"
     may_listen(f"{host}:{port}")
     try:
         meeting = Meeting(host, port, known_as, task.job.name, task.job.deadlines.progress_s, current())
@@ -162,6 +162,12 @@ def _meeting(task: Task, options: Options) -> Meeting | None:
         raise Mistake(f"cannot listen on {host}:{port} for the other workers: {error.strerror or error}") from error
     announce(f"other workers reach it on {meeting.address}")
     return meeting
+
+
+def _own(peer: str) -> str:
+    """This host on the way to `peer`, as an address has it: with colons in brackets."""
+    host = own_host(peer)
+    return f"[{host}]" if ":" in host else host
 
 
 def _teller(comm: Comm) -> Callable[[str], None]:

@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis import exceptions as redis_errors
@@ -26,7 +27,7 @@ from redis.retry import Retry
 
 from dbelief.clock import Clock
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
-from dbelief.security import current
+from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 from .registry import check_job, check_ttl, check_values, stale
@@ -211,7 +212,11 @@ def _login(url: str) -> dict[str, Any]:
     mine = current()
     if mine is None:
         return {}
-    options: dict[str, Any] = {"password": mine.registry_password} if mine.registry_password else {}
+    options: dict[str, Any] = {}
+    if mine.registry_password and "@" not in url:
+        if url.startswith("redis:") and not is_loopback(urlsplit(url).hostname or ""):
+            raise Mistake(f"registry {without_password(url)}: its password would travel readable; use rediss://")
+        options["password"] = mine.registry_password
     if url.startswith("rediss:"):
         names = {"ssl_ca_certs": AUTHORITY, "ssl_certfile": CERTIFICATE, "ssl_keyfile": KEY}
         options |= {option: str(mine.folder / name) for option, name in names.items()}

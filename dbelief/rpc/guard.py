@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,6 +22,11 @@ _CALLER: ContextVar[str] = ContextVar("caller", default="")
 _BEARER = "Bearer "
 
 
+def caller() -> str:
+    """Whose call is at hand, in a method that is no stream; "" where there are no credentials."""
+    return _CALLER.get()
+
+
 def must_be(*roles: str) -> None:
     """See that the call at hand is one of these roles'; where there are no credentials, everyone is everything.
 
@@ -30,9 +35,8 @@ def must_be(*roles: str) -> None:
     Refused
         It is another's.
     """
-    caller = _CALLER.get()
-    if caller and caller not in roles:
-        raise Refused(f"the caller's token is for {caller}, and this is for {' or '.join(roles)}")
+    if caller() and caller() not in roles:
+        raise Refused(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
 
 
 class Guard(grpc.ServerInterceptor):
@@ -55,20 +59,39 @@ class Guard(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Put this before a method."""
+        """Put this before a method; who may not call it is told before a message is read."""
         handler = continuation(details)
         if handler is None:
             return None
+        role, refusal = self._role(details)
+        if refusal is not None:
+            # As a stream, whatever the method is: for another call's message gRPC would wait, on a thread of ours.
+            return grpc.stream_stream_rpc_method_handler(_refusing(*refusal))
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             if (method := getattr(handler, kind)) is not None:
                 make = getattr(grpc, f"{kind}_rpc_method_handler")
-                guarded = (self._streams if kind.endswith("stream") else self._answers)(details.method, method)
+                guarded = (self._streams if kind.endswith("stream") else self._answers)(role, method)
                 return make(guarded, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
         raise AssertionError(f"{details.method} is no method of gRPC")
 
-    def _answers(self, name: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _role(self, details: grpc.HandlerCallDetails) -> tuple[str, tuple[grpc.StatusCode, str] | None]:
+        """Whose token a call brings, and why it is refused."""
+        if self._credentials is None:
+            return "", None
+        brought = str(dict(details.invocation_metadata).get("authorization", "")).removeprefix(_BEARER)
+        role = self._credentials.role_of(brought)
+        if role is None:
+            trouble = "its token is not this job's" if brought else "it brings no token"
+            return "", (grpc.StatusCode.UNAUTHENTICATED, f"{trouble}: `dbelief certs` makes one for each role")
+        allowed = RIGHTS.get(details.method, ALL)
+        if role not in allowed:
+            method, others = details.method.rpartition("/")[2], ", ".join(sorted(allowed))
+            return role, (grpc.StatusCode.PERMISSION_DENIED, f"{method} is for {others}, and the token for {role}")
+        return role, None
+
+    def _answers(self, role: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._admitted(name, context) as role:
+            with self._admitted(role, context):
                 before = _CALLER.set(role)
                 try:
                     return method(request, context)
@@ -77,18 +100,23 @@ class Guard(grpc.ServerInterceptor):
 
         return guarded
 
-    def _streams(self, name: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _streams(self, role: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._admitted(name, context):
+            with self._admitted(role, context):
                 yield from method(request, context)
 
         return guarded
 
     @contextlib.contextmanager
-    def _admitted(self, name: str, context: grpc.ServicerContext) -> Iterator[str]:
-        """Count the call as long as it lasts; gives the caller's role."""
+    def _admitted(self, role: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """See that the certificate is the token's role's, and count the call as long as it lasts."""
+        proven: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # as it really is
+        shown = [name.decode(errors="replace") for name in proven.get("x509_common_name", ())]
+        if role and shown != [role]:
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, f"a token for {role} under a certificate for {' '.join(shown)}"
+            )
         peer = context.peer()
-        role = self._role(name, context)
         with self._lock:
             self._open[peer] += 1
             crowd = self._open[peer] > self._most_calls
@@ -97,25 +125,17 @@ class Guard(grpc.ServerInterceptor):
                 context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._most_calls} calls of one connection are open already"
                 )
-            yield role
+            yield
         finally:
             with self._lock:
                 self._open[peer] -= 1
                 if not self._open[peer]:
                     del self._open[peer]
 
-    def _role(self, name: str, context: grpc.ServicerContext) -> str:
-        """Whose call it is; ends one that may not be."""
-        if self._credentials is None:
-            return ""
-        brought = dict(context.invocation_metadata()).get("authorization", "")
-        role = self._credentials.role_of(str(brought).removeprefix(_BEARER)) if brought else None
-        if role is None:
-            trouble = "its token is not this job's" if brought else "it brings no token"
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{trouble}: `dbelief certs` makes one for each role")
-            raise AssertionError("abort returns nowhere")
-        allowed = RIGHTS.get(name, ALL)
-        if role not in allowed:
-            method, others = name.rpartition("/")[2], ", ".join(sorted(allowed))
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{method} is for {others}, and the token for {role}")
-        return role
+
+def _refusing(code: grpc.StatusCode, why: str) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def refuse(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        context.abort(code, why)
+        yield  # a stream's handler is a generator
+
+    return refuse

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -17,13 +18,22 @@ from dbelief.errors import Mistake, Unreachable
 from dbelief.security import Credentials, current, may_listen
 
 from .channel import OPTIONS, SERVER_AHEAD
-from .guard import Guard
+from .guard import PEER_CALLS, Guard
 
 HANDLERS = 4096
 """Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
 
 MESSAGES = ("grpc.max_receive_message_length", 64 << 20)
 """Longest message that a server takes in; segments come in 1 MiB, layouts of millions of tensors in less than this."""
+
+STRANGERS = (
+    # A call holds a thread from when it begins, before its first message and our own count.
+    ("grpc.max_concurrent_streams", PEER_CALLS + 16),
+    # Each connection is a file.
+    ("grpc.max_allowed_incoming_connections", 4096),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
+"""What nobody passes who has not been let in yet."""
 
 
 class Server:
@@ -61,9 +71,9 @@ class Server:
         mine = credentials or current()
         if mine is None:
             may_listen(listen)
-        self._health = health.HealthServicer()
+        self._health = _Health()
         # Two processes on one port would share its calls at random: better to fail at the start.
-        options = (*OPTIONS, SERVER_AHEAD, MESSAGES, ("grpc.so_reuseport", 0))
+        options = (*OPTIONS, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
         self._server = grpc.server(
             ThreadPoolExecutor(handlers, "handler"),
             interceptors=[Guard(mine)],
@@ -91,6 +101,15 @@ class Server:
         """Refuse new calls, give running ones `grace_s`, and end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
+
+
+class _Health(health.HealthServicer):  # type: ignore[misc]  # it has no types
+    """Tells whether this process serves, to those who ask once: who watches is kept, with the name it watches."""
+
+    def Watch(self, request: Any, context: grpc.ServicerContext) -> NoReturn:
+        """Refuse it."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask by Check, again and again")
+        raise AssertionError("abort returns nowhere")
 
 
 def _shown(mine: Credentials) -> grpc.ServerCredentials:

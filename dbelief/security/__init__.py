@@ -7,6 +7,6 @@ the role, never a host's name, for containers have none that lasts. Its token sa
 """
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials
-from .identity import current, may_listen, take
+from .identity import current, is_loopback, may_listen, take
 
-__all__ = ["DOMAIN", "PERSONS", "ROLES", "SERVER", "Credentials", "current", "may_listen", "take"]
+__all__ = ["DOMAIN", "PERSONS", "ROLES", "SERVER", "Credentials", "current", "is_loopback", "may_listen", "take"]

@@ -39,7 +39,8 @@ PROMETHEUS, REGISTRY = "prometheus", "registry"
 """Two that need a certificate, and make no calls of ours."""
 SERVERS = ("coordinator", "ps")
 """Roles that are called by gRPC, and so know whose token is whose."""
-AUTHORITY_KEY = "ca.key"
+AUTHORITY_KEY, REGISTRY_CONFIGURATION = "ca.key", "registry.conf"
+FILES = (AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKENS, REGISTRY_PASSWORD, REGISTRY_CONFIGURATION)
 CLOCKS_APART = datetime.timedelta(hours=1)
 """Certificates hold from so long before they are made: machines' clocks differ."""
 
@@ -113,13 +114,14 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
     Raises
     ------
     Mistake
-        The folder cannot be written.
+        The folder cannot be written, or holds something else under a role's name.
     """
     if (folder / AUTHORITY).exists():
         return False
     making = folder / ".making"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _check_ours(folder)
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)
         _fill(making, Authority.make(days), registry_hosts, page_hosts)
@@ -131,6 +133,15 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
     except OSError as error:
         raise Mistake(f"{folder}: {error.strerror or error}") from error
     return True
+
+
+def _check_ours(folder: Path) -> None:
+    """See that what would be replaced is the beginning of an earlier try, and nobody's work."""
+    for role in (*ROLES, *PERSONS, PROMETHEUS, REGISTRY):
+        place = folder / role
+        strange = [path for path in place.iterdir() if path.name not in FILES] if place.is_dir() else []
+        if strange or (place.exists() and not place.is_dir()):
+            raise Mistake(f"{strange[0] if strange else place} is in the way: give `dbelief certs` a folder of its own")
 
 
 def _fill(folder: Path, authority: Authority, registry_hosts: Sequence[str], page_hosts: Sequence[str]) -> None:
@@ -154,7 +165,7 @@ def _fill(folder: Path, authority: Authority, registry_hosts: Sequence[str], pag
         if role == "coordinator":
             files[REGISTRY_PASSWORD] = f"{password}\n".encode()
         if role == REGISTRY:
-            files["registry.conf"] = _REGISTRY.format(folder="/credentials", password=password).encode()
+            files[REGISTRY_CONFIGURATION] = _REGISTRY.format(folder="/credentials", password=password).encode()
         (folder / role).mkdir(mode=0o700)
         for name, content in files.items():
             _write(folder / role / name, content)

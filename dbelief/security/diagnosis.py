@@ -34,6 +34,8 @@ def why_not(address: str) -> str:
         if mine is None:
             return "it speaks TLS: give --credentials" if speaks else ""
         return f"it refuses this process's certificate ({said})" if speaks else "it speaks no TLS"
+    except UnicodeError:
+        return "that is no host's name"
     except OSError as error:
         return "" if isinstance(error, TimeoutError | socket.gaierror) else str(error.strerror or error)
     return "" if mine else "it speaks TLS: give --credentials"

@@ -55,6 +55,11 @@ def _read(folder: Path) -> Credentials:
     return Credentials.read(folder)
 
 
+def be_nobody() -> None:
+    """Have no credentials, whatever the environment says, here and in children: of a job that stays on this machine."""
+    os.environ.pop(FOLDER, None)
+
+
 def be_insecure() -> None:
     """Listen wherever it is asked for from now on; what that opens is said as it happens."""
     _Identity.insecure = True
@@ -69,7 +74,7 @@ def may_listen(address: str) -> None:
         It may not.
     """
     host, _ = host_and_port(address)
-    if current() is not None or _is_loopback(host.strip("[]")):
+    if current() is not None or is_loopback(host.strip("[]")):
         return
     if not _Identity.insecure:
         raise Mistake(
@@ -81,7 +86,8 @@ def may_listen(address: str) -> None:
         announce(f"--insecure: {address} is open to anybody who reaches it, without TLS and without a token")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host, without brackets, is this machine for itself alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

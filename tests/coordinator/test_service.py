@@ -133,6 +133,13 @@ def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
     assert not call.world.machine.members.all()
 
 
+@pytest.mark.parametrize("address", ["nonsense", "a:b", "host:99999", "host:1 "])
+def test_an_address_that_is_none_is_not_told_to_others(call: Caller, address: str) -> None:
+    code, reason = call.refusal("Join", join(token=5, address=address))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "is no address" in reason
+
+
 def test_join_takes_a_layout_from_the_wire(call: Caller) -> None:
     layout = call.world.replica().world.machine.layout
     assert layout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ name: guarded
 model: {layers: [{dense: 16}, relu, {dense: 10}], loss: softmax_cross_entropy}
 data: {source: digits}
 strategy: STRATEGY
-limits: {samples: 20000}
+limits: {samples: 8000}
 shards: 2
 replicas: 2
 """
@@ -58,7 +59,6 @@ def test_a_job_trains_over_tls_with_tokens(strategy: str, operator: Operator, fo
     assert [role.ends() for role in operator.roles] == [0] * 5
     assert operator.summary("guarded")["test_accuracy"] > 0.8
     secrets = [path.read_text().strip() for path in folders["ours"].rglob("token")]
-    secrets += [(folders["ours"] / "coordinator" / "registry-password").read_text().strip()]
     written = [path for path in operator.folder.rglob("*") if path.is_file()]
     assert len(written) > 5
     for path in written:
@@ -90,6 +90,16 @@ def test_who_may_do_what_in_a_running_job(
     call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))
     assert operator.roles[0].ends() == 0
     assert operator.summary("guarded")["reason"] == "an operator said so"
+
+
+def test_a_local_job_needs_no_credentials_though_a_person_has_some(tmp_path: Path, folders: dict[str, Path]) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.replace("STRATEGY", DOWNPOUR).replace("8000", "2000"))
+    theirs = {**os.environ, identity.FOLDER: str(folders["ours"] / "operator")}
+    command = [sys.executable, "-P", "-m", "dbelief", "train", str(job)]
+    done = subprocess.run(command, cwd=tmp_path, env=theirs, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "andshake" not in done.stdout + done.stderr
 
 
 def _ends(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -178,6 +188,8 @@ def test_the_registry_wants_a_certificate_and_a_password(
             holder(stranger)
     with pytest.raises(Unreachable):
         holder(made / "coordinator", url.replace("rediss", "redis"))
+    with pytest.raises(Mistake, match="its password would travel readable; use rediss://"):
+        holder(made / "coordinator", "redis://192.0.2.7:6379")
 
 
 def test_status_and_health_show_theirs(operator: Operator, folders: dict[str, Path]) -> None:

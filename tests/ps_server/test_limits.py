@@ -48,6 +48,8 @@ def test_pushers_have_an_end_until_some_are_settled(make: Make, monkeypatch: pyt
     subject.shard.fence([12])
     subject.shard.forget([12])
     subject.sequences.clear()
+    with pytest.raises(Refused, match="is fenced"):
+        subject.push(Pusher(2, 12), 1.0)  # who is refused takes no place
     subject.push(Pusher(3, 13), 1.0)
 
 

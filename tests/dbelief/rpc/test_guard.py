@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import grpc
 import pytest
 
 from dbelief.errors import DbeliefError, Full, Refused, Unreachable
-from dbelief.rpc import coordination_pb2, parameters_pb2
+from dbelief.rpc import coordination_pb2, parameters_pb2, serving
 from dbelief.rpc import coordination_pb2_grpc as coordination
 from dbelief.rpc import parameters_pb2_grpc as parameters
 from dbelief.rpc.channel import answers, named_errors, open_channel, streams
@@ -183,18 +186,77 @@ def test_only_an_operators_token_stops_a_job(role: str, coordinator: str, ours: 
 
 
 @pytest.mark.parametrize("method", sorted(RIGHTS))
-def test_rights_are_asked_before_the_method(method: str, coordinator: str, shard: str, ours: Roles) -> None:
-    """Of every method of both servers, with bytes that are no message: who may not call it hears so, and no more."""
+def test_rights_are_asked_before_the_method(
+    method: str, coordinator: str, shard: str, pulled: _Shard, ours: Roles
+) -> None:
+    """Of every method of both servers: who may not call it hears so, and no more; whoever may, what it answers."""
     address, role = (coordinator, "coordinator") if "Coordinator" in method else (shard, "ps")
-    streamed = method.rpartition("/")[2] in ("Pull", "Push", "Exchange")
+    pulled.go.set()
     for caller in (*ROLES, *PERSONS):
         with open_channel(address, role, ours(caller)) as channel:
-            call: Any = (channel.stream_stream if streamed else channel.unary_unary)(method)
-            with pytest.raises(grpc.RpcError) as caught:
-                list(call(iter([b"\xff\xff"]), timeout=WAIT_S)) if streamed else call(b"\xff\xff", timeout=WAIT_S)
-        denied = caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        if streamed or denied:  # of unary calls gRPC reads the message before our word: that is refused in any case
-            assert denied == (caller not in RIGHTS[method]), caught.value
+            call: Any = channel.stream_stream(method)
+            made = call(iter([b""]), timeout=WAIT_S)
+            with contextlib.suppress(grpc.RpcError):
+                list(made)
+        answered = (grpc.StatusCode.OK, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
+        assert made.code() in (answered if caller in RIGHTS[method] else (grpc.StatusCode.PERMISSION_DENIED,))
+
+
+def test_a_token_under_another_roles_certificate_is_refused(shard: str, ours: Roles) -> None:
+    """A shard hears the coordinator's token with every command; it may not go on to command others with it."""
+    for role in (*ROLES, *PERSONS):
+        mixed = dataclasses.replace(ours(role), token=ours("coordinator").token)
+        if role == "coordinator":
+            _snapshot(shard, mixed)
+        else:
+            with pytest.raises(Refused, match=f"a token for coordinator under a certificate for {role}"):
+                _snapshot(shard, mixed)
+
+
+def test_who_may_not_call_holds_no_thread(ours: Roles) -> None:
+    """Calls that never send their message: without a token they are answered at once."""
+    server = Server(
+        "127.0.0.1:0",
+        lambda s: coordination.add_CoordinatorServicer_to_server(_Coordinator(), s),  # type: ignore[abstract]
+        handlers=4,
+        credentials=ours("coordinator"),
+    )
+    hold = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        hold.wait(WAIT_S)
+        yield from ()
+
+    with open_channel(server.address, "coordinator", dataclasses.replace(ours("worker"), token="")) as channel:
+        call: Any = channel.stream_stream("/dbelief.v1.Coordinator/Status")
+        for _ in range(12):
+            with pytest.raises(grpc.RpcError, match="it brings no token"):
+                next(call(nothing(), timeout=WAIT_S))
+        assert _status(server.address, ours("viewer")) == "guarded"
+        hold.set()
+    server.close(0.0)
+
+
+def test_health_is_asked_and_not_watched(coordinator: str, ours: Roles) -> None:
+    with open_channel(coordinator, "coordinator", ours("viewer")) as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        with pytest.raises(grpc.RpcError) as caught:
+            next(watch(b"", timeout=WAIT_S))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_connections_that_say_nothing_have_an_end(ours: Roles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes in four lets go of the fifth, which would be one more open file."""
+    monkeypatch.setattr(serving, "STRANGERS", (("grpc.max_allowed_incoming_connections", 4),))
+    server = Server("127.0.0.1:0", lambda _: None, credentials=ours("ps"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.close, 0.0)
+        before = len(os.listdir("/proc/self/fd"))
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S)) for _ in range(8)]
+        for one in silent[4:]:
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        assert len(os.listdir("/proc/self/fd")) <= before + 8 + 4
 
 
 def test_a_server_of_another_role_is_not_taken_for_the_one_that_is_called(shard: str, ours: Roles) -> None:

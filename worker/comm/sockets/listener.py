@@ -7,6 +7,7 @@ import errno
 import select
 import socket
 import threading
+import time
 
 from dbelief.errors import Unreachable
 
@@ -14,6 +15,8 @@ from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_onc
 from .sealed import Seal, shake_hands
 
 BACKLOG = 128
+FULL_S = 0.05
+"""How long to let calls wait where no more files may be open."""
 STRANGERS = 128
 """Connections that have not said hello yet: one more, and the oldest is hung up on."""
 CALLERS = 256
@@ -115,8 +118,12 @@ class Listener:
                     self._hear(file)
 
     def _accept(self, door: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it hung up, or there are too many open files
+        try:
             call, _ = door.accept()
+        except OSError as error:  # it hung up; or there are too many open files, and it is there at the next look too
+            time.sleep(FULL_S * (error.errno in (errno.EMFILE, errno.ENFILE)))
+            return
+        with contextlib.suppress(OSError):
             at_once(call)
             if not same_user(call):
                 return call.close()

@@ -56,7 +56,7 @@ class _Call:
             return self._go_on()
         except BlockingIOError:
             return None
-        except OSError:
+        except (OSError, UnicodeError):  # a name that nobody can look up
             self.close()
             return None
 

@@ -97,6 +97,8 @@ class Seal:
     def __post_init__(self) -> None:
         for context in (self.calling, self.called):
             context.sslsocket_class = Sealed
+        # A ticket would lie unread where a rank only sends, and closing over unread bytes takes back what was sent.
+        self.called.num_tickets = 0
 
     def call(self, one: socket.socket) -> socket.socket:
         """Seal a connection to another worker; its handshake comes."""

@@ -8,6 +8,7 @@ a buffer of its own until it is asked for: the only copy there is.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections import defaultdict, deque
 
@@ -83,6 +84,7 @@ class Stream:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sealed = isinstance(connection, ssl.SSLSocket)
         self._leaving: deque[tuple[Transfer, list[memoryview]]] = deque()
         self._posted: defaultdict[int, deque[Transfer]] = defaultdict(deque)
         self._kept: defaultdict[int, deque[_Coming]] = defaultdict(deque)
@@ -174,7 +176,12 @@ class Stream:
             self._kept[coming.tag].append(coming)
 
     def _wake_later(self) -> None:
-        """Let the connection count as ready only when there is enough to read."""
+        """Let the connection count as ready only when there is enough to read.
+
+        Not where it is sealed: of what is still to come TLS has taken a part out of the kernel, which would be missed.
+        """
+        if self._sealed:
+            return
         wanted = min(len(self._room), WAKE_BYTES)
         if wanted != self._wake_bytes:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
