@@ -1,8 +1,8 @@
 """What it costs to know how long a segment's lock is waited for: pushes and pulls with that lock and with a plain one.
 
 One shard, one segment, one thread, plain SGD: the least that a lock can be a part of. Both kinds are measured in turn,
-`ROUNDS` times, and the quietest rounds compared, since a busy machine disturbs more than either lock. Then four threads
-push to one segment, and what they waited is printed.
+`ROUNDS` times, by the thread's own time, and the quietest rounds compared: a busy machine disturbs more than a lock.
+Then four threads push to one segment, and what they waited is printed.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ def _pushes(shard: Shard, length: int, before: int, calls: int, replica: int = 0
     gradient = np.ones(length, np.float32)
     pusher = Pusher(replica, replica + 1)
     pushes = [Push(pusher, before + n + 1, np.float32(1e-6)) for n in range(calls)]
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for push in pushes:
         shard.push(push, 0, gradient)
-    return time.perf_counter() - began_s
+    return time.thread_time() - began_s
 
 
 def _pulls(shard: Shard, calls: int) -> float:
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for _ in range(calls):
         shard.pull(PARAMETERS, 0)
-    return time.perf_counter() - began_s
+    return time.thread_time() - began_s
 
 
 def _together(length: int, calls: int = 500) -> None:

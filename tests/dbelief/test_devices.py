@@ -76,3 +76,16 @@ def test_how_busy_they_are_is_told_where_somebody_knows(
     busy = [device.busy_fraction() for device in devices(backend)]
     assert np.isnan(busy[1])
     assert np.isnan(busy[0]) if broken else busy[0] == 0.37
+
+
+@pytest.mark.gpu
+def test_a_real_device_tells_of_an_array_that_lies_on_it() -> None:
+    pytest.importorskip("cupy")
+    backend = choose("cuda")
+    (device, *_) = devices(backend)
+    before = device.pool_bytes()
+    array = backend.xp.zeros(1 << 26, np.uint8)
+    assert device.pool_bytes() - before >= array.nbytes
+    assert array.nbytes <= device.used_bytes() <= device.total_bytes()
+    busy = device.busy_fraction()
+    assert np.isnan(busy) or 0 <= busy <= 1
