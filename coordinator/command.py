@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from dbelief.console import announce, exits_cleanly, on_signals, pairs, write_address
 from dbelief.errors import Mistake, Unreachable
+from dbelief.logs import known
 from dbelief.rpc.settings import limit_threads, prepare_process
 from dbelief.security.options import may_be_insecure, with_credentials
 
@@ -196,6 +197,7 @@ def _run(
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
+        known(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
         announce(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {begun.folder}"

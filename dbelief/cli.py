@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import click
 
-from dbelief.console import announce, debug, exits_cleanly, pairs
+from dbelief import logs
+from dbelief.console import announce_error, debug, exits_cleanly, pairs
 from dbelief.errors import Interrupted
 from dbelief.security.options import with_credentials
 
@@ -27,7 +28,15 @@ def _in_one_line() -> Iterator[None]:
         raise
     except click.UsageError as error:
         help_by = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        raise click.UsageError(" ".join(error.format_message().split()) + help_by) from None
+        raise _Wrong(" ".join(error.format_message().split()) + help_by) from None
+
+
+class _Wrong(click.UsageError):
+    """A wrong command line, which is said as all errors are."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say it."""
+        announce_error(self.format_message())
 
 
 class Commands(click.Group):
@@ -60,7 +69,7 @@ class Commands(click.Group):
             with _in_one_line():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
-            announce("Error: stopped by Ctrl-C")
+            announce_error("stopped by Ctrl-C")
             raise SystemExit(Interrupted.exit_code) from None
 
 
@@ -70,6 +79,8 @@ class Commands(click.Group):
 def main(wanted: bool) -> None:
     """Train models on machines that are slow, mixed, far apart, or may vanish."""
     debug(wanted)
+    with exits_cleanly():
+        logs.begin()
 
 
 @main.command("train")

@@ -7,7 +7,6 @@ import faulthandler
 import os
 import re
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from types import FrameType
 
 import click
 
+from dbelief import logs
 from dbelief.errors import DbeliefError, Mistake
 
 _ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host that has colons stands in brackets
@@ -26,8 +26,13 @@ DEBUG = "DBELIEF_DEBUG"
 
 
 def announce(line: str) -> None:
-    """Say one line on standard error, where logs go."""
-    print(line, file=sys.stderr, flush=True)
+    """Say one line on standard error, where logs go, in the form that is wanted there: see `dbelief.logs`."""
+    logs.say(line)
+
+
+def announce_error(line: str, error: BaseException | None = None) -> None:
+    """Say what ends a command: its last line, after or with the traceback of `error` where those are wanted."""
+    logs.say(line, "error", error if os.environ.get(DEBUG) else None)
 
 
 def debug(wanted: bool) -> None:
@@ -47,7 +52,11 @@ def told(error: BaseException) -> str:
     Its traceback is shown before, where tracebacks are wanted.
     """
     if os.environ.get(DEBUG):
-        traceback.print_exception(error)
+        logs.show_trace(error)
+    return _in_words(error)
+
+
+def _in_words(error: BaseException) -> str:
     if isinstance(error, DbeliefError | OSError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -68,11 +77,13 @@ def exits_cleanly() -> Iterator[None]:
         error.show()
         raise SystemExit(error.exit_code) from None
     except DbeliefError as error:
-        announce(f"Error: {told(error)}")
+        announce_error(_in_words(error), error)
         raise SystemExit(error.exit_code) from None
     except Exception as error:  # nobody foresaw it; the line names its place
-        announce(f"Error: {told(error)}")
+        announce_error(_in_words(error), error)
         raise SystemExit(1) from None
+    finally:
+        logs.forget()
 
 
 @contextmanager

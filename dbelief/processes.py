@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dbelief.errors import Mistake
+from dbelief.logs import message_in
 from dbelief.registry import with_parent
 
 RESTARTS = 3
@@ -80,18 +81,18 @@ class Child:
         return True
 
     def said(self) -> list[str]:
-        """Lines of its log since it was last started."""
+        """Messages of its log since it was last started."""
         with open(self.log, "rb") as log:
             log.seek(self._logged)
-            return log.read().decode(errors="replace").splitlines()
+            return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
 
     def last_words(self) -> str:
-        """Last line of its log."""
+        """Last message of its log."""
         try:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return lines[-1] if lines else ""
+        return message_in(lines[-1]) if lines else ""
 
     def fate(self) -> str:
         """How it ended and what it said last, in one line."""

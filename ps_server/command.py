@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dbelief.console import announce, exits_cleanly, host_and_port, on_signals
+from dbelief.logs import known
 from dbelief.rpc.settings import limit_threads, prepare_process
 from dbelief.security.options import may_be_insecure, with_credentials
 
@@ -112,6 +113,7 @@ def _run(
             lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
         )
         service.life.index = member.id
+        known(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
         announce(f"shard {member.id} of job {job} on {address}")
         with on_signals() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:

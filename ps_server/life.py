@@ -95,6 +95,11 @@ class Life:
         """What the reason of every refusal begins with."""
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
+    @property
+    def pushes(self) -> int:
+        """Pushes of segments that this life has applied."""
+        return self.shard.counters.pushes if self.shard is not None else 0
+
     def loaded(self) -> Shard:
         """The shard, once it has segments.
 

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from dbelief.console import announce, host_and_port, on_signals
 from dbelief.devices import devices
 from dbelief.errors import Mistake
+from dbelief.logs import known
 from dbelief.metrics import Metrics
 from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
@@ -104,6 +105,8 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
         session.member.when_ended = meeting.over
     reason, tell = "failed", _teller(comm)
     _tell(metrics, session, comm)
+    if comm.rank == 0:
+        known(role="worker", job=session.job.name, id=session.member.id, step=lambda: session.next_sequence() - 1)
     try:
         who = f"replica {session.member.id} of job {session.job.name}"
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""

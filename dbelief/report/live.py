@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dbelief.clock import Clock, SystemClock
+from dbelief.console import announce
+from dbelief.logs import as_json
 
 Status = Mapping[str, Any]
 
@@ -80,7 +82,10 @@ class LiveView:
             self._print(self._waiting)
 
     def _print(self, status: Status) -> None:
-        self._console.print(line(status), soft_wrap=True, markup=False, highlight=False)
+        if as_json():
+            announce(line(status))
+        else:
+            self._console.print(line(status), soft_wrap=True, markup=False, highlight=False)
         self._printed_s = self._clock.now()
         self._waiting = None
 

@@ -1,0 +1,55 @@
+"""Logs as containers want them: every line of every process of a run is a JSON object that says whose it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: logged
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 16, rule: {name: sgd, rate: 0.05}, warm_start: null}
+limits: {epochs: 1}
+shards: 1
+replicas: 2
+"""
+
+
+def test_every_line_is_an_object_that_says_whose_it_is(
+    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBELIEF_LOG", "json")
+    train = operator.start("train", "train", str(write_job(JOB)))
+    assert train.ends() == 0, train.log.read_text()
+    told = [json.loads(line) for line in train.log.read_text().splitlines()]
+    assert told[-1]["message"].startswith("logged: 1257 samples trained")
+    for name in ("coordinator", "ps-0", "worker-0", "worker-1"):
+        role, _, number = name.partition("-")
+        lines = [
+            json.loads(line)
+            for line in (operator.folder / "runs" / "logged" / "logs" / f"{name}.log").read_text().splitlines()
+        ]
+        assert {line["level"] for line in lines} == {"info"}
+        last = lines[-1]
+        assert (last["job"], last["role"], last.get("id")) == ("logged", role, int(number) if number else None)
+        assert last["step"] > 0
+
+
+def test_what_a_child_says_in_json_is_read_by_its_launcher(
+    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBELIEF_LOG", "json")
+    (operator.folder / "runs" / "logged" / "snapshots").mkdir(parents=True)
+    train = operator.start("train", "train", "--resume", str(write_job(JOB)))
+    assert train.ends() == 2
+    said = json.loads(train.log.read_text().splitlines()[-1])
+    assert said["message"].endswith("snapshots: no complete snapshot set to resume from")
+    assert "{" not in said["message"]
