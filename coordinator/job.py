@@ -9,7 +9,7 @@ Every method that takes an event first does what the event says, then `_advance`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dbelief.errors import Refused
@@ -244,10 +244,10 @@ class JobMachine(Standing):
         if member is not None:
             member.moved_s = now_s
 
-    def spent(self, number: int, incarnation: int, seconds: Mapping[str, float]) -> None:
-        """A life tells what its time went into, by phase, in seconds since it began."""
-        if seconds and self.members.pusher(number, incarnation) is not None:
-            self.progress.spent(number, incarnation, seconds)
+    def spent(self, number: int, incarnation: int, seconds: Mapping[str, float], staleness: Sequence[int] = ()) -> None:
+        """A life tells its seconds by phase, and its pushes by staleness, each since it began."""
+        if (seconds or staleness) and self.members.pusher(number, incarnation) is not None:
+            self.progress.spent(number, incarnation, seconds, staleness)
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> None:
         """A replica or client tells what was acknowledged; what is newly done is taken in."""

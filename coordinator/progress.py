@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,13 +36,15 @@ class Evaluated:
 class Figures:
     """What one replica's number has done, over all its lives.
 
-    `spent` is the seconds by phase of each life, by its incarnation as text: JSON knows no other keys.
+    `spent` is the seconds by phase of each life, `stale` its pushes by staleness, both by its incarnation as text: JSON
+    knows no other keys.
     """
 
     samples: int = 0
     pushes: int = 0
     staleness_sum: float = 0.0
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
+    stale: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -135,9 +137,20 @@ class Progress:
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
 
-    def spent(self, replica: int, incarnation: int, seconds: Mapping[str, float]) -> None:
-        """Take in what a life's time went into since it began."""
-        self.replicas.setdefault(replica, Figures()).spent[str(incarnation)] = dict(seconds)
+    def spent(
+        self, replica: int, incarnation: int, seconds: Mapping[str, float], staleness: Sequence[int] = ()
+    ) -> None:
+        """Take in what a life's time went into, and how stale its pushes were, since it began."""
+        own = self.replicas.setdefault(replica, Figures())
+        if seconds:
+            own.spent[str(incarnation)] = dict(seconds)
+        if staleness:
+            own.stale[str(incarnation)] = list(staleness)
+
+    def stale(self) -> list[int]:
+        """All pushes by staleness, as `Spread` counts them; [] before the first."""
+        rows = [counts for own in self.replicas.values() for counts in own.stale.values()]
+        return [sum(column) for column in zip(*rows, strict=False)]
 
     def _new_staleness(self, new: Told) -> None:
         if not new.steps:  # known from a ledger only, so without a staleness

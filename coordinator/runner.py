@@ -28,6 +28,8 @@ from .actor import Actor
 from .job import JobMachine
 from .latest import Latest
 from .leadership import Leadership
+from .scaling import Scaling
+from .seen import Seen
 from .shards import Shards
 from .shown import Shown
 from .speed import Speed
@@ -36,6 +38,7 @@ from .summary import summary_of
 from .takeover import sections
 from .traffic import Part, Traffic
 
+EVENTS = "events.jsonl"
 TICK_S = 0.1
 _PROGRESS_EVERY_S = 0.2
 
@@ -72,14 +75,16 @@ class Runner:
         self._lock = threading.RLock()
         self._steps = 0  # of those that have to be written down
         self._finished = threading.Event()
+        self.scaling = Scaling(machine.job)
+        self.seen = Seen(clock, folder / EVENTS, machine.training.batch is not None)
         self._shards = Shards(machine.job, lambda: leadership.epoch, machine.recovery.is_away)
-        self._events = EventLog(folder / "events.jsonl", clock, earlier_s)
+        self._events = EventLog(folder / EVENTS, clock, earlier_s)
         self._last_pass = Latest(folder / LAST_PASS, clock)
         self._reduction = Latest(folder / REDUCTION, clock)
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
         self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock)
-        self._shown = Shown(metrics, machine.job, folder, clock)
+        self.shown = Shown(metrics, machine.job, folder, clock)
         metrics.follow("retries_total", lambda: self._actor.retries, to="ps")
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
@@ -184,11 +189,13 @@ class Runner:
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered by an error of this kind."""
-        self._shown.metrics.refused_total.labels(kind).inc()
+        self.shown.metrics.refused_total.labels(kind).inc()
+
 
     def _show(self, machine: JobMachine) -> None:
         self.speed.note(machine.progress.samples)
-        self._shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
+        self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
+        self.shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
 
     def _note(self, note: Note) -> None:
         if note.event == "progress":  # one line per report would be thousands
@@ -196,12 +203,14 @@ class Runner:
             if now_s - self._noted_s < _PROGRESS_EVERY_S:
                 return
             self._noted_s = now_s
+            self.seen.course.take(note.event, note.fields)
             self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
             return
         if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
             self._last_pass.take(note.fields)
             self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
             return
+        self.seen.course.take(note.event, note.fields)
         self._events.write(note.event, **note.fields)
 
     def _finish(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import grpc
 
 from dbelief.console import host_and_port
@@ -18,24 +16,14 @@ from dbelief.work import Lease
 from .bundles import Asks, Computed
 from .job import JobMachine
 from .runner import Runner
-from .sandblaster import Sandblaster
-from .states import Compute, Evaluate, State, Together, Told, Wait, Work
+from .states import Compute, Evaluate, Together, Told, Wait, Work
+from .telling import KINDS, STATES, status
 from .traffic import Edge, Part
 
 LONGEST_TEXT = 512
 """Characters of what a member is called: it is kept, written and shown."""
-_KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
 _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 """Whose token makes a member of each kind."""
-_ROLES = {kind: role for role, kind in _KINDS.items()}
-_STATES = {
-    State.EMPTY: wire.STATE_EMPTY,
-    State.INITIALISING: wire.STATE_INITIALISING,
-    State.READY: wire.STATE_READY,
-    State.CLOSING: wire.STATE_CLOSING,
-    State.DONE: wire.STATE_DONE,
-    State.FAILED: wire.STATE_FAILED,
-}
 
 
 class CoordinatorService(stubs.CoordinatorServicer):
@@ -88,9 +76,11 @@ class CoordinatorService(stubs.CoordinatorServicer):
         must_be(_TOKENS[kind])
         with self._runner.step() as (machine, now_s):
             member = machine.beat(kind, request.id, request.incarnation, now_s)
+            if member and request.HasField("shard"):
+                self._runner.seen.shard(request.id, request.shard)
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
-            reply = wire.BeatReply(state=_STATES[machine.state], reason=machine.reason, member=member)
+            reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
             if machine.training.groups is not None:
                 reply.ended_generation = machine.training.groups.ended
             if kind != "shard":
@@ -124,7 +114,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
             machine.heard(*who, now_s)
-            machine.spent(*who, request.seconds)
+            machine.spent(*who, request.seconds, request.staleness)
             if request.HasField("progress"):
                 p = request.progress
                 told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
@@ -158,83 +148,28 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Status(self, request: wire.StatusRequest, context: grpc.ServicerContext) -> wire.StatusReply:
         """See protos/coordination.proto."""
-        runner = self._runner
-        with runner.step() as (machine, now_s):
-            p = machine.progress
-            last, test = p.last, p.test
-            reply = wire.StatusReply(
-                job=machine.job.name,
-                state=_STATES[machine.state],
-                reason=machine.reason,
-                samples=p.samples,
-                total_samples=machine.total or 0,
-                epoch=machine.epoch,
-                loss=p.loss,
-                validation_loss=last.loss if last else math.nan,
-                validation_accuracy=_number(last.accuracy if last else None),
-                test_loss=test.loss if test else math.nan,
-                test_accuracy=_number(test.accuracy if test else None),
-                samples_per_s=runner.speed.per_second(),
-                staleness_mean=p.staleness_mean,
-                elapsed_s=runner.elapsed_s(),
-                shards=len(machine.members.alive("shard")),
-                run_folder=str(runner.folder),
-                waiting_for=machine.waiting_for() if not machine.over else "",
-            )
-            for member in machine.members.all():
-                reply.members.add(
-                    role=_ROLES[member.kind],
-                    id=member.number,
-                    name=member.name,
-                    state=member.state,
-                    samples=p.samples_of(member.number) if member.kind != "shard" else 0,
-                    staleness_mean=p.staleness_of(member.number) if member.kind != "shard" else math.nan,
-                    silent_s=max(0.0, now_s - member.last_beat_s),
-                )
-            if machine.training.batch is not None:
-                reply.batch.CopyFrom(_batch(machine.training.batch, p.pushes))
-            if request.placement and machine.placement is not None:
-                reply.placement.CopyFrom(placement_to_wire(machine.placement))
-            if request.job:
-                reply.job_yaml = machine.job.to_yaml()
-                reply.job_folder = str(machine.job.folder)
-            return reply
+        return status(self._runner, request)
 
     @answers
     def Stop(self, request: wire.StopRequest, context: grpc.ServicerContext) -> wire.StopReply:
         """See protos/coordination.proto."""
         with self._runner.step() as (machine, now_s):
             machine.stop(request.reason or "stopped", now_s)
-            return wire.StopReply(state=_STATES[machine.state])
+            return wire.StopReply(state=STATES[machine.state])
+
+    @answers
+    def Scale(self, request: wire.ScaleRequest, context: grpc.ServicerContext) -> wire.ScaleReply:
+        """See protos/coordination.proto."""
+        with self._runner.step() as (machine, now_s):
+            self._runner.scaling.want(request.replicas, machine.state, now_s)
+            return wire.ScaleReply(before=len(machine.members.alive("replica")))
 
 
 def _kind(role: wire.Role.ValueType) -> str:
-    kind = _KINDS.get(role)
+    kind = KINDS.get(role)
     if kind is None:
         raise Refused("a member is a shard, a replica or a client")
     return kind
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
-    method, turn = batch.method, batch.turn
-    return wire.BatchStatus(
-        iteration=method.iterations,
-        iterations=method.rules.iterations or 0,
-        loss=method.value,
-        gradient_norm=batch.gradient_norm,
-        step=batch.stride,
-        evaluations=method.evaluations,
-        turn=method.number,
-        portions_done=turn.portions_done if turn is not None else 0,
-        portions=turn.portions if turn is not None else 0,
-        bundles=bundles,
-        backups=batch.launched,
-        backups_won=batch.won,
-    )
 
 
 def _part(replica: int, traffic: wire.Traffic) -> Part:

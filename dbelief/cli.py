@@ -14,7 +14,7 @@ import click
 from dbelief import logs
 from dbelief.console import announce_error, debug, exits_cleanly, pairs
 from dbelief.errors import Interrupted
-from dbelief.security.options import with_credentials
+from dbelief.operating import COMMANDS
 
 GROUP = "dbelief.commands"
 
@@ -81,6 +81,10 @@ def main(wanted: bool) -> None:
     debug(wanted)
     with exits_cleanly():
         logs.begin()
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
 
 
 @main.command("train")
@@ -225,23 +229,6 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
         print(export_run(run, form, output, vector))
 
 
-@main.command("status")
-@click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@with_credentials()
-@click.option("--watch", is_flag=True, help="The live view, until the job ends; exit code 1 where it fails.")
-def status_command(where: str, as_json: bool, watch: bool) -> None:
-    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
-    from dbelief.rpc.settings import prepare_process
-
-    prepare_process()
-    from dbelief.run import tell_status
-
-    with exits_cleanly():
-        code = tell_status(where, as_json, watch)
-    raise SystemExit(code)
-
-
 @main.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Of the pictures; default: RUN.")
@@ -257,21 +244,6 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
 
     with exits_cleanly():
         report_run(run, output or run, images)
-
-
-@main.command("health")
-@click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
-@click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
-@with_credentials()
-def health_command(address: str, timeout_s: float) -> None:
-    """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
-    from dbelief.rpc.settings import prepare_process
-
-    prepare_process()
-    from dbelief.rpc.health import check_serving
-
-    with exits_cleanly():
-        check_serving(address, timeout_s)
 
 
 @main.command("certs")

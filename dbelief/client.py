@@ -22,7 +22,7 @@ import numpy as np
 from dbelief.backend import aligned
 from dbelief.errors import JobError, ModelError, Refused
 from dbelief.job import Asynchronous, Downpour, Job
-from dbelief.pushes import Pushed
+from dbelief.pushes import Pushed, Spread
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at
 from dbelief.session import Session, Task
@@ -34,6 +34,7 @@ class Client:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._told = wire.Progress()
+        self._spread = Spread()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
         self._flat = aligned(size, np.float32)
         self._gradient = aligned(size, np.float32)
@@ -99,6 +100,7 @@ class Client:
         told.pushes += 1
         told.samples += samples
         told.staleness_sum += pushed.staleness
+        self._spread.add(pushed.staleness)
         told.lost += pushed.lost
         if loss is not None:
             told.steps += 1
@@ -118,7 +120,12 @@ class Client:
 
     def _report(self) -> None:
         pusher = self._session.pusher
-        request = wire.ReportRequest(replica=pusher.replica, incarnation=pusher.incarnation, progress=self._told)
+        request = wire.ReportRequest(
+            replica=pusher.replica,
+            incarnation=pusher.incarnation,
+            progress=self._told,
+            staleness=self._spread.counts,
+        )
         self._session.client.call("Report", request)
 
     def close(self, reason: str = "its loop ended") -> None:

@@ -66,6 +66,9 @@ class Cluster:
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []
+        self._workers: dict[int, Child] = {}
+        self._leaving: dict[int, Child] = {}
+        self._wanted: int | None = None
         self._given_up: set[str] = set()
         self._registry: EmbeddedRegistry | None = None
         self._registry_restarts = 0
@@ -128,13 +131,37 @@ class Cluster:
         return address
 
     def _start_members(self, address: str) -> None:
-        record = ["--record", str(self.folder / "record")] * self.job.record
-        for role, count in (("ps", self.job.shards), ("worker", self.job.replicas)):
-            for number in range(count):
-                name = f"{role}-{number}"
-                common = ["--coordinator", address, "--number", str(number), "--name", name]
-                pinned = ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
-                self._start(name, [role, *common, *record, *pinned, *self._more[role]], RESTARTS)
+        for number in range(self.job.shards):
+            self._start_member("ps", number, address)
+        for number in range(self.job.replicas):
+            self._workers[number] = self._start_member("worker", number, address)
+
+    def _start_member(self, role: str, number: int, address: str) -> Child:
+        name = f"{role}-{number}"
+        arguments = [role, "--coordinator", address, "--number", str(number), "--name", name]
+        arguments += ["--record", str(self.folder / "record")] * self.job.record
+        arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
+        return self._start(name, [*arguments, *self._more[role]], RESTARTS)
+
+    def _scale(self, wanted: int, address: str) -> None:
+        """Start or end workers, until there are as many as somebody wants."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        for number in [number for number, child in self._workers.items() if child.name in self._given_up]:
+            self._given_up.discard(self._workers.pop(number).name)
+        for number in sorted(self._workers)[wanted:]:
+            announce(f"worker-{number} is asked to end: {wanted} workers are wanted")
+            leaving = self._workers.pop(number)
+            leaving.ask_to_end()
+            self._leaving[number] = leaving
+        for number in itertools.count():
+            if len(self._workers) >= wanted:
+                break
+            going = self._leaving.get(number)
+            if number not in self._workers and (going is None or going.code is not None):
+                announce(f"worker-{number} is started: {wanted} workers are wanted")
+                self._workers[number] = self._start_member("worker", number, address)
 
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""
@@ -148,9 +175,11 @@ class Cluster:
                 raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
             self._see_to_the_registry()
             try:
-                status = client.call("Status", wire.StatusRequest(), patience_s=0.0)
+                status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
-                self._show({**status_of(status), "wall_limit_s": self.job.limits.wall_s})
+                self._show(status_of(status))
+                if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
+                    self._scale(status.wanted_replicas, client.address)
                 if status.state not in OVER:
                     self._see_to_the_dead(client)
             except DbeliefError as error:  # where it has just ended, the loop's condition sees that
@@ -192,7 +221,7 @@ class Cluster:
 
     def _see_to_the_dead(self, client: CoordinatorClient) -> None:
         """Start the dead again; where a shard, or every worker, died for good, say why, and end."""
-        workers = [child for child in self._children if child.name.startswith("worker")]
+        workers = list(self._workers.values())
         shards = [child for child in self._children if child.name.startswith("ps")]
         alive = [self._revive(child) for child in workers]
         reason = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,3 +81,24 @@ class Pushed:
     staleness: float
     duplicates: int = 0
     lost: int = 0
+
+
+STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
+"""Versions up to which a push is counted in a class of a `Spread`; one class more has all others."""
+
+
+class Spread:
+    """Pushes by staleness.
+
+    Attributes
+    ----------
+    counts
+        Pushes of each class.
+    """
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(STALENESS) + 1)
+
+    def add(self, staleness: float) -> None:
+        """Count a push."""
+        self.counts[bisect_left(STALENESS, staleness)] += 1

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from dbelief.backend import Backend, aligned, choose
 from dbelief.cluster import Cluster
-from dbelief.console import announce, told
+from dbelief.console import announce, on_signals, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
 from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate, evaluate_groups
@@ -27,6 +27,7 @@ from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
+from dbelief.report.top import whole
 from dbelief.result import read_model
 from dbelief.session import begin_from, build_model, check_finite, initial_values, layout_over_ranks
 from dbelief.status import Place, look, watch
@@ -50,22 +51,23 @@ def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, qui
         return cluster.run(), cluster.folder
 
 
-def tell_status(where: str, as_json: bool, watched: bool) -> int:
-    """Print how a job goes, or ended; the exit code: 1 for one that was watched, and failed."""
-    place = Place.of(where)
-    if watched:
-        with LiveView(Console(stderr=True)) as view:
-            found = watch(place, view.update)
-    else:
-        found = look(place)
+def tell_status(where: str, as_json: bool) -> None:
+    """Print how a job goes, or ended."""
+    found = look(Place.of(where))
     if as_json:
         print(json.dumps(plain(found.model_dump() if isinstance(found, Summary) else found)))
-    elif isinstance(found, Summary):
+    else:
+        Console().print(outcome(found) if isinstance(found, Summary) else overview(found))
+
+
+def show_top(where: str) -> int:
+    """Show how a job goes until it ends, or somebody presses Ctrl-C; the exit code: 1 where it failed."""
+    with on_signals() as interrupted, LiveView(Console(stderr=True), draw=whole) as view:
+        found = watch(Place.of(where), view.update, interrupted)
+    if isinstance(found, Summary):
         Console().print(outcome(found))
-    elif not watched:  # a live view leaves its last picture
-        Console().print(overview(found))
-    state = found["state"] if isinstance(found, dict) else found.model_dump().get("state")
-    return 1 if watched and state == "failed" else 0
+        return 1 if found.model_dump().get("state") == "failed" else 0
+    return 1 if found["state"] == "failed" else 0
 
 
 def report_run(run: Path, output: Path, images: Path | None = None) -> None:

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import math
 import re
-import time
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from dbelief.console import host_and_port
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
-from dbelief.job import parse_job
+from dbelief.pushes import STALENESS
 from dbelief.report.folder import ADDRESS
 from dbelief.report.summary import Summary, read_summary
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
 
 LOOK_S = 0.25
+STRAGGLES = 0.5
+"""A replica that makes less than this share of the median replica's samples per second is a straggler."""
 SILENT_S = 5.0
 """A coordinator that was heard of and then is silent for so long is gone."""
 
 _STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
 _ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
-_ENDED = frozenset(_STATES[state] for state in OVER)
+ENDED = frozenset(_STATES[state] for state in OVER)
 
 
 def status_of(status: wire.StatusReply) -> dict[str, Any]:
-    """The status in plain words, as `LiveView.update` takes it."""
-    return {
+    """The status in plain words, as `LiveView.update` takes it; `curves` by name where they were asked for."""
+    told = {
         "job": status.job,
         "state": _STATES[status.state],
         "reason": status.reason,
@@ -45,23 +48,71 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
         "test_loss": _known(status.test_loss),
         "samples_per_s": status.samples_per_s,
         "staleness_mean": _known(status.staleness_mean),
+        "staleness": _spread(status.staleness),
         "elapsed_s": status.elapsed_s,
+        "wall_limit_s": status.wall_limit_s or None,
         "shards": status.shards,
         "run_folder": status.run_folder,
         "batch": _batch(status.batch) if status.HasField("batch") else None,
-        "members": [
-            {
-                "id": member.id,
-                "role": _ROLES[member.role],
-                "name": member.name,
-                "state": member.state,
-                "samples": None if member.role == wire.ROLE_SHARD else member.samples,
-                "staleness": _known(member.staleness_mean),
-                "last_seen_s": member.silent_s,
-            }
-            for member in status.members
-        ],
+        "members": _members(status.members),
+        "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
     }
+    if status.curves:
+        told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
+    return {**told, "eta_s": eta_s(told)}
+
+
+def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
+    """Pushes by staleness: `up_to` so many versions; None: more than the others."""
+    return [{"up_to": most, "pushes": count} for most, count in zip((*STALENESS, None), counts, strict=False)]
+
+
+def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    for member in members:
+        row: dict[str, Any] = {
+            "id": member.id,
+            "role": _ROLES[member.role],
+            "name": member.name,
+            "state": member.state,
+            "samples": None,
+            "staleness": _known(member.staleness_mean),
+            "last_seen_s": member.silent_s,
+        }
+        if member.role == wire.ROLE_SHARD:
+            row |= {"pushes_per_s": member.pushes_per_s, "bytes_per_s": member.bytes_per_s}
+            row |= {"segments": member.segments, "parameters": member.parameters}
+        else:
+            row |= {"samples": member.samples, "samples_per_s": member.samples_per_s}
+        told.append(row)
+    _mark_stragglers(told)
+    return told
+
+
+def _mark_stragglers(members: Iterable[dict[str, Any]]) -> None:
+    """Say of each replica at work, as `straggler`, whether it is slower than the others by far."""
+    pushers = [member for member in members if "samples_per_s" in member]
+    rates = [member["samples_per_s"] for member in pushers if member["state"] in ("training", "evaluating")]
+    middle = median(rates) if len(rates) > 1 else 0.0
+    for member in pushers:
+        slow = member["state"] == "training" and member["samples_per_s"] < STRAGGLES * middle
+        member["straggler"] = slow
+
+
+def eta_s(status: Mapping[str, Any]) -> float | None:
+    """Seconds until the job ends by the first of its limits that is in sight, at its present speed; None: unknown."""
+    if status["state"] != "ready":
+        return None
+    known: list[float] = []
+    batch, speed = status["batch"], status["samples_per_s"]
+    if batch is not None:
+        if batch["iterations"] and batch["iteration"]:
+            known.append((batch["iterations"] - batch["iteration"]) * status["elapsed_s"] / batch["iteration"])
+    elif status["total_samples"] and speed > 0:
+        known.append((status["total_samples"] - status["samples"]) / speed)
+    if status["wall_limit_s"]:
+        known.append(status["wall_limit_s"] - status["elapsed_s"])
+    return max(0.0, min(known)) if known else None
 
 
 def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
@@ -141,9 +192,7 @@ def look(place: Place) -> dict[str, Any] | Summary:
 
 
 def _ask(client: CoordinatorClient) -> dict[str, Any]:
-    reply = client.status(job=True)
-    job = parse_job(reply.job_yaml, Path(reply.job_folder), f"job {reply.job}")
-    return {**status_of(reply), "wall_limit_s": job.limits.wall_s}
+    return status_of(client.status())
 
 
 def _nobody(address: str, error: Failure) -> Failure:
@@ -160,8 +209,10 @@ def _ended(folder: Path) -> Summary:
     return read_summary(folder / "summary.json")
 
 
-def watch(place: Place, show: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | Summary:
-    """Show how the job goes until it ends; how it ended.
+def watch(
+    place: Place, show: Callable[[Mapping[str, Any]], None], interrupted: threading.Event
+) -> dict[str, Any] | Summary:
+    """Show how the job goes, with its curves, until it ends or `interrupted` is set; how it ended, or was last.
 
     Raises
     ------
@@ -174,11 +225,12 @@ def watch(place: Place, show: Callable[[Mapping[str, Any]], None]) -> dict[str, 
     assert place.address is not None
     status = first
     with closing(CoordinatorClient(place.address, patience_s=SILENT_S)) as client:
-        while status["state"] not in _ENDED:
+        while status["state"] not in ENDED:
             show(status)
-            time.sleep(LOOK_S)
+            if interrupted.wait(LOOK_S):
+                return status
             try:
-                status = {**status_of(client.status()), "wall_limit_s": first["wall_limit_s"]}
+                status = status_of(client.status(curves=True))
             except Unreachable:  # it may have ended between two looks
                 folder = place.folder or Path(status["run_folder"])
                 if (folder / "summary.json").exists():

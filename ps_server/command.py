@@ -113,6 +113,7 @@ def _run(
             lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=number, name=name), patience
         )
         service.life.index = member.id
+        member.figures = service.figures
         known(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
         announce(f"shard {member.id} of job {job} on {address}")
         with on_signals() as interrupted:

@@ -14,7 +14,7 @@ import numpy as np
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
-from dbelief.rpc import frames
+from dbelief.rpc import coordination_pb2, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import answers, streams
@@ -208,6 +208,20 @@ class ShardService(stubs.ParametersServicer):
             waiters.release()
 
     # -- telling ---------------------------------------------------------------------------------------
+
+    def figures(self) -> coordination_pb2.ShardFigures | None:
+        """What this life has done and holds, for a beat; None before it has segments."""
+        shard = self.life.shard
+        if shard is None:
+            return None
+        received, sent = (int(self._metrics.value("bytes_total", direction=way) or 0) for way in ("received", "sent"))
+        return coordination_pb2.ShardFigures(
+            pushes=shard.counters.pushes / max(1, len(shard.segments)),
+            bytes_received=received,
+            bytes_sent=sent,
+            segments=len(shard.segments),
+            parameters=shard.size,
+        )
 
     @answers
     def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:

@@ -20,7 +20,7 @@ from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Sandblaster, SyncSgd
 from dbelief.metrics import Metrics
 from dbelief.nn import Model
-from dbelief.pushes import PARAMETERS, Pushed
+from dbelief.pushes import PARAMETERS, Pushed, Spread
 from dbelief.ranks import largest, together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.session import Session
@@ -74,6 +74,7 @@ class Replica:
         self._shown: dict[str, float] = {}
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
+        self._spread = Spread()
         self._reported_s = time.monotonic()
         self._unreadable = 0
         self._unreported: list[wire.BundleDone] = []
@@ -243,6 +244,7 @@ class Replica:
             told.steps += slot.steps
             told.loss_sum += slot.loss_sum
             told.staleness_sum += pushed.staleness
+            self._spread.add(pushed.staleness)
             told.lost += pushed.lost
         if not self._leads:
             return
@@ -353,7 +355,7 @@ class Replica:
         self._reported_s = time.monotonic()
         if not self._leads:
             return wire.ReportReply()
-        request = wire.ReportRequest(seconds=self._phases.seconds, **fields)
+        request = wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
         reply: wire.ReportReply = self._call("Report", request)
         return reply
 

@@ -1,7 +1,7 @@
 """What `dbelief train` shows while it runs: a quiet picture on a terminal, plain lines elsewhere."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,10 +33,20 @@ class LiveView:
         The shortest time between two such lines.
     clock
         What that time runs by.
+    draw
+        What is drawn of a status on a terminal of so many lines.
     """
 
-    def __init__(self, console: Console, *, every_s: float = 5.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        every_s: float = 5.0,
+        clock: Clock | None = None,
+        draw: Callable[[Status, int], RenderableType] | None = None,
+    ) -> None:
         self._console = console
+        self._draw = draw or picture
         self._every_s = every_s
         self._clock = clock or SystemClock()
         self._live: Live | None = None
@@ -55,11 +65,11 @@ class LiveView:
             validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
             members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
             last_seen_s of a member (seconds since it was heard of), and of a batch method `batch`: {iteration,
-            iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}. What
-            is missing or None is left out.
+            iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
+            eta_s, seconds until its end. What is missing or None is left out.
         """
         if self._live is not None:
-            self._live.update(picture(status, self._console.height), refresh=True)
+            self._live.update(self._draw(status, self._console.height), refresh=True)
             return
         if self._clock.now() - self._printed_s >= self._every_s:
             self._print(status)
@@ -121,7 +131,7 @@ def progress(status: Status) -> float | None:
 def picture(status: Status, height: int = 40) -> RenderableType:
     """The status as it is drawn on a terminal of `height` lines."""
     workers, batch = _workers(status), status.get("batch")
-    parts: list[RenderableType] = [_head(status), _bar(status), Text(), _number_table(status)]
+    parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
     if batch and batch.get("pass"):
         parts.append(Text(under_way(batch), "dim"))
         height -= 1
@@ -141,7 +151,8 @@ def why(status: Status) -> str:
     return str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else ""))
 
 
-def _head(status: Status) -> RenderableType:
+def head(status: Status) -> RenderableType:
+    """Job, state and reason, and how many members there are."""
     left = Text.assemble((str(status.get("job", "")), "bold"), "  ", (str(status.get("state", "")), "cyan"))
     if reason := why(status):
         left.append(f"  {reason}", "dim")
@@ -152,7 +163,8 @@ def _head(status: Status) -> RenderableType:
     return row
 
 
-def _bar(status: Status) -> RenderableType:
+def bar(status: Status) -> RenderableType:
+    """How far the job is."""
     share, total, limit = progress(status), status.get("total_samples"), status.get("wall_limit_s")
     if batch := status.get("batch"):
         label = iterations(batch)
@@ -177,7 +189,9 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
     accuracy, batch = status.get("validation_accuracy"), status.get("batch")
     validation = ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %")
     speed = ("samples/s", number(status.get("samples_per_s"), ",.0f"))
-    elapsed = ("elapsed", duration(status.get("elapsed_s") or 0))
+    eta_s = status.get("eta_s")
+    times = [("elapsed", duration(status.get("elapsed_s") or 0))]
+    times += [] if eta_s is None else [("left", duration(eta_s))]
     if batch:
         return [
             ("loss", number(batch.get("loss"), ".4f")),
@@ -186,7 +200,7 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
             validation,
             speed,
             ("backups", backups(batch.get("backups_launched") or 0, batch.get("backups_won") or 0)),
-            elapsed,
+            *times,
         ]
     return [
         ("loss", number(status.get("loss"), ".4f")),
@@ -194,7 +208,7 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
         speed,
         ("staleness", number(status.get("staleness_mean"), ".2f")),
         ("epoch", number(status.get("epoch"), ".2f")),
-        elapsed,
+        *times,
     ]
 
 
@@ -214,7 +228,8 @@ def backups(launched: int, won: int) -> str:
     return f"{_count(launched)} ({_count(won)} won)"
 
 
-def _number_table(status: Status) -> RenderableType:
+def number_table(status: Status) -> RenderableType:
+    """The job's numbers in a row, under their names."""
     table = Table.grid(expand=True)
     numbers = _numbers(status)
     for name, value in numbers:

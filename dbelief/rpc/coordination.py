@@ -78,9 +78,9 @@ class CoordinatorClient:
             time.sleep(0.2)
             self.retries += 1
 
-    def status(self, job: bool = False) -> wire.StatusReply:
-        """How the job goes, and the job itself on demand."""
-        reply: wire.StatusReply = self.call("Status", wire.StatusRequest(job=job))
+    def status(self, job: bool = False, curves: bool = False) -> wire.StatusReply:
+        """How the job goes; on demand the job itself, and how loss and accuracy went."""
+        reply: wire.StatusReply = self.call("Status", wire.StatusRequest(job=job, curves=curves))
         return reply
 
 
@@ -99,6 +99,8 @@ class Member:
         Why this life is over though the job may not be; "" while it lives.
     when_ended
         Called after each beat with the highest generation of groups that is over.
+    figures
+        Of a shard: asked for what it has done before each beat.
     """
 
     def __init__(self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int) -> None:
@@ -112,6 +114,7 @@ class Member:
         self.initialise = False
         self.lost = ""
         self.when_ended: Callable[[int], None] = lambda _: None
+        self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
         self._changed = threading.Condition()
 
     @property
@@ -130,6 +133,7 @@ class Member:
                 placement_epoch=self.placement.epoch if self.placement is not None else 0,
                 leaving=leaving,
                 reason=reason,
+                shard=self.figures(),
             ),
             patience_s,
         )

@@ -222,6 +222,7 @@ class BeatRequest(_message.Message):
     PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -234,6 +235,10 @@ class BeatRequest(_message.Message):
     """true: this is goodbye; default false"""
     reason: _builtins.str
     """why it leaves"""
+    @_builtins.property
+    def shard(self) -> Global___ShardFigures:
+        """of a shard: what it has done; absent: not told"""
+
     def __init__(
         self,
         *,
@@ -243,14 +248,55 @@ class BeatRequest(_message.Message):
         placement_epoch: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        shard: Global___ShardFigures | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
+    _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shard) -> _WhichOneofReturnType__shard | None: ...
+
+Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+
+@_typing.final
+class ShardFigures(_message.Message):
+    """What one life of a shard has done, as totals since it began, and what it holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSHES_FIELD_NUMBER: _builtins.int
+    BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
+    BYTES_SENT_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    pushes: _builtins.float
+    """applied, of all its segments: pushes of segments over their number"""
+    bytes_received: _builtins.int
+    """payload of segments"""
+    bytes_sent: _builtins.int
+    """payload of segments"""
+    segments: _builtins.int
+    """held here"""
+    parameters: _builtins.int
+    """numbers in "w" held here"""
+    def __init__(
+        self,
+        *,
+        pushes: _builtins.float = ...,
+        bytes_received: _builtins.int = ...,
+        bytes_sent: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        parameters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "parameters", b"parameters", "pushes", b"pushes", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+Global___ShardFigures: _TypeAlias = ShardFigures  # noqa: Y015
 
 @_typing.final
 class BeatReply(_message.Message):
@@ -775,6 +821,7 @@ class ReportRequest(_message.Message):
     KEPT_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who tells"""
     incarnation: _builtins.int
@@ -809,6 +856,12 @@ class ReportRequest(_message.Message):
     def traffic(self) -> Global___Traffic:
         """what came from others of its group; absent: nothing new"""
 
+    @_builtins.property
+    def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Its pushes since this life began, by staleness: at most 0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128 versions, and
+        more; empty: not told.
+        """
+
     def __init__(
         self,
         *,
@@ -823,10 +876,11 @@ class ReportRequest(_message.Message):
         kept: _builtins.int = ...,
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         traffic: Global___Traffic | None = ...,
+        staleness: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "seconds", b"seconds", "traffic", b"traffic", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "seconds", b"seconds", "staleness", b"staleness", "traffic", b"traffic", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
@@ -1025,19 +1079,27 @@ class StatusRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    CURVES_FIELD_NUMBER: _builtins.int
+    SCALES_FIELD_NUMBER: _builtins.int
     job: _builtins.bool
     """true: answer the job's text as well; default false"""
     placement: _builtins.bool
     """true: answer where segments live as well; default false"""
+    curves: _builtins.bool
+    """true: answer how loss and accuracy went as well; default false"""
+    scales: _builtins.bool
+    """true: a launcher asks, who starts and ends replicas as `wanted_replicas` says; default false"""
     def __init__(
         self,
         *,
         job: _builtins.bool = ...,
         placement: _builtins.bool = ...,
+        curves: _builtins.bool = ...,
+        scales: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "placement", b"placement"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["curves", b"curves", "job", b"job", "placement", b"placement", "scales", b"scales"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1069,6 +1131,10 @@ class StatusReply(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     PLACEMENT_FIELD_NUMBER: _builtins.int
+    WALL_LIMIT_S_FIELD_NUMBER: _builtins.int
+    WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    CURVES_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1107,6 +1173,10 @@ class StatusReply(_message.Message):
     """mean over the test set; NaN before the end"""
     waiting_for: _builtins.str
     """what an unready job waits for"""
+    wall_limit_s: _builtins.float
+    """seconds after which the job ends; 0: no such limit"""
+    wanted_replicas: _builtins.int
+    """as somebody last asked for; absent: nobody has, of this coordinator"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """the latest life of everyone, shards first"""
@@ -1118,6 +1188,14 @@ class StatusReply(_message.Message):
     @_builtins.property
     def placement(self) -> Global___Placement:
         """where it was asked for, once all shards are there"""
+
+    @_builtins.property
+    def staleness(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """pushes by staleness, as in ReportRequest; empty before the first"""
+
+    @_builtins.property
+    def curves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Curve]:
+        """where they were asked for"""
 
     def __init__(
         self,
@@ -1144,16 +1222,63 @@ class StatusReply(_message.Message):
         waiting_for: _builtins.str = ...,
         batch: Global___BatchStatus | None = ...,
         placement: Global___Placement | None = ...,
+        wall_limit_s: _builtins.float = ...,
+        wanted_replicas: _builtins.int | None = ...,
+        staleness: _abc.Iterable[_builtins.int] | None = ...,
+        curves: _abc.Iterable[Global___Curve] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "batch", b"batch", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "batch", b"batch", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
+    _WhichOneofReturnType__wanted_replicas: _TypeAlias = _typing.Literal["wanted_replicas"]  # noqa: Y015
+    _WhichOneofArgType__wanted_replicas: _TypeAlias = _typing.Literal["_wanted_replicas", b"_wanted_replicas"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__placement) -> _WhichOneofReturnType__placement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class Curve(_message.Message):
+    """How a number went, thinned to some hundred points."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    X_FIELD_NUMBER: _builtins.int
+    Y_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"loss", "validation_accuracy" or "validation_loss" """
+    over: _builtins.str
+    """what `x` counts: "samples" or "iterations" """
+    @_builtins.property
+    def x(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """rising"""
+
+    @_builtins.property
+    def y(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """one for each x"""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        over: _builtins.str = ...,
+        x: _abc.Iterable[_builtins.float] | None = ...,
+        y: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "over", b"over", "x", b"x", "y", b"y"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Curve: _TypeAlias = Curve  # noqa: Y015
 
 @_typing.final
 class BatchStatus(_message.Message):
@@ -1232,6 +1357,11 @@ class MemberStatus(_message.Message):
     SAMPLES_FIELD_NUMBER: _builtins.int
     STALENESS_MEAN_FIELD_NUMBER: _builtins.int
     SILENT_S_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_S_FIELD_NUMBER: _builtins.int
+    PUSHES_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -1246,6 +1376,16 @@ class MemberStatus(_message.Message):
     """versions"""
     silent_s: _builtins.float
     """since its last beat"""
+    samples_per_s: _builtins.float
+    """of a replica or client, over the last half minute"""
+    pushes_per_s: _builtins.float
+    """of a shard, over the last half minute"""
+    bytes_per_s: _builtins.float
+    """of a shard, received and sent, over the last half minute"""
+    segments: _builtins.int
+    """held by a shard"""
+    parameters: _builtins.int
+    """held by a shard"""
     def __init__(
         self,
         *,
@@ -1256,10 +1396,15 @@ class MemberStatus(_message.Message):
         samples: _builtins.int = ...,
         staleness_mean: _builtins.float = ...,
         silent_s: _builtins.float = ...,
+        samples_per_s: _builtins.float = ...,
+        pushes_per_s: _builtins.float = ...,
+        bytes_per_s: _builtins.float = ...,
+        segments: _builtins.int = ...,
+        parameters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "name", b"name", "role", b"role", "samples", b"samples", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1304,3 +1449,43 @@ class StopReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopReply: _TypeAlias = StopReply  # noqa: Y015
+
+@_typing.final
+class ScaleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    """how many there are to be, from 1"""
+    def __init__(
+        self,
+        *,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleRequest: _TypeAlias = ScaleRequest  # noqa: Y015
+
+@_typing.final
+class ScaleReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    before: _builtins.int
+    """how many there are now"""
+    def __init__(
+        self,
+        *,
+        before: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleReply: _TypeAlias = ScaleReply  # noqa: Y015

@@ -64,6 +64,11 @@ class CoordinatorStub:
                 request_serializer=dbelief_dot_rpc_dot_coordination__pb2.StopRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_coordination__pb2.StopReply.FromString,
                 _registered_method=True)
+        self.Scale = channel.unary_unary(
+                '/dbelief.v1.Coordinator/Scale',
+                request_serializer=dbelief_dot_rpc_dot_coordination__pb2.ScaleRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_coordination__pb2.ScaleReply.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -113,6 +118,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Scale(self, request, context):
+        """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +157,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Stop,
                     request_deserializer=dbelief_dot_rpc_dot_coordination__pb2.StopRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_coordination__pb2.StopReply.SerializeToString,
+            ),
+            'Scale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Scale,
+                    request_deserializer=dbelief_dot_rpc_dot_coordination__pb2.ScaleRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_coordination__pb2.ScaleReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -309,6 +326,33 @@ class Coordinator:
             '/dbelief.v1.Coordinator/Stop',
             dbelief_dot_rpc_dot_coordination__pb2.StopRequest.SerializeToString,
             dbelief_dot_rpc_dot_coordination__pb2.StopReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Scale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dbelief.v1.Coordinator/Scale',
+            dbelief_dot_rpc_dot_coordination__pb2.ScaleRequest.SerializeToString,
+            dbelief_dot_rpc_dot_coordination__pb2.ScaleReply.FromString,
             options,
             channel_credentials,
             insecure,

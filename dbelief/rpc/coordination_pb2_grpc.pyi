@@ -46,6 +46,8 @@ class CoordinatorStub:
     """Anyone asks how the job goes, and for the job itself."""
     Stop: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.StopRequest, _coordination_pb2.StopReply]
     """Anyone who may asks for a clean end: what is leased is finished, a snapshot set taken, the run closed."""
+    Scale: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.ScaleRequest, _coordination_pb2.ScaleReply]
+    """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -65,6 +67,8 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """Anyone asks how the job goes, and for the job itself."""
     Stop: _aio.UnaryUnaryMultiCallable[_coordination_pb2.StopRequest, _coordination_pb2.StopReply]  # type: ignore[assignment]
     """Anyone who may asks for a clean end: what is leased is finished, a snapshot set taken, the run closed."""
+    Scale: _aio.UnaryUnaryMultiCallable[_coordination_pb2.ScaleRequest, _coordination_pb2.ScaleReply]  # type: ignore[assignment]
+    """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -117,5 +121,13 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.StopReply, _abc.Awaitable[_coordination_pb2.StopReply]]:
         """Anyone who may asks for a clean end: what is leased is finished, a snapshot set taken, the run closed."""
+
+    @_abc_1.abstractmethod
+    def Scale(
+        self,
+        request: _coordination_pb2.ScaleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordination_pb2.ScaleReply, _abc.Awaitable[_coordination_pb2.ScaleReply]]:
+        """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

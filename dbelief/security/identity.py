@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dbelief.console import announce, host_and_port
 from dbelief.errors import Mistake
+from dbelief.logs import hide
 
 from .credentials import Credentials
 
@@ -52,7 +53,10 @@ def current() -> Credentials | None:
 
 @functools.lru_cache(maxsize=8)
 def _read(folder: Path) -> Credentials:
-    return Credentials.read(folder)
+    found = Credentials.read(folder)
+    for secret in (found.token, found.registry_password):
+        hide(secret)
+    return found
 
 
 def be_nobody() -> None:

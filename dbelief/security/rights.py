@@ -15,6 +15,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Report": frozenset({"worker"}),
         "Status": ALL,
         "Stop": frozenset({"operator"}),
+        "Scale": frozenset({"operator"}),
     },
     "dbelief.v1.Parameters": {
         "Configure": frozenset({"coordinator"}),

@@ -6,14 +6,18 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
 from coordinator.job import JobMachine
+from coordinator.scaling import Scaling
+from coordinator.seen import Seen
 from coordinator.service import LONGEST_TEXT, CoordinatorService
 from coordinator.states import State
+from dbelief.clock import ManualClock
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.convert import layout_to_wire
 
@@ -42,6 +46,10 @@ class Steps:
         self._world = world
         self.speed = self.leadership = self
         self.kinds: list[str] = []
+        self.clock = ManualClock()
+        self.seen = Seen(self.clock, Path("nowhere/events.jsonl"), iterates=False)
+        self.scaling = Scaling(world.machine.job)
+        self.shown = SimpleNamespace(eta_s=12.5, stragglers=[1])
 
     def refused(self, kind: str) -> None:
         self.kinds.append(kind)
@@ -62,9 +70,9 @@ class Caller:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        runner = Steps(world)
-        self.refused = runner.kinds
-        self._service = CoordinatorService(runner)  # type: ignore[arg-type]
+        self.steps = Steps(world)
+        self.refused = self.steps.kinds
+        self._service = CoordinatorService(self.steps)  # type: ignore[arg-type]
 
     def __call__(self, method: str, request: Any) -> Any:
         return getattr(self._service, method)(request, Context())
@@ -286,3 +294,40 @@ def test_stop_answers_with_the_state(training: Caller) -> None:
     training.world.replicas[0].work()
     assert training("Stop", wire.StopRequest()).state == wire.STATE_CLOSING
     assert training.world.machine.reason == "stopped"
+
+
+def test_a_shards_beat_tells_what_it_does(training: Caller) -> None:
+    number, incarnation = training.world.shard_members[0]
+    for second in range(3):
+        figures = wire.ShardFigures(
+            pushes=10.0 * second, bytes_received=300 * second, bytes_sent=100 * second, segments=4, parameters=9
+        )
+        training("Beat", wire.BeatRequest(role=wire.ROLE_SHARD, id=number, incarnation=incarnation, shard=figures))
+        training.steps.clock.advance(1.0)
+    members = training("Status", wire.StatusRequest()).members
+    (told,) = [member for member in members if member.role == wire.ROLE_SHARD and member.id == number]
+    assert (told.segments, told.parameters) == (4, 9)
+    assert (told.pushes_per_s, told.bytes_per_s) == (10.0, 400.0)
+
+
+def test_staleness_is_told_by_life_and_summed_over_all(training: Caller) -> None:
+    training("Report", report(training, 0, staleness=[5, 0, 2]))
+    for _ in range(2):  # a repeat changes nothing
+        training("Report", report(training, 0, staleness=[6, 0, 3]))
+    training("Report", report(training, 1, staleness=[1, 1, 1]))
+    assert list(training("Status", wire.StatusRequest()).staleness) == [7, 1, 4]
+
+
+def test_curves_are_told_where_they_are_asked_for(training: Caller) -> None:
+    training.steps.seen.course.take("progress", {"samples": 10, "loss": 0.5})
+    assert not training("Status", wire.StatusRequest()).curves
+    (curve,) = training("Status", wire.StatusRequest(curves=True)).curves
+    assert (curve.name, curve.over, list(curve.x), list(curve.y)) == ("loss", "samples", [10.0], [0.5])
+
+
+def test_replicas_are_wanted_of_a_launcher(training: Caller) -> None:
+    wants = wire.ScaleRequest(replicas=7)
+    assert training.refusal("Scale", wants)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert not training("Status", wire.StatusRequest(scales=True)).HasField("wanted_replicas")
+    assert training("Scale", wants).before == len(training.world.replicas)
+    assert training("Status", wire.StatusRequest()).wanted_replicas == 7

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from dbelief import status as module
 from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.metrics import TABLE
+from dbelief.pushes import STALENESS, Spread
 from dbelief.report.folder import ADDRESS
 from dbelief.report.summary import Summary
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.rpc.serving import Server
-from dbelief.run import tell_status
+from dbelief.run import show_top, tell_status
 from dbelief.status import Place, look, status_of, watch
 
 JOB = """
@@ -39,7 +43,7 @@ SUMMARY = dict.fromkeys(Summary.model_fields) | {
 class Coordinator(stubs.CoordinatorServicer):
     """Tells one state after the other, and the last one for ever."""
 
-    Join = Beat = Lease = Report = Stop = None  # type: ignore[assignment]
+    Join = Beat = Lease = Report = Stop = Scale = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         self.states = [wire.STATE_READY]
@@ -49,10 +53,9 @@ class Coordinator(stubs.CoordinatorServicer):
         self.asked += 1
         state = self.states[min(self.asked, len(self.states)) - 1]
         reply = wire.StatusReply(job="digits", state=state, samples=self.asked, loss=math.nan, validation_loss=math.nan)
+        reply.wall_limit_s = 60.0
         reply.members.add(role=wire.ROLE_SHARD, id=1, name="host:7", state="waiting", samples=0, silent_s=0.5)
         reply.members.add(role=wire.ROLE_CLIENT, id=0, name="host:8", state="training", samples=5)
-        if request.job:
-            reply.job_yaml, reply.job_folder = JOB, "."
         return reply
 
 
@@ -117,11 +120,11 @@ def test_a_batch_method_is_told_in_plain_words() -> None:
 def test_a_coordinator_tells_how_its_job_goes(address: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / ADDRESS).write_text(address)
     for where in (address, str(run)):
-        assert tell_status(where, True, False) == 0
+        tell_status(where, True)
         told = json.loads(capsys.readouterr().out)
-        assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "ready", None, 60)
+        assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "ready", None, 60.0)
         assert [(m["role"], m["id"], m["samples"]) for m in told["members"]] == [("ps", 1, None), ("client", 0, 5)]
-    assert tell_status(address, False, False) == 0
+    tell_status(address, False)
     shown = capsys.readouterr().out
     assert "shard 1" in shown
     assert "client 0" in shown
@@ -152,9 +155,9 @@ def test_a_run_folder_whose_run_is_over_tells_how_it_ended(
         told = look(place)
         assert isinstance(told, Summary)
         assert told.reason == "diverged"
-    assert tell_status(str(other), True, False) == 0
+    tell_status(str(other), True)
     assert json.loads(capsys.readouterr().out) == SUMMARY
-    assert tell_status(str(other), False, True) == 1
+    assert show_top(str(other)) == 1
     assert "diverged" in capsys.readouterr().out
 
 
@@ -165,7 +168,7 @@ def test_a_job_is_watched_until_it_ends(
 ) -> None:
     monkeypatch.setattr(module, "LOOK_S", 0.0)
     coordinator.states = [wire.STATE_EMPTY, wire.STATE_READY, wire.STATE_CLOSING, last]
-    assert tell_status(address, False, True) == code
+    assert show_top(address) == code
     assert coordinator.asked == 4
 
 
@@ -180,14 +183,61 @@ def test_a_coordinator_that_goes_while_it_is_watched(
     def show(status: object) -> None:
         shown.append(str(status))
 
-    def gone(self: object, job: bool = False) -> wire.StatusReply:
-        if not job:
+    def gone(self: object, curves: bool = False) -> wire.StatusReply:
+        if curves:
             raise Unreachable("gone")
-        return coordinator.Status(wire.StatusRequest(job=True), None)  # type: ignore[arg-type]
+        return coordinator.Status(wire.StatusRequest(), None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CoordinatorClient, "status", gone)
     with pytest.raises(Failure, match=f"^{address}: the coordinator of job digits is gone, after 1 samples$"):
-        watch(Place(address), show)
+        watch(Place(address), show, threading.Event())
     ended(run)
-    assert isinstance(watch(Place(address, run), show), Summary)
+    assert isinstance(watch(Place(address, run), show, threading.Event()), Summary)
     assert len(shown) == 2
+
+
+def test_a_replica_that_is_slower_than_the_others_by_far_is_a_straggler() -> None:
+    status = wire.StatusReply(job="digits", state=wire.STATE_READY)
+    for number, (rate, state) in enumerate([(100, "training"), (90, "training"), (40, "training"), (0, "died")]):
+        status.members.add(role=wire.ROLE_REPLICA, id=number, state=state, samples_per_s=rate)
+    assert [member["straggler"] for member in status_of(status)["members"]] == [False, False, True, False]
+    del status.members[1:]
+    assert [member["straggler"] for member in status_of(status)["members"]] == [False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "batch", "left"),
+    [
+        ({}, {}, None),
+        ({"total_samples": 1000, "samples": 400, "samples_per_s": 0.0}, {}, None),
+        ({"total_samples": 1000, "samples": 400, "samples_per_s": 20.0}, {}, 30.0),
+        ({"total_samples": 1000, "samples": 1400, "samples_per_s": 20.0}, {}, 0.0),
+        ({"total_samples": 1000, "samples": 400, "samples_per_s": 20.0, "wall_limit_s": 25.0}, {}, 15.0),
+        ({"wall_limit_s": 25.0}, {}, 15.0),
+        ({"total_samples": 9, "samples_per_s": 1.0}, {"iterations": 50, "iteration": 20}, 15.0),
+        ({}, {"iterations": 50}, None),
+        ({"state": wire.STATE_CLOSING, "wall_limit_s": 25.0}, {}, None),
+    ],
+)
+def test_a_job_ends_by_the_first_of_its_limits(
+    fields: dict[str, Any], batch: dict[str, int], left: float | None
+) -> None:
+    status = wire.StatusReply(**{"job": "digits", "state": wire.STATE_READY, "elapsed_s": 10.0, **fields})
+    if batch:
+        status.batch.CopyFrom(wire.BatchStatus(**batch))
+    assert status_of(status)["eta_s"] == left
+
+
+def test_pushes_are_told_by_staleness_with_the_classes_of_the_metrics() -> None:
+    (row,) = (row for row in TABLE["worker"] if row.name == "staleness")
+    assert row.buckets == STALENESS
+    counts = list(range(len(STALENESS) + 1))
+    told = status_of(wire.StatusReply(state=wire.STATE_READY, staleness=counts))["staleness"]
+    assert [row["pushes"] for row in told] == counts
+    assert [row["up_to"] for row in told] == [*STALENESS, None]
+    spread = Spread()
+    for staleness in (0.0, 0.5, 1.0, 5.0, 128.0, 128.5, 1e9):
+        spread.add(staleness)
+    assert [(row, count) for row, count in zip([*STALENESS, None], spread.counts, strict=True) if count] == [
+        (0, 1), (1, 2), (6, 1), (128, 1), (None, 2),
+    ]  # fmt: skip

@@ -80,8 +80,12 @@ FOLDERS = [
 ADDRESSES = [
     Wrong("status where nobody listens", "status 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
     Wrong("status at a port that is none", "status localhost:70700", f"'localhost:70700' {ADDRESS}"),
-    Wrong("watch where nobody listens", "status 127.0.0.1:1 --watch",
+    Wrong("top where nobody listens", "top 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
+    Wrong("stop where nobody listens", "stop 127.0.0.1:1", r"127\.0\.0\.1:1: no coordinator answers there", 1),
+    Wrong("scale where nobody listens", "scale workers 3 127.0.0.1:1",
           r"127\.0\.0\.1:1: no coordinator answers there", 1),
+    Wrong("scale to no workers", "scale workers 0", "Invalid value for 'COUNT': 0 is not in .*"),
+    Wrong("scale shards", "scale ps 3", r"Invalid value for '\{workers\}': 'ps' is not 'workers'.*"),
     Wrong("health where nobody listens", "health 127.0.0.1:1 --timeout 0.1",
           r"the process at 127\.0\.0\.1:1 did not answer within 0\.1 s", 1),
     Wrong("health of one who says nothing", "health TAKEN --timeout 0.1",

@@ -1,0 +1,121 @@
+"""How loss and accuracy went, thinned to what a screen can show: for those who look while the job runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+MOST = 400
+"""Points of a curve; where there are more, every second one goes."""
+
+
+class Thinned:
+    """A curve that keeps about every n-th of its points, n growing with it, and always the last one."""
+
+    def __init__(self, over: str) -> None:
+        self.over = over
+        self._points: list[tuple[float, float]] = []
+        self._last: tuple[float, float] | None = None
+        self._every = self._skipped = 1
+
+    def add(self, x: float | None, y: float | None) -> None:
+        """The next point; of what the run has taken back, nothing stays. None and NaN are no points."""
+        if x is None or y is None or not math.isfinite(y):
+            return
+        while self._points and self._points[-1][0] > x:
+            self._points.pop()
+        self._last = x, y
+        self._skipped += 1
+        if self._skipped < self._every:
+            return
+        self._skipped = 0
+        self._points.append(self._last)
+        if len(self._points) >= MOST:
+            del self._points[1::2]  # the last one with them, for they are an even number
+            self._skipped = self._every
+            self._every *= 2
+
+    def points(self) -> list[tuple[float, float]]:
+        """All that is kept, by rising x."""
+        ahead = self._last is not None and (not self._points or self._last[0] > self._points[-1][0])
+        return [*self._points, *([self._last] if ahead and self._last is not None else [])]
+
+
+class Curves:
+    """The curves of a run, or of a part of one, from its events."""
+
+    def __init__(self, iterates: bool) -> None:
+        self._iterates = iterates
+        self._curves = {
+            "loss": Thinned("iterations" if iterates else "samples"),
+            "validation_accuracy": Thinned("samples"),
+            "validation_loss": Thinned("samples"),
+        }
+
+    def take(self, event: str, fields: Mapping[str, Any]) -> None:
+        """The next event."""
+        if event == "evaluation" and fields.get("set") == "validation":
+            self._curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
+            self._curves["validation_loss"].add(fields.get("samples"), fields.get("loss"))
+        elif event == "iteration" and self._iterates:
+            self._curves["loss"].add(fields.get("iteration"), fields.get("loss"))
+        elif event == "progress" and not self._iterates:
+            self._curves["loss"].add(fields.get("samples"), fields.get("loss"))
+
+    def items(self) -> Iterator[tuple[str, Thinned]]:
+        """By name, all of them."""
+        yield from self._curves.items()
+
+
+class Course:
+    """The curves of a run since this coordinator leads it and, as soon as they are read, those before.
+
+    Parameters
+    ----------
+    events
+        The run's log; of one that is gone on from it holds what was before.
+    iterates
+        Whether the job has a batch method.
+    """
+
+    def __init__(self, events: Path, iterates: bool) -> None:
+        self._now = Curves(iterates)
+        self._before = Curves(iterates)
+        self._lock = threading.Lock()
+        if events.exists():  # of a run of days it takes a while, and nobody is to wait for that
+            size = events.stat().st_size
+            threading.Thread(target=self._read, args=(events, size, iterates), name="course", daemon=True).start()
+
+    def _read(self, path: Path, size: int, iterates: bool) -> None:
+        before, read = Curves(iterates), 0
+        with suppress(OSError, ValueError), path.open("rb") as file:
+            for line in file:
+                read += len(line)
+                if read > size:
+                    break
+                event = json.loads(line)
+                before.take(event["event"], event)
+        with self._lock:
+            self._before = before
+
+    def take(self, event: str, fields: Mapping[str, Any]) -> None:
+        """The next event."""
+        with self._lock:
+            self._now.take(event, fields)
+
+    def curves(self) -> list[tuple[str, str, list[tuple[float, float]]]]:
+        """Name, what x counts, and points, of all that have some."""
+        told = []
+        with self._lock:
+            earlier = dict(self._before.items())
+            for name, curve in self._now.items():
+                points = curve.points()
+                first = points[0][0] if points else math.inf
+                if points := [point for point in earlier[name].points() if point[0] < first] + points:
+                    told.append((name, curve.over, points))
+        return told

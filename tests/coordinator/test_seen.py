@@ -1,0 +1,123 @@
+"""What people see beside the job's state: rates from totals, curves from events."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.course import MOST, Course, Thinned
+from coordinator.rates import WINDOW_S, Rates
+from dbelief.clock import ManualClock
+
+NOWHERE = Path("nowhere/events.jsonl")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_rate_is_what_a_total_rises_by(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    assert rates.per_second("pusher", 0, "samples") == 0.0
+    for second in range(100):
+        rates.note("pusher", 0, "samples", 40 * second)
+        rates.note("pusher", 1, "samples", 5 * second)
+        clock.advance(1.0)
+    assert rates.per_second("pusher", 0, "samples") == 40.0
+    assert rates.per_second("pusher", 1, "samples") == 5.0
+    assert rates.per_second("shard", 0, "samples") == 0.0
+
+
+def test_a_rate_is_of_the_last_half_minute_and_ends_with_the_news(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for second in range(200):
+        rates.note("shard", 0, "pushes", 7 * min(second, 100))
+        clock.advance(1.0)
+    assert rates.per_second("shard", 0, "pushes") == 0.0
+    rates.note("shard", 1, "pushes", 1.0)
+    clock.advance(1.0)
+    rates.note("shard", 1, "pushes", 4.0)
+    assert rates.per_second("shard", 1, "pushes") == 3.0
+    clock.advance(WINDOW_S + 1)
+    assert rates.per_second("shard", 1, "pushes") == 0.0
+
+
+def test_a_total_that_has_fallen_is_another_lifes(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for total in (1000.0, 2000.0, 10.0, 30.0):
+        rates.note("shard", 0, "pushes", total)
+        clock.advance(1.0)
+    assert rates.per_second("shard", 0, "pushes") == 20.0
+
+
+def test_a_rate_keeps_few_points_however_often_it_is_told(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for tick in range(5000):
+        rates.note("pusher", 0, "samples", tick)
+        clock.advance(0.01)
+    assert rates.per_second("pusher", 0, "samples") == pytest.approx(100.0)
+    assert len(rates._points["pusher", 0, "samples"]) < 100
+
+
+@given(st.integers(1, 5000), st.integers(1, 9))
+def test_a_curve_is_thinned_evenly_and_keeps_its_ends(count: int, step: int) -> None:
+    curve = Thinned("samples")
+    for index in range(count):
+        curve.add(step * index, math.sqrt(index))
+    points = curve.points()
+    assert points[0] == (0, 0.0)
+    assert points[-1] == (step * (count - 1), math.sqrt(count - 1))
+    assert set(points) <= {(step * index, math.sqrt(index)) for index in range(count)}
+    assert min(count, MOST // 2) <= len(points) <= MOST + 1
+    gaps = [b[0] - a[0] for a, b in pairwise(points[:-1])]
+    assert len(set(gaps)) <= 1
+
+
+def test_what_is_taken_back_goes_from_a_curve_and_no_number_is_no_point() -> None:
+    curve = Thinned("samples")
+    for x in range(10):
+        curve.add(x, 1.0)
+    curve.add(4, 2.0)
+    curve.add(5, math.nan)
+    curve.add(None, 1.0)
+    assert curve.points() == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (4, 2.0)]
+
+
+def test_a_run_has_the_curves_of_its_events() -> None:
+    course = Course(NOWHERE, iterates=False)
+    course.take("state", {"state": "ready"})
+    for samples in (10, 20):
+        course.take("progress", {"samples": samples, "loss": 1 / samples})
+    course.take("evaluation", {"set": "validation", "samples": 20, "loss": 0.5, "accuracy": None})
+    course.take("evaluation", {"set": "test", "samples": 20, "loss": 0.25, "accuracy": 0.75})
+    assert course.curves() == [
+        ("loss", "samples", [(10, 0.1), (20, 0.05)]),
+        ("validation_loss", "samples", [(20, 0.5)]),
+    ]
+
+
+def test_a_batch_methods_loss_goes_over_its_iterations() -> None:
+    course = Course(NOWHERE, iterates=True)
+    course.take("progress", {"samples": 10, "loss": math.nan})
+    course.take("iteration", {"iteration": 1, "loss": 0.5})
+    assert course.curves() == [("loss", "iterations", [(1, 0.5)])]
+
+
+def test_a_run_that_is_gone_on_from_has_its_earlier_curves(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    rows = [{"event": "progress", "samples": x, "loss": float(x)} for x in (1, 2, 3, 4)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"event": "pro')
+    course = Course(log, iterates=False)
+    course.take("progress", {"samples": 3, "loss": 30.0})
+    for thread in threading.enumerate():
+        if thread.name == "course":
+            thread.join()
+    assert course.curves() == [("loss", "samples", [(1, 1.0), (2, 2.0), (3, 30.0)])]
