@@ -7,7 +7,7 @@ import socket
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from dbelief.clock import Clock
     from dbelief.registry import Registry
 
+    from .page import Page
+
 SCRAPE_S = 10.0
 """How long the numbers of a job that is over wait for whoever scrapes them, if anybody does."""
+
+
+class Looks(NamedTuple):
+    """Where those who look find this process; None: nowhere."""
+
+    metrics: str | None
+    page: str | None
 
 
 def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:
@@ -77,6 +86,13 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 @with_credentials("coordinator")
 @may_be_insecure
 @click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@click.option(
+    "--page",
+    "page_listen",
+    default=None,
+    metavar="HOST:PORT",
+    help="Address for browsers, where a page shows how the job goes; port 0: any free.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
 @click.option(
@@ -101,6 +117,7 @@ def command(
     registry_url: str,
     name: str | None,
     metrics_listen: str | None,
+    page_listen: str | None,
     resume: bool,
     fresh: bool,
     once: bool,
@@ -121,7 +138,7 @@ def command(
             listen,
             registry_url,
             name,
-            metrics_listen,
+            Looks(metrics_listen, page_listen),
             resume,
             fresh,
             once,
@@ -139,7 +156,7 @@ def _run(
     listen: str,
     registry_url: str,
     name: str | None,
-    metrics_listen: str | None,
+    looks: Looks,
     resume: bool,
     fresh: bool,
     once: bool,
@@ -158,6 +175,7 @@ def _run(
     from dbelief.rpc import coordination_pb2_grpc as stubs
     from dbelief.rpc.serving import Server, check_free
     from dbelief.security import may_listen
+    from dbelief.status import status_of
 
     from .leadership import Leadership
     from .runner import Runner
@@ -165,6 +183,7 @@ def _run(
     from .start import start
     from .states import State
     from .takeover import ended
+    from .telling import status
 
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
         raise Mistake(f"--ready-file {ready_file}: there is no folder {ready_file.parent}")
@@ -179,7 +198,7 @@ def _run(
         metrics = Metrics("coordinator", standing_by=True)
         metrics.leading.set(0)
         stack.callback(metrics.close)
-        metrics.serve(metrics_listen)
+        metrics.serve(looks.metrics)
         leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
         if leadership is None:
             raise Interrupted(f"stopped while standing by for job {job.name}")
@@ -188,6 +207,7 @@ def _run(
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
             return 0
+        page = _serve_page(looks.page, stack)
         check_free(listen)  # before the run folder is touched
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), run_folder, resume, fresh, clock.now())
@@ -197,6 +217,7 @@ def _run(
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
+        page.tell = lambda: status_of(status(runner, wire.StatusRequest(curves=True)))
         known(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
         announce(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
@@ -209,6 +230,22 @@ def _run(
         announce(f"job {job.name} {state.value}: {begun.machine.reason}")
         metrics.wait_for_scrape(SCRAPE_S)
     return 0 if state is State.DONE else 1
+
+
+def _serve_page(listen: str | None, stack: ExitStack) -> Page:
+    """The status page, served for as long as the stack lasts where an address is given."""
+    from dbelief.security import current
+    from dbelief.web import WebServer
+
+    from .page import Page
+
+    credentials = current()
+    page = Page(credentials)
+    if listen is not None:
+        server = WebServer(listen, page, "the status page", credentials.web_context() if credentials else None)
+        stack.callback(server.close)
+        announce(f"status page on {server.url}")
+    return page
 
 
 def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event) -> None:

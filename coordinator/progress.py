@@ -12,6 +12,9 @@ from .states import Told
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
 
+_MOST = 2**63 - 1
+"""What a message holds; nobody counts so far."""
+
 
 @dataclass
 class Best:
@@ -150,7 +153,7 @@ class Progress:
     def stale(self) -> list[int]:
         """All pushes by staleness, as `Spread` counts them; [] before the first."""
         rows = [counts for own in self.replicas.values() for counts in own.stale.values()]
-        return [sum(column) for column in zip(*rows, strict=False)]
+        return [min(sum(column), _MOST) for column in zip(*rows, strict=False)]
 
     def _new_staleness(self, new: Told) -> None:
         if not new.steps:  # known from a ledger only, so without a staleness

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from dbelief.clock import Clock
@@ -20,6 +21,8 @@ class Rates:
 
     def note(self, kind: str, number: int, name: str, total: float) -> None:
         """Take a total in, as of now; one that has fallen is another life's, and is begun with."""
+        if not math.isfinite(total):
+            return
         now_s = self._clock.now()
         points = self._points.setdefault((kind, number, name), deque())
         if points and total < points[-1][1]:

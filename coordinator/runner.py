@@ -191,7 +191,6 @@ class Runner:
         """Count a call that was answered by an error of this kind."""
         self.shown.metrics.refused_total.labels(kind).inc()
 
-
     def _show(self, machine: JobMachine) -> None:
         self.speed.note(machine.progress.samples)
         self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)

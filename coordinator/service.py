@@ -6,6 +6,7 @@ import grpc
 
 from dbelief.console import host_and_port
 from dbelief.errors import Refused
+from dbelief.pushes import STALENESS
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
@@ -114,7 +115,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
             machine.heard(*who, now_s)
-            machine.spent(*who, request.seconds, request.staleness)
+            machine.spent(*who, request.seconds, request.staleness[: len(STALENESS) + 1])
             if request.HasField("progress"):
                 p = request.progress
                 told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
@@ -148,6 +149,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Status(self, request: wire.StatusRequest, context: grpc.ServicerContext) -> wire.StatusReply:
         """See protos/coordination.proto."""
+        if request.scales:
+            must_be("operator")
         return status(self._runner, request)
 
     @answers

@@ -92,12 +92,15 @@ for _command in COMMANDS:
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
 @click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
-def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool) -> None:
+@click.option(
+    "--page", metavar="HOST:PORT", help="Address for browsers, where a page shows how it goes; port 0: any free."
+)
+def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None) -> None:
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
     from dbelief.run import run_job
 
     with exits_cleanly():
-        code = run_job(job_file, pairs(overrides), resume, quiet)
+        code = run_job(job_file, pairs(overrides), resume, quiet, page)
     raise SystemExit(code)
 
 

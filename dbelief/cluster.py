@@ -44,6 +44,8 @@ class Cluster:
         Called a few times a second with the job's status as a mapping, for the live view.
     to_workers
         More of their command lines.
+    page
+        Where the coordinator is to serve its status page, `host:port`; None: nowhere.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Cluster:
         resume: bool,
         show: Callable[[Mapping[str, Any]], None],
         to_workers: Sequence[str] = (),
+        page: str | None = None,
     ) -> None:
         self.job = job
+        self._page = page
         self._parts = shares(usable(), job.replicas) if job.pin_cores and job.replicas else []
         self.folder = prepare_folder(job, resume)
         self._job_file = job_file
@@ -102,6 +106,7 @@ class Cluster:
         arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
         arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
+        arguments += ["--page", self._page] if self._page is not None else []
         return [*arguments, *["--resume"] * resume]
 
     def _start(self, name: str, arguments: list[str], restarts: int = 0) -> Child:

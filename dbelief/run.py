@@ -33,21 +33,26 @@ from dbelief.session import begin_from, build_model, check_finite, initial_value
 from dbelief.status import Place, look, watch
 
 
-def run_job(job_file: Path, overrides: Mapping[str, str], resume: bool = False, quiet: bool = False) -> int:
-    """Run a job on this machine with a live view; returns the exit code."""
-    code, folder = _run_cluster(job_file, overrides, resume, quiet)
+def run_job(
+    job_file: Path, overrides: Mapping[str, str], resume: bool = False, quiet: bool = False, page: str | None = None
+) -> int:
+    """Run a job on this machine with a live view, and at `page` (`host:port`) one for browsers; the exit code."""
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page)
     if code or not quiet:
         announce(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
 
-def _run_cluster(job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool) -> tuple[int, Path]:
+def _run_cluster(
+    job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool, page: str | None = None
+) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
     _made_of(job, choose("cpu"), resume)  # before a folder is made, an earlier run moved aside, or a process started
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
-        cluster = Cluster(job, job_file, overrides, resume, view.update if view else lambda status: None)
+        show = view.update if view else lambda status: None
+        cluster = Cluster(job, job_file, overrides, resume, show, page=page)
         return cluster.run(), cluster.folder
 
 

@@ -153,6 +153,9 @@ class _Answer(ServerHandler):
 
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.0"  # one request a connection
+    server_version, sys_version = "dbelief", ""
+    error_message_format = "%(code)d %(message)s\n"
+    error_content_type = "text/plain; charset=utf-8"
 
     def handle(self) -> None:
         """Answer the one request."""

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from dbelief.status import Place, look
+from dbelief.steering import scale_job
 
 from .conftest import Operator, wait_for
 
@@ -36,7 +38,8 @@ def dbelief(*arguments: str, code: int = 0) -> str:
 
 def training(run: Path) -> list[int]:
     """Numbers of the workers that train."""
-    told: dict[str, Any] = json.loads(dbelief("status", "--json", str(run)))
+    told = look(Place.of(str(run)))
+    assert isinstance(told, dict)
     return sorted(m["id"] for m in told["members"] if m["role"] == "worker" and m["state"] == "training")
 
 
@@ -47,7 +50,7 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
     operator.until_samples("steered", 100)
     assert "3 replicas wanted, 2 there now" in dbelief("scale", "workers", "3", str(run))
     wait_for(lambda: True if training(run) == [0, 1, 2] else None, "a third worker")
-    dbelief("scale", "workers", "1", str(run))
+    scale_job(str(run), 1)
     wait_for(lambda: True if training(run) == [0] else None, "one worker that is left")
     left = [e for e in operator.events("steered") if e["event"] == "member" and e["what"] in ("left", "died")]
     assert sorted((e["id"], e["what"], e["reason"]) for e in left) == [

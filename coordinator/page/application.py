@@ -1,0 +1,108 @@
+"""What a browser may ask for: the page's three files, and the job's status as JSON, which the page itself asks for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
+from typing import Any
+
+from dbelief.report.plain import plain
+from dbelief.security import PERSONS, Credentials
+
+FRESH_S = 0.5
+"""However many ask, the job is asked no more often than this."""
+_FILES = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_STATUS = "/status.json"
+_HEADERS = [
+    # Only what this server gives, and nothing inline: a job's name that is a script stays a name.
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cache-Control", "no-store"),
+]
+
+Environ = Mapping[str, Any]
+
+
+class Page:
+    """A WSGI application.
+
+    Parameters
+    ----------
+    credentials
+        Of this process: callers then log in with a person's token as password, under any name. None: nobody need.
+
+    Attributes
+    ----------
+    tell
+        Asked for the status, as `dbelief.status.status_of` gives it with its curves; None: there is no job yet.
+    """
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self.tell: Callable[[], Mapping[str, Any]] | None = None
+        self._credentials = credentials
+        self._files = {
+            path: (files(__package__).joinpath(name).read_bytes(), kind) for path, (name, kind) in _FILES.items()
+        }
+        self._lock = threading.Lock()
+        self._told = b""
+        self._told_s = -FRESH_S
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one request."""
+        status, body, headers = self._answer(environ)
+        start_response(status, [*headers, ("Content-Length", str(len(body))), *_HEADERS])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _answer(self, environ: Environ) -> tuple[str, bytes, list[tuple[str, str]]]:
+        if not self._may_look(environ.get("HTTP_AUTHORIZATION", "")):
+            wanted = [("WWW-Authenticate", 'Basic realm="dbelief", charset="UTF-8"')]
+            return _line("401 Unauthorized", "log in with an operator's or a viewer's token as password", wanted)
+        path = environ.get("PATH_INFO", "")
+        if path not in (*self._files, _STATUS):
+            return _line("404 Not Found", "there is / and /status.json")
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return _line("405 Method Not Allowed", "this can only be looked at", [("Allow", "GET, HEAD")])
+        if path == _STATUS:
+            return self._status()
+        body, kind = self._files[path]
+        return "200 OK", body, [("Content-Type", kind)]
+
+    def _status(self) -> tuple[str, bytes, list[tuple[str, str]]]:
+        tell = self.tell
+        if tell is None:
+            return _line("503 Service Unavailable", "there is no job yet", [("Retry-After", "1")])
+        with self._lock:
+            if time.monotonic() - self._told_s >= FRESH_S:
+                self._told = json.dumps(plain(tell()), allow_nan=False).encode()
+                self._told_s = time.monotonic()
+            return "200 OK", self._told, [("Content-Type", "application/json")]
+
+    def _may_look(self, authorization: str) -> bool:
+        if self._credentials is None:
+            return True
+        way, _, login = authorization.partition(" ")
+        if way.lower() != "basic":
+            return False
+        try:
+            _, _, token = base64.b64decode(login, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return False
+        return self._credentials.role_of(token) in PERSONS
+
+
+def _line(status: str, why: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[str, bytes, list[tuple[str, str]]]:
+    return status, f"{status}: {why}\n".encode(), [("Content-Type", "text/plain; charset=utf-8"), *headers]
