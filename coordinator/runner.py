@@ -194,6 +194,8 @@ class Runner:
     def _show(self, machine: JobMachine) -> None:
         self.speed.note(machine.progress.samples)
         self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
+        if self.scaling.wanted is not None:
+            self.shown.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
         self.shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
 
     def _note(self, note: Note) -> None:

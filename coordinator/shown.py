@@ -26,10 +26,19 @@ class Shown:
     ----------
     folder
         The run folder.
+
+    Attributes
+    ----------
+    eta_s
+        Seconds until the first limit that can be foreseen; NaN where there is none.
+    stragglers
+        Numbers of the replicas that are far slower than the others.
     """
 
     def __init__(self, metrics: Metrics, job: Job, folder: Path, clock: Clock) -> None:
         self.metrics = metrics
+        self.eta_s = math.nan
+        self.stragglers: list[int] = []
         self._clock = clock
         self._iterations = Speed(clock, _ITERATIONS_S)
         strategy = job.strategy
@@ -71,7 +80,8 @@ class Shown:
         living = [member.number for member in members.alive("replica") if member.number in replicas]
         for number in living:
             self._stragglers.note(number, replicas[number].seconds, replicas[number].samples, now_s)
-        metrics.stragglers.set(len(self._stragglers.among(living)))
+        self.stragglers = self._stragglers.among(living)
+        metrics.stragglers.set(len(self.stragglers))
 
     def _show_progress(self, machine: JobMachine, speed: Speed, elapsed_s: float) -> None:
         metrics, progress, leases = self.metrics, machine.progress, machine.leases
@@ -86,7 +96,8 @@ class Shown:
         metrics.raise_to("pushes_lost_total", progress.lost)
         metrics.staleness_recent.set(progress.staleness)
         metrics.staleness_bound.set(_staleness_bound(machine))
-        metrics.eta_seconds.set(self._eta_s(machine, speed, elapsed_s))
+        self.eta_s = self._eta_s(machine, speed, elapsed_s)
+        metrics.eta_seconds.set(self.eta_s)
         if progress.last is not None:
             metrics.validation_loss.set(progress.last.loss)
             if progress.last.accuracy is not None:

@@ -70,6 +70,7 @@ def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
         run_folder=str(runner.folder),
         waiting_for=machine.waiting_for() if not machine.over else "",
         wanted_replicas=runner.scaling.wanted,
+        eta_s=math.nan if machine.over else runner.shown.eta_s,
     )
 
 
@@ -86,6 +87,7 @@ def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -
         told.samples = machine.progress.samples_of(member.number)
         told.staleness_mean = machine.progress.staleness_of(member.number)
         told.samples_per_s = runner.seen.per_second(member, "samples")
+        told.straggler = member.alive and member.number in runner.shown.stragglers
         return told
     told.pushes_per_s = runner.seen.per_second(member, "pushes")
     told.bytes_per_s = runner.seen.per_second(member, "bytes")

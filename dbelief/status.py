@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from dbelief.console import host_and_port
@@ -21,8 +20,6 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
 
 LOOK_S = 0.25
-STRAGGLES = 0.5
-"""A replica that makes less than this share of the median replica's samples per second is a straggler."""
 SILENT_S = 5.0
 """A coordinator that was heard of and then is silent for so long is gone."""
 
@@ -51,6 +48,7 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
         "staleness": _spread(status.staleness),
         "elapsed_s": status.elapsed_s,
         "wall_limit_s": status.wall_limit_s or None,
+        "eta_s": _known(status.eta_s),
         "shards": status.shards,
         "run_folder": status.run_folder,
         "batch": _batch(status.batch) if status.HasField("batch") else None,
@@ -59,7 +57,7 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
     }
     if status.curves:
         told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
-    return {**told, "eta_s": eta_s(told)}
+    return told
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
@@ -83,36 +81,9 @@ def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
             row |= {"pushes_per_s": member.pushes_per_s, "bytes_per_s": member.bytes_per_s}
             row |= {"segments": member.segments, "parameters": member.parameters}
         else:
-            row |= {"samples": member.samples, "samples_per_s": member.samples_per_s}
+            row |= {"samples": member.samples, "samples_per_s": member.samples_per_s, "straggler": member.straggler}
         told.append(row)
-    _mark_stragglers(told)
     return told
-
-
-def _mark_stragglers(members: Iterable[dict[str, Any]]) -> None:
-    """Say of each replica at work, as `straggler`, whether it is slower than the others by far."""
-    pushers = [member for member in members if "samples_per_s" in member]
-    rates = [member["samples_per_s"] for member in pushers if member["state"] in ("training", "evaluating")]
-    middle = median(rates) if len(rates) > 1 else 0.0
-    for member in pushers:
-        slow = member["state"] == "training" and member["samples_per_s"] < STRAGGLES * middle
-        member["straggler"] = slow
-
-
-def eta_s(status: Mapping[str, Any]) -> float | None:
-    """Seconds until the job ends by the first of its limits that is in sight, at its present speed; None: unknown."""
-    if status["state"] != "ready":
-        return None
-    known: list[float] = []
-    batch, speed = status["batch"], status["samples_per_s"]
-    if batch is not None:
-        if batch["iterations"] and batch["iteration"]:
-            known.append((batch["iterations"] - batch["iteration"]) * status["elapsed_s"] / batch["iteration"])
-    elif status["total_samples"] and speed > 0:
-        known.append((status["total_samples"] - status["samples"]) / speed)
-    if status["wall_limit_s"]:
-        known.append(status["wall_limit_s"] - status["elapsed_s"])
-    return max(0.0, min(known)) if known else None
 
 
 def _batch(batch: wire.BatchStatus) -> dict[str, Any]:

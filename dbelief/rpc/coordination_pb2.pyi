@@ -1135,6 +1135,7 @@ class StatusReply(_message.Message):
     WANTED_REPLICAS_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     CURVES_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1177,6 +1178,8 @@ class StatusReply(_message.Message):
     """seconds after which the job ends; 0: no such limit"""
     wanted_replicas: _builtins.int
     """as somebody last asked for; absent: nobody has, of this coordinator"""
+    eta_s: _builtins.float
+    """seconds until the job ends by the first limit in sight; NaN where none is"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """the latest life of everyone, shards first"""
@@ -1226,10 +1229,11 @@ class StatusReply(_message.Message):
         wanted_replicas: _builtins.int | None = ...,
         staleness: _abc.Iterable[_builtins.int] | None = ...,
         curves: _abc.Iterable[Global___Curve] | None = ...,
+        eta_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
@@ -1362,6 +1366,7 @@ class MemberStatus(_message.Message):
     BYTES_PER_S_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    STRAGGLER_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -1386,6 +1391,8 @@ class MemberStatus(_message.Message):
     """held by a shard"""
     parameters: _builtins.int
     """held by a shard"""
+    straggler: _builtins.bool
+    """a replica that works far longer on a sample than the others"""
     def __init__(
         self,
         *,
@@ -1401,10 +1408,11 @@ class MemberStatus(_message.Message):
         bytes_per_s: _builtins.float = ...,
         segments: _builtins.int = ...,
         parameters: _builtins.int = ...,
+        straggler: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state", "straggler", b"straggler"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -197,7 +197,7 @@ def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_wor
         told = Computed(work.turn, work.bundle, 40.0, 20)
         batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
     runner._show(batch.machine)
-    metrics = runner._shown.metrics
+    metrics = runner.shown.metrics
     assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
     counted = ("iterations_total", "evaluations_total", "backups_launched_total", "backups_won_total")
     assert [metrics.value(name) for name in counted] == [0, 0, 0, 0]

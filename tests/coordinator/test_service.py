@@ -331,3 +331,11 @@ def test_replicas_are_wanted_of_a_launcher(training: Caller) -> None:
     assert not training("Status", wire.StatusRequest(scales=True)).HasField("wanted_replicas")
     assert training("Scale", wants).before == len(training.world.replicas)
     assert training("Status", wire.StatusRequest()).wanted_replicas == 7
+
+
+def test_the_end_in_sight_and_stragglers_are_those_of_the_metrics(training: Caller) -> None:
+    told = training("Status", wire.StatusRequest())
+    assert told.eta_s == 12.5
+    assert [member.id for member in told.members if member.straggler] == [1]
+    training("Report", wire.ReportRequest(trouble="over"))
+    assert math.isnan(training("Status", wire.StatusRequest()).eta_s)

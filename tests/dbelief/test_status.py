@@ -7,14 +7,13 @@ import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from dbelief import status as module
+from dbelief.collectors import TABLE
 from dbelief.errors import Failure, Mistake, Unreachable
-from dbelief.metrics import TABLE
 from dbelief.pushes import STALENESS, Spread
 from dbelief.report.folder import ADDRESS
 from dbelief.report.summary import Summary
@@ -194,38 +193,6 @@ def test_a_coordinator_that_goes_while_it_is_watched(
     ended(run)
     assert isinstance(watch(Place(address, run), show, threading.Event()), Summary)
     assert len(shown) == 2
-
-
-def test_a_replica_that_is_slower_than_the_others_by_far_is_a_straggler() -> None:
-    status = wire.StatusReply(job="digits", state=wire.STATE_READY)
-    for number, (rate, state) in enumerate([(100, "training"), (90, "training"), (40, "training"), (0, "died")]):
-        status.members.add(role=wire.ROLE_REPLICA, id=number, state=state, samples_per_s=rate)
-    assert [member["straggler"] for member in status_of(status)["members"]] == [False, False, True, False]
-    del status.members[1:]
-    assert [member["straggler"] for member in status_of(status)["members"]] == [False]
-
-
-@pytest.mark.parametrize(
-    ("fields", "batch", "left"),
-    [
-        ({}, {}, None),
-        ({"total_samples": 1000, "samples": 400, "samples_per_s": 0.0}, {}, None),
-        ({"total_samples": 1000, "samples": 400, "samples_per_s": 20.0}, {}, 30.0),
-        ({"total_samples": 1000, "samples": 1400, "samples_per_s": 20.0}, {}, 0.0),
-        ({"total_samples": 1000, "samples": 400, "samples_per_s": 20.0, "wall_limit_s": 25.0}, {}, 15.0),
-        ({"wall_limit_s": 25.0}, {}, 15.0),
-        ({"total_samples": 9, "samples_per_s": 1.0}, {"iterations": 50, "iteration": 20}, 15.0),
-        ({}, {"iterations": 50}, None),
-        ({"state": wire.STATE_CLOSING, "wall_limit_s": 25.0}, {}, None),
-    ],
-)
-def test_a_job_ends_by_the_first_of_its_limits(
-    fields: dict[str, Any], batch: dict[str, int], left: float | None
-) -> None:
-    status = wire.StatusReply(**{"job": "digits", "state": wire.STATE_READY, "elapsed_s": 10.0, **fields})
-    if batch:
-        status.batch.CopyFrom(wire.BatchStatus(**batch))
-    assert status_of(status)["eta_s"] == left
 
 
 def test_pushes_are_told_by_staleness_with_the_classes_of_the_metrics() -> None:
