@@ -98,7 +98,7 @@ function showNumbers(s) {
   if (batch) {
     rows.push(["gradient norm", figures(batch.gradient_norm)], ["last step", figures(batch.step)],
       [`pass ${batch.pass}`, `${batch.portions_done} of ${batch.portions}`], ["bundles", count(batch.bundles)],
-      ["backups", `${count(batch.backups_launched)} (${count(batch.backups_won)} won)`]);
+      ["backups", count(batch.backups_launched)], ["backups won", count(batch.backups_won)]);
   } else {
     rows.push(["staleness", fixed(s.staleness_mean, 2)], ["epoch", fixed(s.epoch, 2)]);
   }
@@ -221,9 +221,10 @@ function showMembers(s) {
   const wanted = known(s.wanted_replicas) && s.wanted_replicas !== here ? `, ${count(s.wanted_replicas)} wanted` : "";
   text("workers-count", `${count(here)}${wanted}`);
   text("shards-count", count(shards.filter((member) => !GONE.includes(member.state)).length));
+  at("stale-head").hidden = Boolean(s.batch);
   at("workers").replaceChildren(...rowsOf(workers, (member) => [
     [`${ROLES[member.role]}${member.id}`], stateOf(member), [member.name, "wide"], [count(member.samples_per_s), "n"],
-    [count(member.samples), "n"], [fixed(member.staleness, 2), "n"], [ago(member.last_seen_s), "n quiet"],
+    [count(member.samples), "n"], ...(s.batch ? [] : [[fixed(member.staleness, 2), "n"]]), [ago(member.last_seen_s), "n quiet"],
   ]));
   at("shards").replaceChildren(...rowsOf(shards, (member) => [
     [`${member.id}${GONE.includes(member.state) ? ` ${member.state}` : ""}`, member.state === "died" ? "red" : ""],

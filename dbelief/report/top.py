@@ -108,7 +108,7 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
     for member in _shown(shards, rows):
         table.add_row(
             str(member["id"]),
-            Text(member["state"], "red" if member["state"] == "died" else "dim"),
+            Text(member["state"], "red") if member["state"] in ("left", "died") else Text("serves", "dim"),
             f"{member['pushes_per_s']:,.1f}",
             bytes_per_s(member["bytes_per_s"]),
             f"{member['segments']:,}",

@@ -48,7 +48,7 @@ def test_the_fastest_come_first_and_the_gone_last() -> None:
         ["2", "straggles", "10"],
         ["1", "died", "900"],
     ]
-    assert rows[-1] == ["0", "waiting", "12.5", "2.5", "MB/s", "4", "123,456", "1:15"]
+    assert rows[-1] == ["0", "serves", "12.5", "2.5", "MB/s", "4", "123,456", "1:15"]
 
 
 def test_curves_are_bars_with_their_ends() -> None:
