@@ -251,8 +251,14 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
 @main.command("health")
 @click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
 @click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option(
+    "--service",
+    default="",
+    metavar="NAME",
+    help="What it is to serve, as dbelief.v1.Coordinator, which one that stands by does not; default: anything.",
+)
 @with_credentials()
-def health_command(address: str, timeout_s: float) -> None:
+def health_command(address: str, timeout_s: float, service: str) -> None:
     """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
     from dbelief.rpc.settings import prepare_process
 
@@ -260,7 +266,7 @@ def health_command(address: str, timeout_s: float) -> None:
     from dbelief.rpc.health import check_serving
 
     with exits_cleanly():
-        check_serving(address, timeout_s)
+        check_serving(address, timeout_s, service)
 
 
 @main.command("certs")
