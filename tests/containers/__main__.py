@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from .project import ROOT, Project, run, started, wait_for
 
 IMAGE = "localhost/dbelief-test:latest"
 JOB = "mnist"
-SERVICES = ("registry", "coordinator", "standby", "ps", "worker", "prometheus")
+SERVICES = ("certs", "registry", "coordinator", "standby", "ps", "worker", "prometheus")
 OURS = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3", "worker_4")
 VICTIMS = ("registry_1", *OURS)
 SAMPLES = 55_000 * 14
@@ -124,7 +125,7 @@ def _undisturbed(checks: Checks, project: Project) -> None:
         _healthy(checks, project)
         _confinement(checks, project)
         told = project.compose(
-            "--profile", "tools", "run", "--rm", "-T", "tool", "status", "coordinator:7070", "--json"
+            "--profile", "tools", "run", "--rm", "-T", "tool", "dbelief", "status", "coordinator:7070", "--json"
         )
         checks.check("the operator's tool hears of the job", f'"{JOB}"' in told)
         wait_for(lambda: project.samples(JOB) > 2 * FURTHER or None, "samples", 300.0)
@@ -169,6 +170,7 @@ def main() -> int:
     if os.geteuid() or shutil.which("podman") is None or "DBELIEF_DATA" not in os.environ:
         print(f"this needs root, podman, and DBELIEF_DATA\n\n{__doc__}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs is taken away first
     checks = Checks()
     name = f"dbelief-test-{os.getpid()}"
     parts: dict[str, Callable[[], None]] = {

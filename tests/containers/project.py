@@ -23,11 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose.yaml"
 
 
-def run(*command: str | Path, timeout_s: float = 120.0, check: bool = True, **environment: str) -> str:
+def run(
+    *command: str | Path, timeout_s: float = 120.0, check: bool = True, environment: dict[str, str] | None = None
+) -> str:
     """Standard output of a command; one that fails raises with what it said."""
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    around = os.environ | (environment or {})
+    done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=timeout_s, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -72,7 +73,8 @@ class Project:
 
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
         """Output of podman-compose."""
-        return run(self._command, "-p", self.name, "-f", COMPOSE, *arguments, timeout_s=timeout_s, **self._settings)
+        command = (self._command, "-p", self.name, "-f", str(COMPOSE), *arguments)
+        return run(*command, timeout_s=timeout_s, environment=self._settings)
 
     def containers(self) -> dict[str, dict[str, Any]]:
         """What podman knows of each, by its name within the project."""
