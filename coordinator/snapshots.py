@@ -19,6 +19,8 @@ class Snapshots:
         Iterations of a batch method from one to the next; None: however many.
     running
         A set is asked for and not complete.
+    wanted
+        One is to begin as soon as none is running.
     count
         Sets begun, over all lives of the job's coordinator: ids rise even where no sample was trained in between.
     """
@@ -26,6 +28,7 @@ class Snapshots:
     every_s: float | None
     every_iterations: int | None = None
     running: bool = False
+    wanted: bool = False
     count: int = 0
     _last_s: float = 0.0
     _last_iteration: int = 0
@@ -36,11 +39,12 @@ class Snapshots:
             return False
         by_time = self.every_s is not None and now_s - self._last_s >= self.every_s
         done = iterations - self._last_iteration
-        return by_time or (self.every_iterations is not None and done >= self.every_iterations)
+        return self.wanted or by_time or (self.every_iterations is not None and done >= self.every_iterations)
 
     def begin(self, samples: int) -> TakeSnapshot:
         """Begin a set; ids sort by age."""
         self.running = True
+        self.wanted = False
         self.count += 1
         return TakeSnapshot(f"{samples:012d}-{self.count:04d}")
 

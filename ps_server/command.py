@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from dbelief.rpc.coordination_pb2 import StatusReply
 
 _ASK_AGAIN_S = 0.5
+_SET_S = 30.0
+"""How long one that is asked to end waits for a set."""
 
 
 @click.command("ps")
@@ -153,6 +156,8 @@ def _serve(
         with on_signals() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
+            if interrupted.is_set():
+                _keep(member, service.life.stopped)
         if member.lost:
             server.close(0.0)  # what was still pushed into a life that is over would be lost
         elif member.over and not service.life.stopped.is_set():
@@ -165,6 +170,19 @@ def _serve(
             raise Refused(f"shard {member.id} of job {job}: {lost}")
         announce(f"shard {member.id} of job {job} ends: {reason}")
         return not interrupted.is_set()
+
+
+def _keep(member: Membership, stopped: threading.Event) -> None:
+    """Serve on until a snapshot set has what this shard holds, so that who comes in its place begins there."""
+    from dbelief.errors import Failure
+
+    announce(f"asked to end; waiting up to {_SET_S:g} s for a snapshot set")
+    until_s = time.monotonic() + _SET_S
+    member.ending = True
+    with suppress(Failure):  # who cannot be asked takes no set
+        member.beat(patience_s=0.0)
+        while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or time.monotonic() > until_s):
+            member.beat(patience_s=0.0)
 
 
 def _compile_rule(status: StatusReply) -> None:

@@ -222,6 +222,7 @@ class BeatRequest(_message.Message):
     PLACEMENT_EPOCH_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -234,6 +235,8 @@ class BeatRequest(_message.Message):
     """true: this is goodbye; default false"""
     reason: _builtins.str
     """why it leaves"""
+    ending: _builtins.bool
+    """a shard that is asked to end, and leaves once a snapshot set has what it holds"""
     def __init__(
         self,
         *,
@@ -243,10 +246,11 @@ class BeatRequest(_message.Message):
         placement_epoch: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ending", b"ending", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -262,6 +266,7 @@ class BeatReply(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
     ENDED_GENERATION_FIELD_NUMBER: _builtins.int
+    MAY_LEAVE_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     """of the job"""
     reason: _builtins.str
@@ -272,6 +277,8 @@ class BeatReply(_message.Message):
     """replicas and clients: draw the initial values and push them"""
     ended_generation: _builtins.int
     """groups up to this generation have lost a member: nobody need wait; 0: none"""
+    may_leave: _builtins.bool
+    """to one that is ending: such a set is complete, or none is to come"""
     @_builtins.property
     def placement(self) -> Global___Placement:
         """when newer than the one known"""
@@ -285,10 +292,11 @@ class BeatReply(_message.Message):
         member: _builtins.bool = ...,
         initialise: _builtins.bool = ...,
         ended_generation: _builtins.int = ...,
+        may_leave: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015

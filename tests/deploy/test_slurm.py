@@ -1,6 +1,6 @@
-"""deploy/slurm's batch script: no word of warning from ShellCheck, and a whole job of real processes on a Slurm of one's own.
+"""deploy/slurm's batch script: no word of warning from ShellCheck, and whole jobs of real processes.
 
-Slurm is two small programs here, that start tasks as `srun` would: on this machine, in the order that they are asked for.
+Slurm is two small programs here, that start tasks on this machine as `srun` would.
 """
 
 from __future__ import annotations

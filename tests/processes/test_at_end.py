@@ -127,3 +127,19 @@ def test_a_job_that_nobody_else_knows_of_cannot_be_left(operator: Operator) -> N
     role = operator.start("alone", "coordinator", _write(operator.folder, "alone", 1), "--on-signal", "leave")
     role.said(r"(--on-signal leave: with --registry memory: no other coordinator would know)")
     assert role.ends() == 2
+
+
+def test_a_shard_that_is_asked_to_end_has_what_it_holds_in_a_set_before(operator: Operator, address: str) -> None:
+    job = Path(_write(operator.folder, "drained", 2_000))
+    job.write_text(job.read_text() + "snapshots: {every_s: 3600}\n")
+    coordinator = operator.start("coordinator", "coordinator", str(job), "--listen", address)
+    shard, _ = operator.members(address, 1, 1)
+    operator.until_samples("drained", 2_000)
+    before = len(operator.events("drained"))
+    assert _terminated(shard) == [0]
+    shard.said("(asked to end; waiting up to)")
+    sets = [e["set"] for e in operator.events("drained")[before:] if e["event"] == "snapshot"]
+    assert [int(name.partition("-")[0]) >= 2_000 for name in sets] == [True]
+    operator.start("ps-again", "ps", "--coordinator", address)
+    operator.until_samples("drained", 3_000, since=len(operator.events("drained")))
+    assert _terminated(coordinator) == [0]
