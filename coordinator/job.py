@@ -84,17 +84,9 @@ class JobMachine(Standing):
         return True
 
     def may_leave(self, number: int, incarnation: int) -> bool:
-        """A shard is asked to end; whether what it holds is in a snapshot set that was begun since, or in none to come.
-
-        It asks again and again; until then it serves on.
-        """
+        """A shard is asked to end; whether a set begun since has what it holds, or none is to come. It asks again."""
         member = self.members.find("shard", number, incarnation)
-        if member is None or self.state is not State.READY:
-            return True
-        sets = self.training.snapshots
-        member.leaves_after = member.leaves_after or sets.count + 1
-        sets.wanted = sets.wanted or sets.count < member.leaves_after
-        return sets.count - sets.running >= member.leaves_after
+        return member is None or self.state is not State.READY or self.training.snapshots.have(member)
 
     def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
         """A member says goodbye: what it had not finished goes back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .actions import TakeSnapshot
+from .members import Member
 
 
 @dataclass
@@ -40,6 +41,12 @@ class Snapshots:
         by_time = self.every_s is not None and now_s - self._last_s >= self.every_s
         done = iterations - self._last_iteration
         return self.wanted or by_time or (self.every_iterations is not None and done >= self.every_iterations)
+
+    def have(self, member: Member) -> bool:
+        """Whether a set that was begun since a shard first asked was tried; if not, one is to come soon."""
+        member.leaves_after = member.leaves_after or self.count + 1
+        self.wanted = self.wanted or self.count < member.leaves_after
+        return self.count - self.running >= member.leaves_after
 
     def begin(self, samples: int) -> TakeSnapshot:
         """Begin a set; ids sort by age."""
