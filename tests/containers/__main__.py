@@ -129,7 +129,7 @@ def _undisturbed(checks: Checks, project: Project) -> None:
         )
         checks.check("the operator's tool hears of the job", f'"{JOB}"' in told)
         wait_for(lambda: project.samples(JOB) > 2 * FURTHER or None, "samples", 300.0)
-        wanted = {"coordinator": 1, "ps": 2, "worker": 4}
+        wanted = {"coordinator": 2, "ps": 2, "worker": 4}
 
         def all_seen() -> dict[str, int] | None:
             up = [labels["job"] for labels, value in project.ask("up") if value == 1]
