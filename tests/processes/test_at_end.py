@@ -91,7 +91,7 @@ def test_a_coordinator_that_is_asked_to_leaves_its_job_to_the_one_that_stands_by
     options = ("--registry", registry, "--on-signal", "leave", "--at-end", "wait", "--once")
     first = operator.start("first", "coordinator", job, "--listen", "127.0.0.1:0", *options)
     led_at = first.said(r" on (127\.0\.0\.1:\d+),")
-    second = operator.start("second", "coordinator", job, "--listen", f"0.0.0.0:{port}", *options)
+    second = operator.start("second", "coordinator", job, "--listen", f"0.0.0.0:{port}", "--insecure", *options)
     second.said(r"(standing by)")
     wait_for(lambda: _healthy(address) or None, "a sign of life of the one that stands by")
     assert not _healthy(address, LEADS)
