@@ -2,13 +2,16 @@
 PYTHON ?= python3
 ARGS :=
 BIN := .venv/bin
+ENGINE ?= $(notdir $(firstword $(shell command -v podman docker)))
+IMAGE ?= dbelief:latest
+FILE ?= deploy/Dockerfile
 
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
+.PHONY: help run test test-long test-deploy test-containers image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -22,8 +25,14 @@ test: .venv/ready-to-develop ## all tests; some of them: make test ARGS='tests/d
 test-long: .venv/ready-to-develop ## what takes longer: ten thousand pushes through a bad network, every process killed, resuming
 	@$(BIN)/pytest -m long -rP $(ARGS)
 
-test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deployment.md); minutes
+test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deploy.md); minutes
 	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)
+
+test-containers: .venv/ready-to-develop ## the image and the compose file in real containers, each of them killed in turn; root and podman
+	@$(BIN)/python -m tests.containers $(ARGS)
+
+image: ## build the image of all roles, dbelief:latest, with podman or docker
+	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .
 
 lint: .venv/ready-to-develop ## ruff, its formatter, mypy strict, and who may import whom
 	@$(BIN)/ruff check --quiet .

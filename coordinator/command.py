@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
-from dbelief.console import announce, exits_cleanly, on_signals, pairs, write_address
+from dbelief.console import announce, exits_cleanly, host_and_port, on_signals, pairs, write_address
 from dbelief.errors import Mistake, Unreachable
 from dbelief.logs import known
 from dbelief.rpc.settings import limit_threads, prepare_process
@@ -110,6 +111,20 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."
 )
+@click.option(
+    "--at-end",
+    type=click.Choice(["exit", "wait"]),
+    default="exit",
+    show_default=True,
+    help="When the job is over: exit, or go on telling how it ended until a signal comes.",
+)
+@click.option(
+    "--on-signal",
+    type=click.Choice(["stop", "leave"]),
+    default="stop",
+    show_default=True,
+    help="SIGTERM and Ctrl-C stop the job, or leave it as it is to the next coordinator.",
+)
 def command(
     job_file: Path,
     overrides: tuple[str, ...],
@@ -124,6 +139,8 @@ def command(
     run_folder: Path | None,
     ready_file: Path | None,
     patience: float,
+    at_end: str,
+    on_signal: str,
 ) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.
 
@@ -145,6 +162,8 @@ def command(
             run_folder,
             ready_file,
             patience,
+            at_end == "wait",
+            on_signal == "leave",
             interrupted,
         )
     raise SystemExit(code)
@@ -163,6 +182,8 @@ def _run(
     run_folder: Path | None,
     ready_file: Path | None,
     patience: float,
+    waits: bool,
+    leaves: bool,
     interrupted: threading.Event,
 ) -> int:
     from dbelief.clock import SystemClock
@@ -188,6 +209,8 @@ def _run(
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
         raise Mistake(f"--ready-file {ready_file}: there is no folder {ready_file.parent}")
     may_listen(listen)
+    if leaves and registry_url == "memory:":
+        raise Mistake("--on-signal leave: with --registry memory: no other coordinator would know of the job")
     clock = SystemClock()
     job = load_job(job_file, pairs(overrides))
     with ExitStack() as stack:
@@ -199,13 +222,17 @@ def _run(
         metrics.leading.set(0)
         stack.callback(metrics.close)
         metrics.serve(looks.metrics)
-        leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
+        with _standing_by(listen):
+            leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
         if leadership is None:
             raise Interrupted(f"stopped while standing by for job {job.name}")
         stack.callback(leadership.release)
         before = ended(leadership.stored()) if once else ""
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
+            if waits:
+                with closing(Server(listen, lambda _: None)):  # it lives, and leads nothing
+                    interrupted.wait()
             return 0
         page = _serve_page(looks.page, stack)
         check_free(listen)  # before the run folder is touched
@@ -226,9 +253,15 @@ def _run(
         stack.enter_context(found_at(begun.folder, server.address, job))
         if ready_file is not None:
             write_address(ready_file, server.address)
-        state = runner.run(interrupted)
+        state = runner.run(interrupted, leaves)
+        if state not in (State.DONE, State.FAILED):
+            announce(f"job {job.name} is left as it is, {state.value}, to the next coordinator")
+            return 0
         announce(f"job {job.name} {state.value}: {begun.machine.reason}")
-        metrics.wait_for_scrape(SCRAPE_S)
+        if waits:
+            interrupted.wait()
+        else:
+            metrics.wait_for_scrape(SCRAPE_S)
     return 0 if state is State.DONE else 1
 
 
@@ -246,6 +279,25 @@ def _serve_page(listen: str | None, stack: ExitStack) -> Page:
         stack.callback(server.close)
         announce(f"status page on {server.url}")
     return page
+
+
+@contextmanager
+def _standing_by(listen: str) -> Iterator[None]:
+    """Tell of this process' health, on loopback alone, until it leads.
+
+    Who looks for the leader must find nobody here. Where addresses are not a container's own, there is no need.
+    """
+    from dbelief.rpc.serving import Server, is_every_address
+
+    server = None
+    if is_every_address(listen):
+        with suppress(Mistake):  # on this host another process has that port: the leader, say
+            server = Server(f"127.0.0.1:{host_and_port(listen)[1]}", lambda _: None)
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.close(0.0)
 
 
 def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event) -> None:

@@ -83,6 +83,11 @@ class JobMachine(Standing):
         member.last_beat_s = now_s
         return True
 
+    def may_leave(self, number: int, incarnation: int) -> bool:
+        """A shard is asked to end; whether a set begun since has what it holds, or none is to come. It asks again."""
+        member = self.members.find("shard", number, incarnation)
+        return member is None or self.state is not State.READY or self.training.snapshots.have(member)
+
     def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
         """A member says goodbye: what it had not finished goes back."""
         member = self.members.find(kind, number, incarnation)

@@ -30,6 +30,8 @@ class Member:
         On the coordinator's clock: when it was last heard, and when its work last came on.
     state
         What people see: "waiting", "training", "evaluating", "left", "died".
+    leaves_after
+        The snapshot set, by its count, that a shard which was asked to end waits for; 0: it was not.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Member:
     last_beat_s: float = 0.0
     moved_s: float = 0.0
     state: str = "waiting"
+    leaves_after: int = 0
 
     @property
     def alive(self) -> bool:

@@ -137,8 +137,18 @@ class Runner:
 
     # -- the main loop -----------------------------------------------------------------------------------
 
-    def run(self, interrupted: threading.Event) -> State:
+    def run(self, interrupted: threading.Event, leaves: bool = False) -> State:
         """Run until the job is over and everyone has heard; a set `interrupted` asks for a clean end, once.
+
+        Parameters
+        ----------
+        leaves
+            A set `interrupted` does not end the job but this process' part in it: another goes on from here.
+
+        Returns
+        -------
+        State
+            DONE or FAILED; another where the job was left.
 
         Raises
         ------
@@ -147,14 +157,14 @@ class Runner:
         """
         self._actor.start()
         try:
-            self._run(interrupted)
+            self._run(interrupted, leaves)
         finally:
             self._actor.end()
             self._shards.close()
             self._events.close()
         return self._machine.state
 
-    def _run(self, interrupted: threading.Event) -> None:
+    def _run(self, interrupted: threading.Event, leaves: bool) -> None:
         stopping = False
         never = threading.Event()
         while not self._finished.is_set():
@@ -163,6 +173,8 @@ class Runner:
             with self.step() as (machine, now_s):
                 if not machine.over:  # members that have heard of the end are silent, and not dead
                     machine.tick(now_s)
+                if interrupted.is_set() and leaves and not machine.over:
+                    return
                 if interrupted.is_set() and not stopping:
                     stopping = True
                     machine.stop("stopped by a signal", now_s)

@@ -84,6 +84,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
             if machine.training.groups is not None:
                 reply.ended_generation = machine.training.groups.ended
+            if kind == "shard" and request.ending:
+                reply.may_leave = machine.may_leave(request.id, request.incarnation)
             if kind != "shard":
                 reply.initialise = machine.initialises(request.id, request.incarnation)
             # Where all shards go back to a set, the new place of one is told once they have.

@@ -75,14 +75,20 @@ def scale_command(what: str, count: int, where: str) -> None:
 @click.command("health")
 @click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
 @click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option(
+    "--service",
+    default="",
+    metavar="NAME",
+    help="What it is to serve, as dbelief.v1.Coordinator, which one that stands by does not; default: anything.",
+)
 @with_credentials()
-def health_command(address: str, timeout_s: float) -> None:
+def health_command(address: str, timeout_s: float, service: str) -> None:
     """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
     prepare_process()
     from dbelief.rpc.health import check_serving
 
     with exits_cleanly():
-        check_serving(address, timeout_s)
+        check_serving(address, timeout_s, service)
 
 
 COMMANDS = (status_command, top_command, stop_command, scale_command, health_command)

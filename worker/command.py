@@ -10,6 +10,7 @@ import click
 
 from dbelief.console import announce, exits_cleanly
 from dbelief.cores import keep_to, read_cores, written
+from dbelief.errors import Mistake
 from dbelief.rpc.settings import prepare_process
 from dbelief.security.options import may_be_insecure, with_credentials
 
@@ -88,6 +89,13 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Seconds to wait for the coordinator.",
 )
 @click.option(
+    "--at-end",
+    type=click.Choice(["exit", "wait"]),
+    default="exit",
+    show_default=True,
+    help="When the job is over: exit, or wait for the next one at the same address, however long.",
+)
+@click.option(
     "--compute-wait",
     "compute_wait_s",
     type=click.FloatRange(0),
@@ -103,11 +111,15 @@ def command(
     metrics_listen: str | None,
     folder: Path | None,
     patience_s: float,
+    at_end: str,
     **options: Any,
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
     with exits_cleanly():
+        waits = at_end == "wait"
+        if waits and comm == "mpi":
+            raise Mistake("--at-end wait goes with --comm threads: mpiexec waits for no next job")
         if cores is not None:
             keep_to(cores)
             options["threads"] = options["threads"] or len(cores)
@@ -115,10 +127,16 @@ def command(
         from dbelief.metrics import Metrics
         from dbelief.session import Task
 
-        from .life import Options, live, processes
+        from .life import Options, live, processes, wait
 
         with closing(Metrics("worker")) as metrics, processes() if comm == "mpi" else nullcontext() as ranks:
             if ranks is None or ranks.rank == 0:
                 metrics.serve(metrics_listen)
-                announce(f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains")
-            live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)
+            again = not waits or wait(coordinator)
+            while again:
+                if ranks is None or ranks.rank == 0:
+                    announce(
+                        f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains"
+                    )
+                ended = live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)
+                again = waits and ended and wait(coordinator, another=True)

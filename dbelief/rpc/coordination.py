@@ -97,6 +97,8 @@ class Member:
         Of the job, as of the last beat.
     lost
         Why this life is over though the job may not be; "" while it lives.
+    ending, may_leave
+        Of a shard: it is asked to end, and says so with each beat; the coordinator has nothing against it any more.
     when_ended
         Called after each beat with the highest generation of groups that is over.
     figures
@@ -113,6 +115,8 @@ class Member:
         self.reason = ""
         self.initialise = False
         self.lost = ""
+        self.ending = False
+        self.may_leave = False
         self.when_ended: Callable[[int], None] = lambda _: None
         self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
         self._changed = threading.Condition()
@@ -134,11 +138,13 @@ class Member:
                 leaving=leaving,
                 reason=reason,
                 shard=self.figures(),
+                ending=self.ending,
             ),
             patience_s,
         )
         with self._changed:
             self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
+            self.may_leave = reply.may_leave
             if reply.HasField("placement"):
                 self.placement = placement_from_wire(reply.placement)
             if not reply.member and not leaving:

@@ -223,6 +223,7 @@ class BeatRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -235,6 +236,8 @@ class BeatRequest(_message.Message):
     """true: this is goodbye; default false"""
     reason: _builtins.str
     """why it leaves"""
+    ending: _builtins.bool
+    """a shard that is asked to end, and leaves once a snapshot set has what it holds"""
     @_builtins.property
     def shard(self) -> Global___ShardFigures:
         """of a shard: what it has done; absent: not told"""
@@ -249,10 +252,11 @@ class BeatRequest(_message.Message):
         leaving: _builtins.bool = ...,
         reason: _builtins.str = ...,
         shard: Global___ShardFigures | None = ...,
+        ending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
     _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
@@ -308,6 +312,7 @@ class BeatReply(_message.Message):
     MEMBER_FIELD_NUMBER: _builtins.int
     INITIALISE_FIELD_NUMBER: _builtins.int
     ENDED_GENERATION_FIELD_NUMBER: _builtins.int
+    MAY_LEAVE_FIELD_NUMBER: _builtins.int
     state: Global___State.ValueType
     """of the job"""
     reason: _builtins.str
@@ -318,6 +323,8 @@ class BeatReply(_message.Message):
     """replicas and clients: draw the initial values and push them"""
     ended_generation: _builtins.int
     """groups up to this generation have lost a member: nobody need wait; 0: none"""
+    may_leave: _builtins.bool
+    """to one that is ending: such a set is complete, or none is to come"""
     @_builtins.property
     def placement(self) -> Global___Placement:
         """when newer than the one known"""
@@ -331,10 +338,11 @@ class BeatReply(_message.Message):
         member: _builtins.bool = ...,
         initialise: _builtins.bool = ...,
         ended_generation: _builtins.int = ...,
+        may_leave: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "ended_generation", b"ended_generation", "initialise", b"initialise", "may_leave", b"may_leave", "member", b"member", "placement", b"placement", "reason", b"reason", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015

@@ -9,13 +9,18 @@ from dbelief.errors import Refused
 from .channel import named_errors, open_channel, wait_ready
 
 
-def check_serving(address: str, timeout_s: float) -> None:
+def check_serving(address: str, timeout_s: float, service: str = "") -> None:
     """Return if the process at `host:port` serves.
+
+    Parameters
+    ----------
+    service
+        Full name of the service that it is to serve; "": any.
 
     Raises
     ------
     Refused
-        It answers, and does not serve: it is ending, or is no process of ours.
+        It answers, and does not serve: it is ending, knows no such service, or is no process of ours.
     Unreachable
         It did not answer within `timeout_s`.
     """
@@ -23,6 +28,8 @@ def check_serving(address: str, timeout_s: float) -> None:
     with open_channel(address) as channel:
         wait_ready(channel, timeout_s, what, address)
         with named_errors(what):
-            reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            reply = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
+            )
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
         raise Refused(f"{what} is {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}")

@@ -95,7 +95,8 @@ class Server:
         self.port = port
         self.address = f"{host}:{port}"
         self._server.start()
-        self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        for service in ("", *ours):
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     def close(self, grace_s: float = 1.0) -> None:
         """Refuse new calls, give running ones `grace_s`, and end."""

@@ -1,133 +1,179 @@
-"""The image built, the compose file's job run to its end in containers, and its accuracy beside `dbelief train`'s.
+"""What the compose files and the image's file say, held against each other and against the programs; none is started.
 
-podman and podman-compose are found on PATH; how podman is set up on a machine is its environment's business
-(CONTAINERS_CONF, say). Where the base images are not to be pulled, images of the same names do as well.
+`make test-containers` starts them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import socket
+import re
+import shlex
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
-from dbelief.run import train
-from tests.conftest import MARK
-from tests.deploy.dashboard import DEPLOY, ask
-from tests.processes.conftest import wait_for
+from coordinator import command as coordinator
+from dbelief.cli import main
+from dbelief.job import load_job
+from dbelief.security.authority import make_credentials
+from ps_server import command as ps
+from tests.deploy.dashboard import DEPLOY
+from worker import command as worker
 
-pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1_800)]
-
+COMMANDS = {"coordinator": coordinator.command, "ps": ps.command, "worker": worker.command}
 ROOT = DEPLOY.parent
-IMAGE = "localhost/dbelief-test:latest"
-CHECKED = ("registry_1", "coordinator_1", "ps_1", "ps_2")
-OURS = ("coordinator_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3")
-RUN_S = 600.0
-NEAR = 0.015
-"""Five of 360 test images: free-running runs differ by as much from one to the next."""
+ROLE = {"coordinator": "coordinator", "standby": "coordinator", "ps": "ps", "worker": "worker"}
+"""Services of ours, and what they are."""
+CONFINED = (*ROLE, "certs", "tool", "registry", "prometheus", "grafana")
+SETTINGS = dict(
+    line.split("=", 1) for line in (DEPLOY / ".env").read_text().splitlines() if "=" in line and line[0] != "#"
+)
 
 
-def _run(*command: str | Path, timeout_s: float = 120.0, **environment: str) -> str:
-    """Output of a command that must succeed."""
-    # Without the mark: what runs in containers ends by their engine, not with this session.
-    around = {name: value for name, value in os.environ.items() if name != MARK} | environment
-    done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+def _read(name: str) -> dict[str, Any]:
+    """A compose file with the variables of deploy/.env in their places."""
+
+    def value(found: re.Match[str]) -> str:
+        assert found[1] in SETTINGS or found[2], f"{found[1]} is neither in deploy/.env nor asked for"
+        return SETTINGS.get(found[1], "/asked/for")
+
+    text = re.sub(r"(?<!\$)\$\{(\w+)(:\?[^}]*)?\}", value, (DEPLOY / name).read_text())
+    read: dict[str, Any] = yaml.safe_load(text)
+    return read
 
 
-@pytest.fixture(scope="module")
-def image() -> str:
-    """The image, built; it stays, so that the next time is short."""
-    for program in ("podman", "podman-compose"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on this machine")
-    file = DEPLOY / "Dockerfile"
-    _run("podman", "build", "--quiet", "--format", "docker", "-f", file, "-t", IMAGE, ROOT, timeout_s=1_200)
-    return IMAGE
+COMPOSE = _read("compose.yaml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILES = [(DEPLOY / name).read_text() for name in ("Dockerfile", "Dockerfile.gpu")]
+SCRAPED: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
 
 
-class Project:
-    """The services of deploy/compose.yaml under a name of their own."""
-
-    def __init__(self, image: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        self.name = f"dbelief-test-{os.getpid()}"
-        self.prometheus = f"http://127.0.0.1:{port}"
-        self._environment = {"DBELIEF_IMAGE": image, "DBELIEF_PROMETHEUS_PORT": port}
-
-    def compose(self, *arguments: str) -> str:
-        file = str(DEPLOY / "compose.yaml")
-        return _run("podman-compose", "-p", self.name, "-f", file, *arguments, timeout_s=300, **self._environment)
-
-    def states(self) -> dict[str, dict[str, Any]]:
-        """What podman knows of each container, by its name within the project."""
-        names = _run("podman", "ps", "-a", "--format", "{{.Names}}").split()
-        own = [name for name in names if name.startswith(f"{self.name}_")]
-        found = json.loads(_run("podman", "inspect", *own)) if own else []
-        return {one["Name"].removeprefix(f"{self.name}_"): one for one in found}
-
-    def log(self, container: str) -> str:
-        return _run("sh", "-c", f"podman logs {self.name}_{container} 2>&1")
-
-    def healthy(self, container: str) -> bool:
-        check = ("podman", "healthcheck", "run", f"{self.name}_{container}")
-        return subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0
-
-    def summary(self, job: str, folder: Path) -> dict[str, Any]:
-        _run("podman", "cp", f"{self.name}_coordinator_1:/srv/runs/{job}/summary.json", folder)
-        found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        return found
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
+def test_compose_files_are_of_the_specification(name: str) -> None:
+    check = Path(sys.executable).with_name("check-jsonschema")
+    command = [str(check), "--builtin-schema", "vendor.compose-spec", str(DEPLOY / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
 
 
-@pytest.fixture
-def project(image: str) -> Iterator[Project]:
-    project = Project(image)
-    yield project
-    project.compose("down", "--volumes", "--timeout", "5")
-    assert project.states() == {}
-    assert not [name for name in _run("podman", "volume", "ls", "-q").split() if name.startswith(project.name)]
+def test_every_service_is_there_starts_again_and_may_do_little() -> None:
+    assert set(SERVICES) == set(CONFINED)
+    for name, service in SERVICES.items():
+        assert service["restart"] == ("no" if name == "tool" else "on-failure:10"), name
+        assert "mem_limit" in service, name
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "/tmp" in service["tmpfs"], name
+        assert ("cap_add" in service) == (name == "certs"), name
+        assert "privileged" not in service, name
+        assert "depends_on" not in service, f"{name}: a service waits by itself for what it needs"
 
 
-def test_the_job_trains_in_containers_as_well_as_on_this_machine(project: Project, tmp_path: Path) -> None:
-    project.compose("up", "-d", "registry", "coordinator", "ps", "worker", "prometheus")
-    for name in CHECKED:
-        wait_for(lambda name=name: project.healthy(name) or None, f"{name} to be healthy", RUN_S)  # type: ignore[misc]
-    _run("podman", "wait", *(f"{project.name}_{name}" for name in OURS), timeout_s=RUN_S)
-    ended = project.states()
-    told = "\n".join(f"{name}:\n{project.log(name)}" for name in OURS)
-    assert [(ended[name]["State"]["ExitCode"], ended[name]["RestartCount"]) for name in OURS] == [(0, 0)] * 6, told
-    seen = {
-        role: len(ask(project.prometheus, f'max_over_time(up{{job="{role}"}}[1h]) == 1'))
-        for role in ("coordinator", "ps", "worker")
-    }
-    assert seen == {"coordinator": 1, "ps": 2, "worker": 3}
-    inside = project.summary("digits", tmp_path)
-    beside = train(ROOT / "examples" / "digits.yaml", output=str(tmp_path / "runs"))
-    assert beside.test_accuracy is not None
-    print(
-        f"test accuracy {100 * inside['test_accuracy']:.2f} % in containers, {100 * beside.test_accuracy:.2f} % beside"
+def test_counts_are_the_job_files() -> None:
+    job = load_job(ROOT / "examples" / SETTINGS["DBELIEF_JOB"], {"data.folder": "."})
+    assert SERVICES["ps"]["scale"] == job.shards
+    assert SERVICES["worker"]["scale"] == job.replicas
+
+
+def test_only_this_machine_reaches_what_is_published() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert len(ports) >= 2
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("service", ROLE)
+def test_commands_have_the_options_they_are_given(service: str) -> None:
+    program, name, *arguments = SERVICES[service]["command"]
+    assert (program, name) == ("dbelief", ROLE[service])
+    told = CliRunner().invoke(COMMANDS[name], ["--help"]).output
+    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    assert "--metrics" in options
+    variables = [name for name in SERVICES[service]["environment"] if name not in ("DBELIEF_DATA", "DBELIEF_LOG")]
+    assert [wanted for wanted in (*options, *variables) if wanted not in told] == []
+
+
+def test_the_two_coordinators_differ_in_nothing_but_their_addresses() -> None:
+    one, other = dict(SERVICES["coordinator"]), dict(SERVICES["standby"])
+    assert other.pop("networks") == {"default": {"aliases": ["coordinator"]}}
+    one.pop("ports", None), other.pop("ports", None)
+    assert one == other
+    assert "--once" in one["command"], "the one that comes second to a job that is over ends too"
+
+
+def test_each_process_has_its_own_credentials_and_no_others() -> None:
+    def mounted(service: str) -> list[str]:
+        volumes = SERVICES[service].get("volumes", [])
+        return [volume for volume in volumes if "credentials" in volume or volume.startswith("authority")]
+
+    owners = {**ROLE, "tool": "operator", "prometheus": "prometheus", "registry": "registry"}
+    for service in SERVICES:
+        if service != "certs":
+            wanted = [f"{owners[service]}-credentials:/credentials:ro"] if service in owners else []
+            assert mounted(service) == wanted, service
+    made = {volume.rpartition("/")[2] for volume in mounted("certs")}
+    assert made == {"authority", *owners.values()}
+
+
+def test_what_hands_credentials_out_knows_the_roles_there_are(tmp_path: Path) -> None:
+    make_credentials(tmp_path, 1, ["registry"], ["localhost"])
+    rows = re.search(r"for row in (.*); do", SERVICES["certs"]["command"][0])
+    assert rows
+    users = dict(row.split(":") for row in rows[1].split())
+    assert set(users) == {path.name for path in tmp_path.iterdir() if path.is_dir()} - {"viewer"}
+    for service, role in {"registry": "registry", "prometheus": "prometheus"}.items():
+        assert SERVICES[service]["user"].partition(":")[0] == users[role]
+    assert all(f"USER {users['worker']}" in text for text in DOCKERFILES)
+    assert (tmp_path / "registry" / "registry.conf").is_file()
+    assert SERVICES["registry"]["command"][1] == "/credentials/registry.conf"
+
+
+def test_prometheus_finds_every_container_of_a_service() -> None:
+    for config in SCRAPED["scrape_configs"]:
+        (found,) = config["dns_sd_configs"]
+        assert found["names"] == [config["job_name"]]
+        assert f"--metrics=0.0.0.0:{found['port']}" in SERVICES[config["job_name"]]["command"]
+        assert config["tls_config"]["server_name"] == f"{config['job_name']}.dbelief"
+    assert [config["job_name"] for config in SCRAPED["scrape_configs"]] == list(COMMANDS)
+
+
+def test_shards_and_coordinators_share_the_run_folders() -> None:
+    def runs(service: str) -> list[str]:
+        return [volume for volume in SERVICES[service]["volumes"] if volume.endswith(":/srv/runs")]
+
+    assert runs("coordinator") == runs("ps") != []
+    assert runs("worker") == []
+    assert SERVICES["coordinator"]["volumes"][:2] == SERVICES["worker"]["volumes"][:2], (
+        "data and model where it has them"
     )
-    assert inside["samples"] == beside.samples
-    assert abs(inside["test_accuracy"] - beside.test_accuracy) <= NEAR
 
 
-def test_a_container_is_no_roots_and_ends_when_it_is_asked_to(image: str) -> None:
-    assert _run("podman", "run", "--rm", "--entrypoint", "id", image, "-u").strip() == "1000"
-    waiting = _run("podman", "run", "-d", image, "worker", "--coordinator", "127.0.0.1:7070").strip()
-    try:
-        joining = "joining the job"
-        wait_for(lambda: joining in _run("sh", "-c", f"podman logs {waiting} 2>&1") or None, joining, RUN_S)
-        _run("podman", "stop", "--time", "30", waiting)
-        (state,) = json.loads(_run("podman", "inspect", waiting))
-        assert state["State"]["ExitCode"] == 143, "128 + SIGTERM; killed after 30 s it were 137"
-    finally:
-        _run("podman", "rm", "--force", waiting)
+def test_the_gpu_file_changes_services_that_there_are() -> None:
+    override = _read("compose.gpu.yaml")["services"]
+    assert set(override) == {"coordinator", "standby", "worker"}
+    assert override["worker"]["build"]["dockerfile"] == "deploy/Dockerfile.gpu"
+
+
+@pytest.mark.parametrize("text", DOCKERFILES, ids=["cpu", "gpu"])
+def test_the_image_is_no_roots_and_signals_reach_the_process(text: str) -> None:
+    last = text.rpartition("\nFROM ")[2]
+    assert re.search(r"^USER 1000:1000$", last, re.MULTILINE)
+    assert re.search(r'^ENTRYPOINT \["dbelief"\]$', last, re.MULTILINE)
+    health = re.search(r"^HEALTHCHECK .* CMD \[(.*)\]$", last, re.MULTILINE)
+    assert health
+    command, *arguments = shlex.split(health[1].replace(",", " "))
+    assert command == "dbelief"
+    assert CliRunner().invoke(main, [*arguments, "--help"]).exit_code == 0
+    caches = re.findall(r"(?:NUMBA_CACHE_DIR|MPLCONFIGDIR|CUPY_CACHE_DIR)=(\S+)", last)
+    assert len(caches) >= 2
+    assert all(cache.startswith("/tmp/") for cache in caches), "all else may be read-only"
+
+
+def test_the_image_is_built_from_what_is_installed() -> None:
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert sorted(kept) == sorted(
+        ["pyproject.toml", "README.md", "LICENSE", "dbelief", "coordinator", "ps_server", "worker"]
+    )

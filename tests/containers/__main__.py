@@ -1,0 +1,193 @@
+"""`make test-containers`: the image built, MNIST trained in containers, and once more with each of them killed in turn.
+
+Needs root, podman and podman-compose, and DBELIEF_DATA, the folder that holds mnist/; takes ten minutes or so. Where
+base images are not to be pulled, others of the same names do as well. One line for each check; exit code 1 where one
+failed. Whatever it starts has a name of its own, and ends with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from .project import ROOT, Project, run, started, wait_for
+
+IMAGE = "localhost/dbelief-test:latest"
+JOB = "mnist"
+SERVICES = ("certs", "registry", "coordinator", "standby", "ps", "worker", "prometheus")
+OURS = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3", "worker_4")
+VICTIMS = ("registry_1", *OURS)
+SAMPLES = 55_000 * 14
+FLOOR = 0.975
+"""Test accuracy that the job reaches with any seed, killed or not; docs/results.md has what is usual."""
+FURTHER = 15_000
+"""Samples that are to be trained after a kill before the next: some two seconds' worth."""
+END_S = 900.0
+
+
+class Checks:
+    """Lines, and whether any of them is bad."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def check(self, what: str, good: bool, found: object = "") -> None:
+        self.failed += not good
+        told = f": {found}" if found != "" else ""
+        print(f"{'ok  ' if good else 'FAIL'} {what}{told}", flush=True)
+
+
+def _image(checks: Checks) -> None:
+    begun_s = time.monotonic()
+    run("make", "-C", ROOT, "image", f"IMAGE={IMAGE}", "ENGINE=podman", "ARGS=--quiet", timeout_s=1_200)
+    size = int(run("podman", "image", "inspect", "--format", "{{.Size}}", IMAGE)) / 1e6
+    checks.check("the image builds", True, f"{size:.0f} MB, {time.monotonic() - begun_s:.0f} s")
+
+    def inside(*command: str) -> subprocess.CompletedProcess[str]:
+        confined = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "all", "--network", "none")
+        whole = ("podman", "run", "--rm", *confined, "--entrypoint", command[0], IMAGE, *command[1:])
+        return subprocess.run(whole, capture_output=True, text=True, timeout=120, check=False)
+
+    checks.check("it is no root's", inside("id", "-u").stdout.strip() == "1000")
+    compilers = [name for name in ("gcc", "cc", "g++", "nvcc") if inside("which", name).returncode == 0]
+    checks.check("it has no compiler", not compilers, compilers or "")
+    warm = "from dbelief.optim import RULES, make_rule, warm_up; [warm_up(make_rule(name, {})) for name in RULES]"
+    listed = inside("sh", "-c", f'python -c "{warm}" && find /tmp/numba -name "*.nbc" | wc -l')
+    checks.check(
+        "rules compile with a read-only root",
+        int(listed.stdout or 0) > 0,
+        "" if listed.stdout else listed.stderr[-200:],
+    )
+
+
+def _confinement(checks: Checks, project: Project) -> None:
+    """What a container could do beyond its part, as far as podman tells."""
+    states = project.containers()
+    open_ = [
+        name for name in VICTIMS if not states[name]["HostConfig"]["ReadonlyRootfs"] or states[name]["EffectiveCaps"]
+    ]
+    checks.check("root file systems are read-only, and nobody has a capability", not open_, open_ or "")
+    held = {name: (project.inside(name, "ls", "/credentials") or "").split() for name in ("worker_1", "ps_1")}
+    wanted = {"worker_1": ["ca.crt", "tls.crt", "tls.key", "token"]}
+    wanted["ps_1"] = sorted([*wanted["worker_1"], "tokens"])
+    checks.check(
+        "a worker and a shard have their own credentials alone", held == wanted, held if held != wanted else ""
+    )
+
+
+def _healthy(checks: Checks, project: Project) -> None:
+    def all_answer() -> bool | None:
+        asked = ("registry_1", "coordinator_1", "standby_1", "ps_1", "ps_2")
+        good = (
+            subprocess.run(("podman", "healthcheck", "run", f"{project.name}_{name}"), capture_output=True)
+            for name in asked
+        )
+        return True if all(done.returncode == 0 for done in good) else None
+
+    wait_for(all_answer, "every health check to be well", 120.0)
+    checks.check("health checks answer, the standby's too", True)
+    leads = ("dbelief", "health", "--service", "dbelief.v1.Coordinator")
+    led = [name for name in ("coordinator_1", "standby_1") if project.inside(name, *leads) is not None]
+    checks.check("one of the two coordinators leads", len(led) == 1, led)
+
+
+def _ended(checks: Checks, project: Project, killed: tuple[str, ...]) -> float:
+    """Wait for the end of all that is ours, and check how; the test accuracy."""
+
+    def all_over() -> bool | None:
+        states = project.containers()
+        return None if any(states[name]["State"]["Running"] for name in OURS) else True
+
+    wait_for(all_over, "the job's end", END_S)
+    codes = {name: project.containers()[name]["State"]["ExitCode"] for name in OURS}
+    checks.check("the job's containers end with 0", set(codes.values()) == {0}, codes if any(codes.values()) else "")
+    restarts = {name: project.containers()[name]["RestartCount"] for name in OURS}
+    others = {name: count for name, count in restarts.items() if count and name not in killed}
+    checks.check("nothing starts again that was not killed", not others, others or "")
+    summary = project.summary(JOB)
+    accuracy = float(summary["test_accuracy"])
+    checks.check(
+        f"test accuracy is {FLOOR} or more",
+        accuracy >= FLOOR,
+        f"{accuracy}, validation {summary['validation_accuracy']}, {summary['wall_s']:.0f} s",
+    )
+    return accuracy
+
+
+def _undisturbed(checks: Checks, project: Project) -> None:
+    with started(project, *SERVICES):
+        _healthy(checks, project)
+        _confinement(checks, project)
+        told = project.compose(
+            "--profile", "tools", "run", "--rm", "-T", "tool", "dbelief", "status", "coordinator:7070", "--json"
+        )
+        checks.check("the operator's tool hears of the job", f'"{JOB}"' in told)
+        wait_for(lambda: project.samples(JOB) > 2 * FURTHER or None, "samples", 300.0)
+        wanted = {"coordinator": 2, "ps": 2, "worker": 4}
+
+        def all_seen() -> dict[str, int] | None:
+            up = [labels["job"] for labels, value in project.ask("up") if value == 1]
+            seen = {role: up.count(role) for role in wanted}
+            return seen if seen == wanted else None
+
+        checks.check("Prometheus sees all targets", wait_for(all_seen, f"targets {wanted}", 60.0) == wanted, wanted)
+        pushes = {labels["instance"]: value for labels, value in project.ask("dbelief_ps_pushes_total") if value > 0}
+        checks.check("Prometheus has pushes of both shards", len(pushes) == 2, sum(pushes.values()))
+        _ended(checks, project, ())
+        most = max(value for _, value in project.ask("max_over_time(dbelief_coordinator_samples_total[1h])"))
+        checks.check("Prometheus has the job's samples", most > SAMPLES / 2, f"{most:.0f} of {SAMPLES}")
+
+
+def _killed(checks: Checks, project: Project) -> None:
+    with started(project, *SERVICES):
+        for victim in VICTIMS:
+            begun = project.samples(JOB)
+            wait_for(lambda b=begun: project.samples(JOB) > b + FURTHER or None, "training to go on", 180.0)  # type: ignore[misc]
+            at, begun_s = project.samples(JOB), time.monotonic()
+            project.kill(victim)
+            wait_for(lambda a=at: project.samples(JOB) > a + FURTHER or None, f"training after {victim}", 180.0)  # type: ignore[misc]
+            checks.check(
+                f"{victim} killed at {at} of {SAMPLES} samples: training goes on",
+                True,
+                f"{FURTHER} more {time.monotonic() - begun_s:.0f} s later",
+            )
+        checks.check("all were killed before the end", project.samples(JOB) < SAMPLES)
+        _ended(checks, project, VICTIMS)
+        died = project.summary(JOB)["died"]
+        checks.check("the job knows who died", len(died) >= 3, died)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make test-containers", description=__doc__)
+    parser.add_argument("--only", choices=["image", "undisturbed", "killed"], help="this part alone; default: all")
+    only = parser.parse_args().only
+    if os.geteuid() or shutil.which("podman") is None or "DBELIEF_DATA" not in os.environ:
+        print(f"this needs root, podman, and DBELIEF_DATA\n\n{__doc__}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what runs is taken away first
+    checks = Checks()
+    name = f"dbelief-test-{os.getpid()}"
+    parts: dict[str, Callable[[], None]] = {
+        "image": lambda: _image(checks),
+        "undisturbed": lambda: _undisturbed(checks, Project(name, IMAGE, {})),
+        "killed": lambda: _killed(checks, Project(f"{name}-k", IMAGE, {})),
+    }
+    for part, work in parts.items():
+        if only in (None, part):
+            print(f"-- {part}", flush=True)
+            try:
+                work()
+            except (RuntimeError, TimeoutError, subprocess.SubprocessError) as error:
+                checks.check(part, False, error)
+    print(f"{checks.failed} failed" if checks.failed else "all well")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Processes that outlive their job, as where a controller would start again whatever exits; leaders that hand over."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dbelief.errors import DbeliefError
+from dbelief.registry.embedded import EmbeddedRegistry
+from dbelief.rpc.health import check_serving
+
+from .conftest import Operator, Role, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: {name}
+model: {{layers: [{{dense: 16}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 16, rule: {{name: adagrad, rate: 0.05}}}}
+limits: {{epochs: {epochs}}}
+shards: 1
+replicas: 1
+deadlines: {{beat_s: 4}}
+"""
+LEADS = "dbelief.v1.Coordinator"
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def _write(folder: Path, name: str, epochs: int) -> str:
+    path = folder / f"{name}.yaml"
+    path.write_text(JOB.format(name=name, epochs=epochs))
+    return str(path)
+
+
+def _terminated(*roles: Role) -> list[int]:
+    """Exit codes after SIGTERM."""
+    for role in roles:
+        role.process.send_signal(signal.SIGTERM)
+    return [role.ends() for role in roles]
+
+
+def test_shards_and_workers_go_from_job_to_job_and_a_coordinator_tells_how_its_ended(
+    operator: Operator, address: str
+) -> None:
+    waits = ("--at-end", "wait")
+    members = [
+        operator.start(role, role, "--coordinator", address, *waits) for role in ("ps", "worker")
+    ]  # before there is anyone to join
+    for name in ("first", "second"):
+        coordinator = operator.start(name, "coordinator", _write(operator.folder, name, 4), "--listen", address, *waits)
+        coordinator.said(rf"(job {name} done)")
+        for member in members:
+            member.said(rf"(?s)of job {name} ends: .*(waiting for a job)")
+        check_serving(address, 5.0, LEADS)
+        assert [role.process.poll() for role in (coordinator, *members)] == [None] * 3
+        assert operator.summary(name)["test_accuracy"] > 0.8
+        assert _terminated(coordinator) == [0]
+    assert _terminated(*members) == [0, 0]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedRegistry(tmp_path / "registry") as server:
+        yield server.url
+
+
+def _healthy(address: str, service: str = "") -> bool:
+    try:
+        check_serving(address, 1.0, service)
+    except DbeliefError:
+        return False
+    return True
+
+
+def test_a_coordinator_that_is_asked_to_leaves_its_job_to_the_one_that_stands_by(
+    operator: Operator, registry: str, address: str
+) -> None:
+    port = address.rpartition(":")[2]
+    job = _write(operator.folder, "handed", 300)
+    options = ("--registry", registry, "--on-signal", "leave", "--at-end", "wait", "--once")
+    first = operator.start("first", "coordinator", job, "--listen", "127.0.0.1:0", *options)
+    led_at = first.said(r" on (127\.0\.0\.1:\d+),")
+    second = operator.start("second", "coordinator", job, "--listen", f"0.0.0.0:{port}", "--insecure", *options)
+    second.said(r"(standing by)")
+    wait_for(lambda: _healthy(address) or None, "a sign of life of the one that stands by")
+    assert not _healthy(address, LEADS)
+    assert _healthy(led_at, LEADS)
+    for member in operator.members(led_at, 1, 1):
+        member.said(r"(of job handed)")
+    operator.until_samples("handed", 2_000)
+    assert _terminated(first) == [0]
+    first.said(r"(job handed is left as it is, ready, to the next coordinator)")
+    second.said(r"(going on where another coordinator)")
+    wait_for(lambda: _healthy(address, LEADS) or None, "the one that stood by to lead")
+    assert operator.events("handed")[-1]["event"] != "end"
+    assert _terminated(second) == [0]
+
+
+@pytest.mark.long
+def test_a_coordinator_whose_job_has_ended_before_lives_and_leads_nothing(
+    operator: Operator, registry: str, address: str
+) -> None:
+    job = _write(operator.folder, "over", 2)
+    options = ("--registry", registry, "--once")
+    first, led_at = operator.coordinator(Path(job), *options)
+    for member in (first, *operator.members(led_at, 1, 1)):
+        assert member.ends() == 0
+    late = operator.start("late", "coordinator", job, "--listen", address, *options, "--at-end", "wait")
+    late.said(r"(has ended already)")
+    wait_for(lambda: _healthy(address) or None, "the late one to live")
+    assert not _healthy(address, LEADS)
+    assert _terminated(late) == [0]
+
+
+def test_a_job_that_nobody_else_knows_of_cannot_be_left(operator: Operator) -> None:
+    role = operator.start("alone", "coordinator", _write(operator.folder, "alone", 1), "--on-signal", "leave")
+    role.said(r"(--on-signal leave: with --registry memory: no other coordinator would know)")
+    assert role.ends() == 2
+
+
+def test_a_shard_that_is_asked_to_end_has_what_it_holds_in_a_set_before(operator: Operator, address: str) -> None:
+    job = Path(_write(operator.folder, "drained", 2_000))
+    job.write_text(job.read_text() + "snapshots: {every_s: 3600}\n")
+    coordinator = operator.start("coordinator", "coordinator", str(job), "--listen", address)
+    shard, _ = operator.members(address, 1, 1)
+    operator.until_samples("drained", 2_000)
+    before = len(operator.events("drained"))
+    assert _terminated(shard) == [0]
+    shard.said("(asked to end; waiting up to)")
+    sets = [e["set"] for e in operator.events("drained")[before:] if e["event"] == "snapshot"]
+    assert [int(name.partition("-")[0]) >= 2_000 for name in sets] == [True]
+    operator.start("ps-again", "ps", "--coordinator", address)
+    operator.until_samples("drained", 3_000, since=len(operator.events("drained")))
+    assert _terminated(coordinator) == [0]
