@@ -20,6 +20,7 @@ PEER_CALLS = 256
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
 _BEARER = "Bearer "
+_Reads = Callable[[Any, grpc.ServicerContext], Any]
 
 
 def caller() -> str:
@@ -69,9 +70,10 @@ class Guard(grpc.ServerInterceptor):
             return grpc.stream_stream_rpc_method_handler(_refusing(*refusal))
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             if (method := getattr(handler, kind)) is not None:
+                read = _reads(handler.request_deserializer, streamed=kind.startswith("stream"))
+                guarded = (self._streams if kind.endswith("stream") else self._answers)(role, method, read)
                 make = getattr(grpc, f"{kind}_rpc_method_handler")
-                guarded = (self._streams if kind.endswith("stream") else self._answers)(role, method)
-                return make(guarded, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
+                return make(guarded, None, handler.response_serializer)  # type: ignore[no-any-return]
         raise AssertionError(f"{details.method} is no method of gRPC")
 
     def _role(self, details: grpc.HandlerCallDetails) -> tuple[str, tuple[grpc.StatusCode, str] | None]:
@@ -89,21 +91,21 @@ class Guard(grpc.ServerInterceptor):
             return role, (grpc.StatusCode.PERMISSION_DENIED, f"{method} is for {others}, and the token for {role}")
         return role, None
 
-    def _answers(self, role: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _answers(self, role: str, method: Callable[[Any, Any], Any], read: _Reads) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Any:
             with self._admitted(role, context):
                 before = _CALLER.set(role)
                 try:
-                    return method(request, context)
+                    return method(read(request, context), context)
                 finally:
                     _CALLER.reset(before)
 
         return guarded
 
-    def _streams(self, role: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def _streams(self, role: str, method: Callable[[Any, Any], Any], read: _Reads) -> Callable[[Any, Any], Any]:
         def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             with self._admitted(role, context):
-                yield from method(request, context)
+                yield from method(read(request, context), context)
 
         return guarded
 
@@ -131,6 +133,23 @@ class Guard(grpc.ServerInterceptor):
                 self._open[peer] -= 1
                 if not self._open[peer]:
                     del self._open[peer]
+
+
+def _reads(decode: Callable[[bytes], Any] | None, streamed: bool) -> _Reads:
+    """What makes messages of bytes. Where gRPC itself fails at that it keeps the call for ever: it is not asked to."""
+
+    def one(message: bytes, context: grpc.ServicerContext) -> Any:
+        if decode is None:
+            return message
+        try:
+            return decode(message)
+        except Exception as error:  # whatever a decoder says of bytes that are nothing
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{len(message)} bytes are no message: {error}")
+
+    def many(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
+        return messages if decode is None else (one(message, context) for message in messages)
+
+    return many if streamed else one
 
 
 def _refusing(code: grpc.StatusCode, why: str) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:

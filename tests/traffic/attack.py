@@ -23,7 +23,6 @@ CLEAN = frozenset(
     {
         grpc.StatusCode.ABORTED,
         grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.INTERNAL,  # bytes that are no message
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.PERMISSION_DENIED,
         grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -132,7 +132,7 @@ def _attack(
                     strike(chance.choice(besieged.ports), chance)
                     attacker.outcomes["bytes", "sent"] += 1
             foul = [one for one in attacker.foul if one[1] not in may_end]
-            assert not foul, foul[:3]
+            assert not foul, [(call.method, call.kind, code, why) for call, code, why in foul[:3]]
             return attacker.outcomes
         finally:
             attacker.close()

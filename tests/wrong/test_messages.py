@@ -230,7 +230,7 @@ TO_A_COORDINATOR = [
          INVALID),
     Sent("join: a layout with a part missing", join(layout=tensor(box_start=[0], box_stop=[2])), "layout: .*", INVALID),
     Sent("join: a layout of nothing", join(layout=tensor(shape=[0])), "the model has no parameters", INVALID),
-    Sent("join: no message", garbage, ".*", INTERNAL),
+    Sent("join: no message", garbage, "3 bytes are no message: .*", INVALID),
     Sent("beat: no role", lambda stub: stub.Beat(coordination.BeatRequest(id=0)), "a member is a shard, .*"),
 ]  # fmt: skip
 

@@ -237,6 +237,16 @@ def test_who_may_not_call_holds_no_thread(ours: Roles) -> None:
     server.close(0.0)
 
 
+def test_bytes_that_are_no_message_leave_nothing_open(coordinator: str, ours: Roles) -> None:
+    """Far more calls than a connection may have at a time."""
+    with open_channel(coordinator, "coordinator", ours("viewer")) as channel:
+        call: Any = channel.unary_unary("/dbelief.v1.Coordinator/Status")
+        for _ in range(2 * PEER_CALLS):
+            with pytest.raises(Refused, match="2 bytes are no message"), named_errors("the coordinator"):
+                call(b"\xff\xff", timeout=WAIT_S)
+        call(b"", timeout=WAIT_S)
+
+
 def test_health_is_asked_and_not_watched(coordinator: str, ours: Roles) -> None:
     with open_channel(coordinator, "coordinator", ours("viewer")) as channel:
         watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
