@@ -13,7 +13,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,12 +63,15 @@ class Project:
     """
 
     def __init__(self, name: str, image: str, settings: dict[str, str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        ports = dict.fromkeys(("DBELIEF_PROMETHEUS_PORT", "DBELIEF_PAGE_PORT", "DBELIEF_STANDBY_PAGE_PORT"), "")
+        with ExitStack() as stack:  # all at once, so that no two are the same
+            for name_of_port in ports:
+                free = stack.enter_context(socket.socket())
+                free.bind(("127.0.0.1", 0))
+                ports[name_of_port] = str(free.getsockname()[1])
         self.name = name
-        self._prometheus = f"http://127.0.0.1:{port}"
-        self._settings = {"DBELIEF_IMAGE": image, "DBELIEF_PROMETHEUS_PORT": port, **settings}
+        self._prometheus = f"http://127.0.0.1:{ports['DBELIEF_PROMETHEUS_PORT']}"
+        self._settings = {"DBELIEF_IMAGE": image, **ports, **settings}
         self._command = podman_compose()
 
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
