@@ -27,8 +27,17 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import spans_to_wire
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
+from dbelief.security import Credentials
 
 JOB = "bench"
+_JOB = f"""
+name: {JOB}
+model: {{layers: [{{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{name: downpour, batch: 1, rule: {{name: sgd, rate: 1}}}}
+limits: {{samples: 1}}
+"""
+"""What a shard reads before it joins; its segments come with another rule, as the benchmark says."""
 START_S = 60.0
 """How long the shards may take to come up."""
 CALL_S = 60.0
@@ -44,7 +53,7 @@ class _Front(coordination_stubs.CoordinatorServicer):
 
     def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
         """Tell which job it is."""
-        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY)
+        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY, job_yaml=_JOB)
 
     def Join(self, request: coordination.JoinRequest, context: Any) -> coordination.JoinReply:
         """Give the number that is wished for."""
@@ -67,6 +76,8 @@ class Shards:
         For their logs.
     lock_free
         Whether pushes of a segment run side by side.
+    credentials
+        What `dbelief certs` made: TLS and tokens; clients show this process's own. None: plain.
 
     Raises
     ------
@@ -82,7 +93,9 @@ class Shards:
         rule: str = "adagrad",
         options: Mapping[str, float] | None = None,
         lock_free: bool = False,
+        credentials: Path | None = None,
     ) -> None:
+        mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
         self._lock_free = lock_free
         self.spans = tuple(cut([(0, size)], nominal_length(size, count)))
         self.rule = rule, dict(options or {})
@@ -90,12 +103,17 @@ class Shards:
         self._stubs: list[stubs.ParametersStub] = []
         with ExitStack() as stack:
             front = _Front()  # type: ignore[abstract]
-            server = Server("127.0.0.1:0", lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it))
+            server = Server(
+                "127.0.0.1:0",
+                lambda it: coordination_stubs.add_CoordinatorServicer_to_server(front, it),
+                credentials=mine,
+            )
             stack.callback(server.close)
             self.children = [
                 Child(
                     f"ps-{number}",
-                    ["ps", "--coordinator", server.address, "--number", str(number)],
+                    ["ps", "--coordinator", server.address, "--number", str(number)]
+                    + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
                     folder / f"ps-{number}-of-{size}.log",
                 )
                 for number in range(count)
@@ -109,7 +127,7 @@ class Shards:
                 1, self.spans, tuple(Place(number, front.joined[number], 1, *runs[number]) for number in range(count))
             )
             for where in self.placement.places:
-                channel = stack.enter_context(open_channel(where.address))
+                channel = stack.enter_context(open_channel(where.address, "ps", mine))
                 self._stubs.append(stubs.ParametersStub(channel))
             self._fill(size)
             self._stack = stack.pop_all()

@@ -1,0 +1,92 @@
+"""What TLS and a token cost: pulls, pushes and small calls to a shard with credentials, beside one without.
+
+    python benchmarks/credentials.py [--rounds 31]
+
+Two shards of 16 MiB, each a process of its own, are asked in turn; ratios are of medians, plain time to sealed time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.bench.shards import Shards
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.settings import prepare_process
+from dbelief.security.authority import make_credentials
+from dbelief.security.identity import be_nobody, take
+
+SIZE = 4 << 20
+PUSHER = Pusher(1, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=31)
+    rounds = parser.parse_args().rounds
+    spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        make_credentials(folder / "certs", 1.0, [], [])
+        clients = {"plain": _client(stack, folder / "plain", None)}
+        take(folder / "certs" / "worker")
+        clients["sealed"] = _client(stack, folder / "sealed", folder / "certs")
+        calls = {kind: _calls(client) for kind, client in clients.items()}
+        for number in range(1, rounds + 1):
+            for kind in sorted(calls, reverse=number % 2 == 0):
+                for name, call in calls[kind].items():
+                    began = time.perf_counter()
+                    call(number)
+                    spent[name, kind].append(time.perf_counter() - began)
+    medians = {key: statistics.median(seconds) for key, seconds in spent.items()}
+    found = {f"{name}_x": medians[name, "plain"] / medians[name, "sealed"] for name in ("pull", "push", "one_segment")}
+    print(f"{'call':<12} {'plain ms':>9} {'sealed ms':>10} {'speed':>6}")
+    for name in ("pull", "push", "one_segment"):
+        plain, sealed = medians[name, "plain"], medians[name, "sealed"]
+        print(f"{name:<12} {1e3 * plain:9.2f} {1e3 * sealed:10.2f} {plain / sealed:6.2f}")
+    print(json.dumps(found))
+
+
+def _client(stack: ExitStack, folder: Path, credentials: Path | None) -> ShardedParameters:
+    """A client of a shard of its own, with its connections open."""
+    folder.mkdir()
+    shards = stack.enter_context(Shards(folder, SIZE, rule="sgd", credentials=credentials))
+    client = shards.client(PUSHER)
+    stack.callback(client.close)
+    segments = len(shards.spans)
+    client.pull(np.empty(SIZE, np.float32), np.full(segments, -1, np.int64))
+    return client
+
+
+def _calls(client: ShardedParameters) -> dict[str, Callable[[int], object]]:
+    out, gradient = np.empty(SIZE, np.float32), np.ones(SIZE, np.float32)
+    segments = len(client.placement.spans)
+
+    def pull(number: int) -> object:
+        return client.pull(out, np.full(segments, -1, np.int64))
+
+    def push(number: int) -> object:
+        return client.push(gradient, np.zeros(segments, np.int64), Push(PUSHER, number, np.float32(0)))
+
+    def one_segment(number: int) -> object:
+        versions = np.full(segments, number, np.int64)  # all but the first are known
+        versions[0] = -1
+        return client.pull(out, versions)
+
+    return {"pull": pull, "push": push, "one_segment": one_segment}
+
+
+if __name__ == "__main__":
+    prepare_process()
+    be_nobody()
+    main()
