@@ -193,6 +193,8 @@ def _compile_rule(status: StatusReply) -> None:
     from dbelief.job import parse_job
     from dbelief.optim import make_rule, warm_up
 
+    if not status.job_yaml:  # who stands in for a coordinator, say in a benchmark, has none
+        return
     rule = parse_job(status.job_yaml, Path(status.job_folder), f"job {status.job}").strategy.at_shards
     warm_up(make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})))
 

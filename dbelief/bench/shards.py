@@ -30,14 +30,6 @@ from dbelief.rpc.serving import Server
 from dbelief.security import Credentials
 
 JOB = "bench"
-_JOB = f"""
-name: {JOB}
-model: {{layers: [{{dense: 10}}], loss: softmax_cross_entropy}}
-data: {{source: digits}}
-strategy: {{name: downpour, batch: 1, rule: {{name: sgd, rate: 1}}}}
-limits: {{samples: 1}}
-"""
-"""What a shard reads before it joins; its segments come with another rule, as the benchmark says."""
 START_S = 60.0
 """How long the shards may take to come up."""
 CALL_S = 60.0
@@ -53,7 +45,7 @@ class _Front(coordination_stubs.CoordinatorServicer):
 
     def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
         """Tell which job it is."""
-        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY, job_yaml=_JOB)
+        return coordination.StatusReply(job=JOB, state=coordination.STATE_READY)
 
     def Join(self, request: coordination.JoinRequest, context: Any) -> coordination.JoinReply:
         """Give the number that is wished for."""

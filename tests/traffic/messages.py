@@ -87,7 +87,7 @@ class Fuzzer:
             source = self._genuine
         method = self._random.choice(sorted(source))
         call = Call(method, tuple(getattr(self, f"_{kind}")(method)), kind)
-        return self.call() if kind == "bent" and self._alive & set(self._speaks_for(call)) else call
+        return self.call() if kind != "repeated" and self._alive & set(self._speaks_for(call)) else call
 
     def _speaks_for(self, call: Call) -> Iterator[int]:
         """Lives that its messages name."""

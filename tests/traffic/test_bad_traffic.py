@@ -142,7 +142,7 @@ def _attack(
 
 
 def _without_records(seed: int) -> Fuzzer:
-    return Fuzzer(seed, {})
+    return Fuzzer(seed, {}, alive=frozenset(range(1, 100)))  # lives are numbered from 1
 
 
 def _grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dbelief.errors import Refused, Unreachable
-from dbelief.pushes import Pushed, Pusher
+from dbelief.pushes import Pushed, Pusher, Spread
 from dbelief.ranks import Alone, Ranks
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.work import Lease
@@ -34,6 +34,7 @@ class Told:
 
 def stopped(member: Told, ranks: Ranks | None = None) -> str:
     replica: Any = object.__new__(Replica)
+    replica._spread = Spread()
     replica._session, replica._ranks = SimpleNamespace(member=member), ranks or Alone()
     replica._orders = lambda: wire.LeaseReply(stop="no more work")
     replica._trains = replica._bundles = replica._together = None
@@ -63,6 +64,7 @@ def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
             order.append(f"told: {error}")
 
     replica: Any = object.__new__(Replica)
+    replica._spread = Spread()
     replica._ranks, replica._bundles, replica._together = Ranks(), None, None
     replica._trains = SimpleNamespace(close=lambda: order.append("pushed the rest"))
 
@@ -97,6 +99,7 @@ def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatc
     """One rank trains a lease of three pushes, none of them too early to report; the first has lost some before it."""
     monkeypatch.setattr("worker.replica.REPORT_EVERY_S", -1.0)
     replica: Any = object.__new__(Replica)
+    replica._spread = Spread()
     replica._session = SimpleNamespace(next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator)
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()

@@ -56,6 +56,8 @@ class Wrong:
         Regular expression of the lines that may come before the error: what it waited for.
     real
         Run it as a process.
+    environment
+        Variables, besides those that are there anyway; of what is no process of its own.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Wrong:
     files: Mapping[str, Content] = field(default_factory=dict)
     first: str | None = None
     real: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name of the test."""
@@ -76,7 +79,7 @@ def check(wrong: Wrong, folder: Path, taken: str) -> None:
     argv = shlex.split(wrong.argv.replace("TAKEN", taken))
     _write(folder, {"job.yaml": job(), **wrong.files})
     before, threads, children = _content(folder), set(threading.enumerate()), _children()
-    code, out, err = (_in_a_process if wrong.real else _in_this_process)(argv)
+    code, out, err = _in_a_process(argv) if wrong.real else _in_this_process(argv, wrong.environment)
     lines = err.splitlines()
     errors = [line for line in lines if line.startswith("Error: ")]
     assert len(errors) == 1, f"wanted one line of error, got:\n{out}{err}"
@@ -92,8 +95,8 @@ def check(wrong: Wrong, folder: Path, taken: str) -> None:
     assert left == [], "left running"
 
 
-def _in_this_process(argv: list[str]) -> tuple[int, str, str]:
-    done = CliRunner().invoke(main, argv, prog_name="dbelief")
+def _in_this_process(argv: list[str], environment: Mapping[str, str]) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, argv, prog_name="dbelief", env=environment)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.stdout, done.stderr

@@ -87,16 +87,17 @@ ADDRESSES = [
     Wrong("scale to no workers", "scale workers 0", "Invalid value for 'COUNT': 0 is not in .*"),
     Wrong("scale shards", "scale ps 3", r"Invalid value for '\{workers\}': 'ps' is not 'workers'.*"),
     Wrong("health where nobody listens", "health 127.0.0.1:1 --timeout 0.1",
-          r"the process at 127\.0\.0\.1:1 did not answer within 0\.1 s", 1),
+          r"the process at 127\.0\.0\.1:1 did not answer within 0\.1 s: Connection refused", 1),
     Wrong("health of one who says nothing", "health TAKEN --timeout 0.1",
           f"the process at {TAKEN} did not answer within 0\\.1 s", 1),
     Wrong("health of no address", "health coordinator", f"'coordinator' {ADDRESS}"),
     Wrong("a shard without a coordinator", "ps", r"Missing option '--coordinator'\. .*"),
     Wrong("a shard whose coordinator is no address", "ps --coordinator here", f"'here' {ADDRESS}"),
     Wrong("a shard whose coordinator is nowhere", f"ps {RUNS}",
-          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s", 1, first=WAITS),
+          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s: Connection refused", 1, first=WAITS),
     Wrong("a shard that listens at no address", f"ps {RUNS} --listen 127.0.0.1", rf"'127\.0\.0\.1' {ADDRESS}"),
-    Wrong("a shard that listens at another host's", f"ps {RUNS} --listen 192.0.2.1:0", LISTEN),
+    Wrong("a shard that other machines reach", f"ps {RUNS} --listen 192.0.2.1:0",
+          r"not listening on 192\.0\.2\.1:0 without TLS and a token, since other machines reach it: .*"),
     Wrong("a shard whose port is taken", f"ps {RUNS} --listen TAKEN", LISTEN),
     Wrong("a shard that others find at no address", f"ps {RUNS} --advertise me", f"'me' {ADDRESS}"),
     Wrong("a shard's metrics at no address", f"ps {RUNS} --metrics 9100", f"'9100' {ADDRESS}"),
@@ -105,7 +106,8 @@ ADDRESSES = [
           "Invalid value for '--number': -1 is not in the range .*"),
     Wrong("a shard's record in a file", f"ps {RUNS} --record job.yaml", "Invalid value for '--record': .* is a file.*"),
     Wrong("a worker whose coordinator is nowhere", f"worker {RUNS} --metrics 127.0.0.1:0",
-          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s", 1, first=f"{WAITS}|metrics on http://.*"),
+          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s: Connection refused", 1,
+          first=f"{WAITS}|metrics on http://.*"),
     Wrong("a worker whose coordinator says nothing", "worker --coordinator TAKEN --patience 0.1",
           f"coordinator at {TAKEN} did not answer within 0\\.1 s", 1, first=WAITS),
     Wrong("a worker's metrics at a port that is none", f"worker {RUNS} --metrics 127.0.0.1:91000",
@@ -117,8 +119,10 @@ ADDRESSES = [
 PROCESSES = [
     Wrong("a process: a command that is not known", "trian", "No such command 'trian'.*", real=True),
     Wrong("a process: a shard whose coordinator is nowhere", f"ps {RUNS} --metrics 127.0.0.1:0",
-          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s", 1, first=f"{WAITS}|metrics on http://.*",
-          real=True),
+          r"coordinator at 127\.0\.0\.1:1 did not answer within 0\.1 s: Connection refused", 1,
+          first=f"{WAITS}|metrics on http://.*", real=True),
+    Wrong("a process: a shard that listens at another host's", f"ps {RUNS} --listen 192.0.2.1:0 --insecure", LISTEN,
+          first=r"--insecure: 192\.0\.2\.1:0 is open to anybody who reaches it, .*", real=True),
     Wrong("a process: a coordinator whose port is taken", "coordinator job.yaml --listen TAKEN", LISTEN, files=EARLIER,
           real=True),
 ]  # fmt: skip
@@ -138,8 +142,10 @@ COORDINATORS = [
           ".*/runs/wrong: no run to resume"),
     Wrong("a registry's URL that is none", "coordinator job.yaml --registry localhost:6379",
           r"registry \(not a URL\): not an address: give redis://, rediss:// or unix:///path, known options only"),
-    Wrong("a registry's password in a wrong URL", "coordinator job.yaml --registry redis://:secret@host:port",
-          r"registry redis://\.\.\.: not an address: .*"),
+    Wrong("a registry's password on the command line", "coordinator job.yaml --registry redis://:secret@host",
+          "Invalid value for '--registry' .*: a password on a command line is for all to see: .*"),
+    Wrong("a registry's password in a wrong URL", "coordinator job.yaml",
+          r"registry redis://\.\.\.: not an address: .*", environment={"DBELIEF_REGISTRY": "redis://:secret@host:port"}),
     Wrong("a registry that is nowhere", "coordinator job.yaml --patience 0 --registry redis://127.0.0.1:1",
           r"registry redis://127\.0\.0\.1:1 does not answer: .*", 1, files=EARLIER),
     Wrong("train without data", "train job.yaml", r".*/a\.npz: no such file", files={**EARLIER, "job.yaml": NOWHERE}),
@@ -147,8 +153,9 @@ COORDINATORS = [
     Wrong("train into a file", "train job.yaml --set output=job.yaml", "run folder .*/job.yaml/wrong: Not a directory"),
 ]  # fmt: skip
 SURROUNDED = [
-    Wrong("a registry that refuses the login", "coordinator job.yaml --registry redis://:wrong@LOCKED",
-          f"registry redis://{TAKEN} refuses the login: .*", files=EARLIER),
+    Wrong("a registry that refuses the login", "coordinator job.yaml",
+          f"registry redis://{TAKEN} refuses the login: .*", files=EARLIER,
+          environment={"DBELIEF_REGISTRY": "redis://:wrong@LOCKED"}),
     Wrong("train where a run is under way", "train job.yaml --set name=held --quiet",
           ".*/runs/held: a run is under way there; end it first, or give this one another name"),
 ]  # fmt: skip
@@ -187,4 +194,5 @@ def test_a_wrong_command_line_is_refused(wrong: Wrong, refused: Callable[[Wrong]
 def test_a_wrong_place_is_refused(wrong: Wrong, refused: Callable[[Wrong], None], locked: str, tmp_path: Path) -> None:
     (tmp_path / "runs" / "held").mkdir(parents=True)
     with held(tmp_path / "runs" / "held"):
-        refused(replace(wrong, argv=wrong.argv.replace("LOCKED", locked)))
+        there = {name: value.replace("LOCKED", locked) for name, value in wrong.environment.items()}
+        refused(replace(wrong, environment=there))

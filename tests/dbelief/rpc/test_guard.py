@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -261,12 +260,10 @@ def test_connections_that_say_nothing_have_an_end(ours: Roles, monkeypatch: pyte
     server = Server("127.0.0.1:0", lambda _: None, credentials=ours("ps"))
     with contextlib.ExitStack() as stack:
         stack.callback(server.close, 0.0)
-        before = len(os.listdir("/proc/self/fd"))
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S)) for _ in range(8)]
         for one in silent[4:]:
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b""
-        assert len(os.listdir("/proc/self/fd")) <= before + 8 + 4
 
 
 def test_a_server_of_another_role_is_not_taken_for_the_one_that_is_called(shard: str, ours: Roles) -> None:
