@@ -50,6 +50,7 @@ def _terminated(*roles: Role) -> list[int]:
     return [role.ends() for role in roles]
 
 
+@pytest.mark.long
 def test_shards_and_workers_go_from_job_to_job_and_a_coordinator_tells_how_its_ended(
     operator: Operator, address: str
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_job_that_nobody_else_knows_of_cannot_be_left(operator: Operator) -> N
     assert role.ends() == 2
 
 
+@pytest.mark.long
 def test_a_shard_that_is_asked_to_end_has_what_it_holds_in_a_set_before(operator: Operator, address: str) -> None:
     job = Path(_write(operator.folder, "drained", 2_000))
     job.write_text(job.read_text() + "snapshots: {every_s: 3600}\n")

@@ -53,7 +53,9 @@ def _start(operator: Operator, folders: dict[str, Path], strategy: str) -> str:
     return address
 
 
-@pytest.mark.parametrize("strategy", [DOWNPOUR, IN_STEP], ids=["downpour", "in-step"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(DOWNPOUR, marks=pytest.mark.long), IN_STEP], ids=["downpour", "in-step"]
+)
 def test_a_job_trains_over_tls_with_tokens(strategy: str, operator: Operator, folders: dict[str, Path]) -> None:
     _start(operator, folders, strategy)
     assert [role.ends() for role in operator.roles] == [0] * 5

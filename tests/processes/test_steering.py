@@ -64,6 +64,7 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
     assert "worker-2 is started: 3 workers are wanted" in train.log.read_text()
 
 
+@pytest.mark.long
 def test_workers_by_hand_are_nobodys_to_scale(operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(JOB.replace("STRATEGY", "downpour")))
     roles = operator.members(address, shards=1, workers=2)

@@ -200,7 +200,9 @@ def test_a_job_at_rest_stays_as_it_is(
     assert [role.ends() for role in besieged.roles] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("samples", [12_000, pytest.param(300_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("samples", [12_000, 300_000])
 @pytest.mark.parametrize("strategy", [DOWNPOUR, IN_STEP], ids=["downpour", "in-step"])
 def test_training_beside_it_ends_well(
     samples: int, strategy: str, operator: Operator, folders: dict[str, Path], ours: Roles
