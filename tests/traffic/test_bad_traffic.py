@@ -82,7 +82,7 @@ class Besieged:
         def options(role: str) -> tuple[str, ...]:
             return ("--metrics", "127.0.0.1:0", "--credentials", str(mine / role))
 
-        first, self.address = operator.coordinator(file, *options("coordinator"))
+        first, self.address = operator.coordinator(file, *options("coordinator"), "--page", "127.0.0.1:0")
         shards = [
             operator.start(f"ps-{n}", "ps", "--coordinator", self.address, *options("ps"), "--listen", "127.0.0.1:0")
             for n in range(2)
@@ -97,7 +97,8 @@ class Besieged:
             "ps": [shard.said(r" on (127\.0\.0\.1:\d+)$") for shard in shards],
         }
         metrics = [role.said(r"metrics on https://(127\.0\.0\.1:\d+)/") for role in self.roles]
-        self.ports = [*itertools.chain.from_iterable(self.servers.values()), *metrics]
+        page = first.said(r"status page on https://(127\.0\.0\.1:\d+)/")
+        self.ports = [*itertools.chain.from_iterable(self.servers.values()), *metrics, page]
 
     def sizes(self) -> dict[str, int]:
         """Resident bytes of each process."""
