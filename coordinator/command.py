@@ -9,8 +9,8 @@ import click
 from click.core import ParameterSource
 
 from dbelief.console import exits_cleanly, on_signals
+from dbelief.roles import role_options
 from dbelief.rpc.settings import limit_threads, prepare_process
-from dbelief.security.options import may_be_insecure, with_credentials
 
 
 def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:
@@ -61,9 +61,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     default=None,
     help="What this coordinator is called, however often it is started: it need not wait for its earlier life's lease.",
 )
-@with_credentials("coordinator")
-@may_be_insecure
-@click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@role_options("coordinator", "go on telling how it ended until a signal comes")
 @click.option(
     "--page",
     "page_listen",
@@ -87,13 +85,6 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."
-)
-@click.option(
-    "--at-end",
-    type=click.Choice(["exit", "wait"]),
-    default="exit",
-    show_default=True,
-    help="When the job is over: exit, or go on telling how it ended until a signal comes.",
 )
 @click.option(
     "--on-signal",

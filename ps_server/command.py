@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from dbelief.console import exits_cleanly
+from dbelief.roles import role_options
 from dbelief.rpc.settings import limit_threads, prepare_process
-from dbelief.security.options import may_be_insecure, with_credentials
 
 
 @click.command("ps")
@@ -28,9 +28,7 @@ from dbelief.security.options import may_be_insecure, with_credentials
     metavar="HOST:PORT",
     help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
 )
-@with_credentials("ps")
-@may_be_insecure
-@click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@role_options("ps", "wait for the next one at the same address, however long")
 @click.option(
     "--record",
     type=click.Path(path_type=Path, file_okay=False),
@@ -43,13 +41,6 @@ from dbelief.security.options import may_be_insecure, with_credentials
 )
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
-)
-@click.option(
-    "--at-end",
-    type=click.Choice(["exit", "wait"]),
-    default="exit",
-    show_default=True,
-    help="When the job is over: exit, or wait for the next one at the same address, however long.",
 )
 def command(**options: Any) -> None:
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""

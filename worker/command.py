@@ -11,8 +11,8 @@ import click
 from dbelief.console import announce, exits_cleanly
 from dbelief.cores import keep_to, read_cores, written
 from dbelief.errors import Mistake
+from dbelief.roles import role_options
 from dbelief.rpc.settings import prepare_process
-from dbelief.security.options import may_be_insecure, with_credentials
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -65,9 +65,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     metavar="HOST:PORT",
     help="Address that they are told instead; port 0: the one listened on. Default: --listen.",
 )
-@with_credentials("worker")
-@may_be_insecure
-@click.option("--metrics", "metrics_listen", default=None, help="Address for Prometheus, host:port; port 0: any free.")
+@role_options("worker", "wait for the next one at the same address, however long")
 @click.option(
     "--record",
     type=click.Path(path_type=Path, file_okay=False),
@@ -87,13 +85,6 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     default=60.0,
     show_default=True,
     help="Seconds to wait for the coordinator.",
-)
-@click.option(
-    "--at-end",
-    type=click.Choice(["exit", "wait"]),
-    default="exit",
-    show_default=True,
-    help="When the job is over: exit, or wait for the next one at the same address, however long.",
 )
 @click.option(
     "--compute-wait",

@@ -22,6 +22,7 @@ IMAGE = "localhost/dbelief-test:latest"
 JOB = "mnist"
 SERVICES = ("certs", "registry", "coordinator", "standby", "ps", "worker", "prometheus")
 OURS = ("coordinator_1", "standby_1", "ps_1", "ps_2", "worker_1", "worker_2", "worker_3", "worker_4")
+PROMETHEUS = "prometheus_1"
 VICTIMS = ("registry_1", *OURS)
 SAMPLES = 55_000 * 14
 FLOOR = 0.975
@@ -146,7 +147,7 @@ def _undisturbed(checks: Checks, project: Project) -> None:
 
 def _killed(checks: Checks, project: Project) -> None:
     with started(project, *SERVICES):
-        for victim in VICTIMS:
+        for victim in (*VICTIMS, PROMETHEUS):
             begun = project.samples(JOB)
             wait_for(lambda b=begun: project.samples(JOB) > b + FURTHER or None, "training to go on", 180.0)  # type: ignore[misc]
             at, begun_s = project.samples(JOB), time.monotonic()
@@ -157,6 +158,7 @@ def _killed(checks: Checks, project: Project) -> None:
                 True,
                 f"{FURTHER} more {time.monotonic() - begun_s:.0f} s later",
             )
+        wait_for(lambda: project.ask("up") or None, "an answer of the Prometheus that was killed", 60.0)
         checks.check("all were killed before the end", project.samples(JOB) < SAMPLES)
         _ended(checks, project, VICTIMS)
         died = project.summary(JOB)["died"]

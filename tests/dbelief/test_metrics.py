@@ -110,9 +110,12 @@ def test_the_end_waits_for_one_more_scrape_only_where_there_were_some() -> None:
 
     ending = threading.Thread(target=end)
     ending.start()
+    scrapes = 0
     while not ended.wait(0.01):  # it may not wait yet
         metrics.text()
+        scrapes += 1
     ending.join()
+    assert scrapes > 0
 
 
 def test_two_roles_in_one_process_do_not_meet() -> None:

@@ -25,14 +25,18 @@ def test_without_credentials_nobody_is_called_from_beyond(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", HERE)
-def test_this_machine_may_call(address: str) -> None:
+def test_this_machine_may_call_and_nothing_is_said_of_it(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     may_listen(address)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("address", BEYOND)
-def test_with_credentials_all_may_call(address: str, folders: dict[str, Path]) -> None:
+def test_with_credentials_all_may_call(
+    address: str, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     take(folders["ours"] / "ps", ("ps",))
     may_listen(address)
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_opened_without_them_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
