@@ -157,6 +157,10 @@ class Metrics:
         counter = getattr(self, name)
         self._scraped.before.append(_Follower(counter.labels(**labels) if labels else counter, total))
 
+    def settle(self) -> None:
+        """Add what followed totals have grown by, and follow them no more: a job is over, and all that kept them."""
+        self._scraped.settle()
+
     def watch_disk(self, folder: Path) -> None:
         """Tell, whenever it is scraped, how much room there is where a folder lies; NaN while nobody can tell."""
 
@@ -269,6 +273,12 @@ class _Scraped(Collector):
             self._times += 1
             self._happened.notify_all()
         return iter(())
+
+    def settle(self) -> None:
+        with self._happened:
+            for update in self.before:
+                update()
+            self.before.clear()
 
     def wait(self, timeout_s: float) -> None:
         with self._happened:

@@ -12,7 +12,7 @@ from pathlib import Path
 from dbelief.console import announce, host_and_port, on_signals
 from dbelief.errors import Failure, Full, Refused
 from dbelief.job import parse_job
-from dbelief.logs import known
+from dbelief.logs import forget, known
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
 from dbelief.rpc import coordination_pb2 as wire
@@ -58,6 +58,8 @@ def serve(options: Options) -> None:
         host_and_port(options.advertise)
     with closing(Metrics("ps")) as metrics:
         while _serve(options, metrics) and options.at_end == "wait":
+            metrics.settle()  # and let go of the shard that was
+            forget()
             options = replace(options, metrics_listen=None)  # they are served already
 
 

@@ -11,6 +11,7 @@ import click
 from dbelief.console import announce, exits_cleanly
 from dbelief.cores import keep_to, read_cores, written
 from dbelief.errors import Mistake
+from dbelief.logs import forget
 from dbelief.roles import role_options
 from dbelief.rpc.settings import prepare_process
 
@@ -130,4 +131,6 @@ def command(
                         f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains"
                     )
                 ended = live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)
+                metrics.settle()  # and let go of the session that was
+                forget()
                 again = waits and ended and wait(coordinator, another=True)

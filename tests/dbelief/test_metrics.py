@@ -1,8 +1,11 @@
+import functools
+import gc
 import math
 import shutil
 import socket
 import threading
 import urllib.request
+import weakref
 from pathlib import Path
 from typing import get_type_hints
 
@@ -97,6 +100,22 @@ def test_room_on_the_disk_is_asked_for_at_each_scrape(tmp_path: Path) -> None:
     folder.mkdir()
     assert 0 < (metrics.value("disk_free_bytes") or 0) < (metrics.value("disk_size_bytes") or 0)
     assert metrics.value("disk_size_bytes") == shutil.disk_usage(folder).total
+
+
+def test_what_was_followed_is_let_go_of_when_its_job_is_over() -> None:
+    class Shard:
+        retries = 3
+
+    metrics, shard = Metrics("worker"), Shard()
+    metrics.follow("retries_total", functools.partial(getattr, shard, "retries"), to="ps")
+    gone = weakref.ref(shard)
+    metrics.settle()
+    assert metrics.value("retries_total", to="ps") == 3.0  # though nobody scraped it
+    del shard
+    gc.collect()
+    assert gone() is None
+    metrics.text()
+    assert metrics.value("retries_total", to="ps") == 3.0
 
 
 def test_the_end_waits_for_one_more_scrape_only_where_there_were_some() -> None:
