@@ -82,7 +82,7 @@ def figures(found: list[Found]) -> dict[str, float]:
 def in_process(lock_free: bool, numbers: int, pushers: int, pushes: int) -> Found:
     spans = tuple(cut([(0, numbers)], nominal_length(numbers, 1)))
     shard = Shard(spans, make_rule("sgd", {}), lock_free=lock_free)
-    placement = Placement(1, spans, (Place(0, "", 0, 0, len(spans)),))
+    placement = Placement(1, spans, (Place(0, "", 0, ((0, len(spans)),)),))
     shards = LocalParameters([shard], placement)
     first = Push(Pusher(0, 1), 1, assign=True)
     shards.push(np.zeros(numbers, np.float32), np.zeros(len(spans), np.int64), first)

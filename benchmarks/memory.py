@@ -213,7 +213,7 @@ def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: P
         shard.assign([])
         empty = resident_mib(pid)
         shard.assign(spans)
-        placement = Placement(1, spans, (Place(0, shard.address, 1, 0, len(spans)),))
+        placement = Placement(1, spans, (Place(0, shard.address, 1, ((0, len(spans)),)),))
         first = ShardedParameters(JOB, placement, pusher=Pusher(0, 100))
         versions = np.zeros(len(spans), np.int64)
         first.push(np.zeros(size, np.float32), versions, Push(Pusher(0, 100), 1, assign=True))

@@ -81,7 +81,7 @@ class Opening:
         assert self.layout is not None
         spans = cut(self.layout.rank_ranges(), self.nominal_length)
         runs = place(spans, self._shards)
-        places = tuple(Place(m.number, m.address, shard_epoch, *run) for m, run in zip(shards, runs, strict=True))
+        places = tuple(Place(m.number, m.address, shard_epoch, (run,)) for m, run in zip(shards, runs, strict=True))
         self.placement = Placement(1, tuple(spans), places)
         return self.placement
 

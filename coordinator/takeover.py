@@ -20,7 +20,7 @@ from .actions import Fence, Finish, Note, RollBack
 from .job import JobMachine
 from .states import Closing, State
 
-FORMAT = 1
+FORMAT = 2
 _BEFORE = (State.EMPTY, State.INITIALISING)
 
 
@@ -102,9 +102,10 @@ def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
             for name in ("state", "members", "training", "layout", "placement")
             if name in stored
         }
-        if parts["state"]["format"] > FORMAT:
-            raise Failure(f"the registry's state has format {parts['state']['format']}; this version reads {FORMAT}")
-        parts["state"]["finished"] = bool(parts["state"]["finished"])
+        state = parts["state"]
+        state["finished"] = bool(state["finished"])
+        if state["format"] > FORMAT or (state["format"] < FORMAT and not state["finished"]):
+            raise Failure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(f"the job's state in the registry cannot be read: {error!r}") from error
     return parts
@@ -172,4 +173,8 @@ def _layout(part: Mapping[str, Any]) -> Layout:
 
 def _placement(part: Mapping[str, Any]) -> Placement:
     spans = tuple(Span(**span) for span in part["spans"])
-    return Placement(part["epoch"], spans, tuple(Place(**place) for place in part["places"]))
+    return Placement(part["epoch"], spans, tuple(_place(place) for place in part["places"]))
+
+
+def _place(part: Mapping[str, Any]) -> Place:
+    return Place(**{**part, "runs": tuple((first, count) for first, count in part["runs"])})

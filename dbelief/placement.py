@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,16 +12,40 @@ import numpy as np
 from dbelief.layout import Range, Span
 from dbelief.pushes import PARAMETERS, Push, Pushed
 
+Run = tuple[int, int]
+"""Index of a first segment, and how many there are from it on."""
+
 
 @dataclass(frozen=True)
 class Place:
-    """One shard and its contiguous run of segments."""
+    """One shard and the segments that it holds, as runs that rise along the table and do not touch."""
 
     shard: int
     address: str
     shard_epoch: int
-    first: int
-    count: int
+    runs: tuple[Run, ...]
+
+    @property
+    def count(self) -> int:
+        """How many segments it holds."""
+        return sum(count for _, count in self.runs)
+
+    @property
+    def segments(self) -> Iterator[int]:
+        """Their indices, rising."""
+        return (index for first, count in self.runs for index in range(first, first + count))
+
+
+def runs_of(indices: Iterable[int]) -> tuple[Run, ...]:
+    """Rising indices of segments as runs."""
+    runs: list[Run] = []
+    for index in indices:
+        first, count = runs[-1] if runs else (index, 0)
+        if index == first + count:
+            runs[-1:] = [(first, count + 1)]
+        else:
+            runs.append((index, 1))
+    return tuple(runs)
 
 
 @dataclass(frozen=True)
@@ -39,7 +63,7 @@ class Placement:
 
     def run(self, place: Place, part: Range | None = None) -> Sequence[Span]:
         """The segments that one shard holds; of them those of one rank's part, where that is what is asked for."""
-        held = self.spans[place.first : place.first + place.count]
+        held = [span for first, count in place.runs for span in self.spans[first : first + count]]
         if part is None:
             return held
         first, last = (bisect_left(held, number, key=lambda span: span.start) for number in part)

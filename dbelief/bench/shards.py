@@ -116,7 +116,7 @@ class Shards:
             self._await(front)
             runs = place(self.spans, count)
             self.placement = Placement(
-                1, self.spans, tuple(Place(number, front.joined[number], 1, *runs[number]) for number in range(count))
+                1, self.spans, tuple(Place(number, front.joined[number], 1, (runs[number],)) for number in range(count))
             )
             for where in self.placement.places:
                 channel = stack.enter_context(open_channel(where.address, "ps", mine))

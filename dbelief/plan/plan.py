@@ -225,7 +225,7 @@ def placed(layout: Layout, shards: int) -> Placement:
     """The segments of a layout, each with the shard that gets it."""
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
     runs = enumerate(place(spans, shards))
-    return Placement(0, tuple(spans), tuple(Place(shard, "", 0, first, count) for shard, (first, count) in runs))
+    return Placement(0, tuple(spans), tuple(Place(shard, "", 0, (run,)) for shard, run in runs))
 
 
 def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[int, int]]]:

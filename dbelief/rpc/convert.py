@@ -8,7 +8,7 @@ import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.layout import Box, Layout, Span
-from dbelief.placement import Place, Placement
+from dbelief.placement import Place, Placement, Run
 from dbelief.programs import Operation
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import coordination_pb2 as coordination
@@ -93,7 +93,10 @@ def placement_to_wire(placement: Placement) -> coordination.Placement:
         segments=spans_to_wire(placement.spans),
         shards=[
             coordination.ShardPlace(
-                shard=p.shard, address=p.address, shard_epoch=p.shard_epoch, first=p.first, count=p.count
+                shard=p.shard,
+                address=p.address,
+                shard_epoch=p.shard_epoch,
+                runs=[coordination.SegmentRun(first=first, count=count) for first, count in p.runs],
             )
             for p in placement.places
         ],
@@ -105,8 +108,12 @@ def placement_from_wire(message: coordination.Placement) -> Placement:
     return Placement(
         message.placement_epoch,
         spans_from_wire(message.segments),
-        tuple(Place(p.shard, p.address, p.shard_epoch, p.first, p.count) for p in message.shards),
+        tuple(Place(p.shard, p.address, p.shard_epoch, _runs(p)) for p in message.shards),
     )
+
+
+def _runs(place: coordination.ShardPlace) -> tuple[Run, ...]:
+    return tuple((run.first, run.count) for run in place.runs)
 
 
 def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:

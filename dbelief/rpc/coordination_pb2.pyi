@@ -391,34 +391,56 @@ class ShardPlace(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
-    FIRST_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """index of the shard, from 0"""
     address: _builtins.str
     """where it is reached, host:port"""
     shard_epoch: _builtins.int
     """its life, from 1; calls meant for another are refused"""
-    first: _builtins.int
-    """index of its first segment"""
-    count: _builtins.int
-    """how many segments; may be 0"""
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRun]:
+        """the segments it holds, rising; may be none"""
+
     def __init__(
         self,
         *,
         shard: _builtins.int = ...,
         address: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
+        runs: _abc.Iterable[Global___SegmentRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "runs", b"runs", "shard", b"shard", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardPlace: _TypeAlias = ShardPlace  # noqa: Y015
+
+@_typing.final
+class SegmentRun(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    """index of the first segment"""
+    count: _builtins.int
+    """how many there are from it on"""
+    def __init__(
+        self,
+        *,
         first: _builtins.int = ...,
         count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "count", b"count", "first", b"first", "shard", b"shard", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ShardPlace: _TypeAlias = ShardPlace  # noqa: Y015
+Global___SegmentRun: _TypeAlias = SegmentRun  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):

@@ -5,18 +5,20 @@ A leg knows how far it has come, so that it can go on in another stream: `reques
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.outgoing import Source
-from dbelief.placement import Place
+from dbelief.placement import Place, Placement
 from dbelief.pushes import WINDOW, Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
@@ -79,14 +81,40 @@ class Leg(ABC):
             Where it is not one to these requests.
         """
 
-    def in_new_life(self, place: Place) -> None:
-        """Go on with the shard where it is now, in the life it has now."""
-        if (place.first, place.count) != (self.place.first, self.place.count):
-            raise Refused(
-                f"{self.where}: held segments {self.place.first}+{self.place.count} when this began, "
-                f"and holds {place.first}+{place.count} now"
-            )
-        self.place = place
+    def go_on(self, placement: Placement) -> list[Self]:
+        """Legs for what is left, to where it lives now; this one keeps what is done, and has no more to do.
+
+        What a life of a shard has done is gone with it; what it has given to others is not. Who goes on is awaited
+        since when this was.
+
+        Raises
+        ------
+        Refused
+            A segment has no place any more.
+        """
+        now = next((place for place in placement.places if place.shard == self.place.shard), self.place)
+        if now.shard_epoch != self.place.shard_epoch:
+            self.forget()
+        left = {span.index: span for span in self.run[self.done :]}
+        self.run = self.run[: self.done]
+        legs = []
+        for place in placement.places:
+            held = [left.pop(index) for index in place.segments if index in left]
+            if held:
+                legs.append(self._to(place, held))
+        if left:
+            raise Refused(f"{self.where}: segment {min(left)} of the job has no place any more")
+        return legs
+
+    def forget(self) -> None:
+        """Nothing of it is done."""
+        self.done = 0
+
+    def _to(self, place: Place, run: Sequence[Span]) -> Self:
+        leg = copy.copy(self)
+        leg.place, leg.run, leg.stream = place, run, None
+        leg.forget()
+        return leg
 
 
 class PullLeg(Leg):
@@ -121,7 +149,7 @@ class PullLeg(Leg):
         left = [span.index for span in self.run[self.done :]]
         request = wire.PullRequest(target=self.target, segments=left)
         request.MergeFrom(self._request)
-        held = self._versions[left[0] : left[-1] + 1]
+        held = self._versions[left]
         if (held >= 0).all():
             request.if_newer_than.extend(held.tolist())
         yield request.SerializeToString()
@@ -143,12 +171,6 @@ class PullLeg(Leg):
                 self._out[span.start - self._origin : span.stop - self._origin] = values
             self._versions[span.index] = part.version
             self.done += 1
-
-    def in_new_life(self, place: Place) -> None:
-        """Begin anew where the life is another: with the dial it must hear of each segment how far this is."""
-        if place.shard_epoch != self.place.shard_epoch:
-            self.done = 0
-        super().in_new_life(place)
 
 
 class PushLeg(Leg):
@@ -211,11 +233,10 @@ class PushLeg(Leg):
         self.duplicates += answer.duplicates
         self.lost = max(self.lost, answer.lost)
 
-    def in_new_life(self, place: Place) -> None:
-        """Begin anew where the life is another: what the former one had acknowledged is gone with it."""
-        if place.shard_epoch != self.place.shard_epoch:
-            self.done = self.staleness = self.duplicates = self.lost = 0
-        super().in_new_life(place)
+    def forget(self) -> None:
+        """See `Leg`."""
+        super().forget()
+        self.staleness = self.duplicates = self.lost = 0
 
 
 class ExchangeLeg(PushLeg):
@@ -274,10 +295,11 @@ class ExchangeLeg(PushLeg):
 
 
 def _together(run: Sequence[Span]) -> Iterator[Sequence[Span]]:
-    """Cut a run into those that share a message."""
+    """Cut a run into those that share a message: neighbours, as many as fill it."""
     first = 0
     for number, span in enumerate(run):
-        if number > first and 4 * (span.stop - run[first].start) > frames.FULL_BYTES:
+        full = 4 * (span.stop - run[first].start) > frames.FULL_BYTES
+        if number > first and (full or span.start != run[number - 1].stop):
             yield run[first:number]
             first = number
     yield run[first:]

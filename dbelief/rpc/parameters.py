@@ -4,10 +4,10 @@ Cost of a pull or push of N numbers in S segments on K shards: 4N bytes in at mo
 small; one copy of the array into messages on push, one out of them on pull. Streams are kept from call to call. Those
 of all shards run at the same time; answers are read in turn.
 
-A stream that breaks is opened again and goes on from the first segment that was not acknowledged; the shard's ledger
-makes the repetition harmless. Where the shard is in another life by then, its part of a push begins anew, with the
-push's number as base: what was acknowledged before and is gone comes back as `Pushed.lost`. The deadline is "no
-segment for so long", never a limit on the whole.
+A stream that breaks is opened again and goes on from the first segment that was not acknowledged, wherever that lives
+by then; the shard's ledger makes the repetition harmless. Where the shard is in another life, its part of a push begins
+anew, with the push's number as base: what was acknowledged before and is gone comes back as `Pushed.lost`. The deadline
+is "no segment for so long", never a limit on the whole.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Moved, Unreachable
 from dbelief.layout import Range, Span
 from dbelief.outgoing import OnHost, Source
 from dbelief.placement import Place, Placement
@@ -28,6 +29,8 @@ from dbelief.rpc import segments_pb2 as segments
 from .channel import named_errors
 from .legs import ExchangeLeg, Leg, PullLeg, PushLeg
 from .streams import Streams, Watchdog
+
+L = TypeVar("L", bound=Leg)
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Pauses before a leg is begun again; the last one for all further times."""
@@ -178,8 +181,8 @@ class ShardedParameters:
 
     # -- legs --------------------------------------------------------------------------------------------
 
-    def _run(self, legs: Sequence[Leg]) -> None:
-        """Begin all legs, then read their answers in turn until all are done."""
+    def _run(self, legs: list[L]) -> None:
+        """Begin all legs, then read their answers in turn until all are done; those that go on elsewhere are added."""
         try:
             for leg in legs:
                 self._begin(leg)
@@ -188,7 +191,8 @@ class ShardedParameters:
                 leg = left.popleft()
                 try:
                     if leg.stream is None:
-                        self._begin_again(leg)
+                        left += self._go_on(leg, legs)
+                        continue
                     self._step(leg)
                 except (Unreachable, Moved) as trouble:
                     self._broke(leg, trouble)
@@ -204,8 +208,9 @@ class ShardedParameters:
         """Give a stream all that is left to ask or send."""
         if isinstance(leg, PushLeg):
             before = self._pushed_to.get((leg.place.shard, leg.push.vector))
-            reborn = before is not None and before != leg.place.shard_epoch
-            leg.begin(leg.push.sequence if reborn else leg.push.base)
+            # To a shard that has nothing of this pusher but what another gave it, this life is as new as after a death.
+            unheard = before != leg.place.shard_epoch and (before is not None or leg.push.sequence > 1)
+            leg.begin(leg.push.sequence if unheard else leg.push.base)
         leg.stream = self._streams.take(leg.place.address, leg.method)
         leg.stream.give(leg.requests())
 
@@ -236,7 +241,7 @@ class ShardedParameters:
             leg.stream = None
 
     def _broke(self, leg: Leg, trouble: Unreachable | Moved) -> None:
-        """Let a leg be begun again.
+        """Let a leg go on in another stream.
 
         Raises
         ------
@@ -261,18 +266,17 @@ class ShardedParameters:
     def _pause_s(leg: Leg) -> float:
         return _RETRY_S[min(leg.tries, len(_RETRY_S) - 1)]
 
-    def _begin_again(self, leg: Leg) -> None:
-        """After a pause, go on where the shard is now."""
+    def _go_on(self, leg: L, legs: list[L]) -> list[L]:
+        """After a pause, go on where the segments are now."""
         time.sleep(self._pause_s(leg))
         leg.tries += 1
         self.retries += 1
         if self._refresh is not None:
             self.placement = self._refresh()
-        try:
-            place = next(place for place in self.placement.places if place.shard == leg.place.shard)
-        except StopIteration:
-            raise Refused(f"{leg.where}: the job has no such shard any more") from None
-        if place.address != leg.place.address:
+        if leg.place.address not in {place.address for place in self.placement.places}:
             self._streams.leave(leg.place.address)
-        leg.in_new_life(place)
-        self._begin(leg)
+        further = leg.go_on(self.placement)
+        legs += further
+        for one in further:
+            self._begin(one)
+        return further

@@ -50,9 +50,9 @@ def test_every_segment_is_placed_on_the_shard_that_joined_for_it(a_world: MakeWo
     world.replica()
     (action,) = [a for a in world.machine.actions if isinstance(a, AssignShards)]
     places = action.placement.places
-    assert [(p.shard, p.address, p.first, p.count) for p in places] == [
-        (0, "10.0.0.502:1", 0, 2),
-        (1, "10.0.0.501:1", 2, 2),
+    assert [(p.shard, p.address, p.runs) for p in places] == [
+        (0, "10.0.0.502:1", ((0, 2),)),
+        (1, "10.0.0.501:1", ((2, 2),)),
     ]
     assert world.machine.placement is action.placement
 

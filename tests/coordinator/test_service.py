@@ -163,7 +163,7 @@ def test_a_beat_tells_the_state_and_who_is_to_initialise(call: Caller) -> None:
     request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
     reply = call("Beat", request)
     assert (reply.state, reply.member, reply.initialise) == (wire.STATE_INITIALISING, True, True)
-    assert [place.count for place in reply.placement.shards] == [2, 2]
+    assert [[run.count for run in place.runs] for place in reply.placement.shards] == [[2], [2]]
     request.placement_epoch = reply.placement.placement_epoch
     assert not call("Beat", request).HasField("placement")
     request.incarnation += 100

@@ -49,7 +49,9 @@ class Cluster:
         servers = [Server("127.0.0.1:0", service.register) for service in services]
         spans = tuple(cut([(0, size)], 30))
         runs = place(spans, count)
-        self.placement = Placement(1, spans, tuple(Place(n, servers[n].address, 1, *run) for n, run in enumerate(runs)))
+        self.placement = Placement(
+            1, spans, tuple(Place(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
+        )
         self.dead: set[int] = set()
         self.shards = Shards(parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead)
         for server in servers:

@@ -166,9 +166,12 @@ def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorl
 
 def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorld) -> None:
     world = a_world().started()
-    newer = json.dumps({**json.loads(world.stored["state"]), "format": 99}).encode()
-    with pytest.raises(Failure, match="the registry's state has format 99; this version reads 1"):
-        unfinished({**stored(world), "state": newer})
+    state = json.loads(world.stored["state"])
+    for other in (1, 99):
+        with pytest.raises(Failure, match=f"the registry's state has format {other}; this version reads 2"):
+            unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
+    old = json.dumps({**state, "format": 1, "finished": True}).encode()
+    assert unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
     with pytest.raises(Failure, match="cannot be read"):
         unfinished({**stored(world), "training": b"{"})
 

@@ -29,7 +29,7 @@ def together() -> Together:
     ) -> LocalParameters:
         spans = tuple(cut([(0, N)], NOMINAL))
         runs = place(spans, shards)
-        places = tuple(Place(number, "", 1, first, count) for number, (first, count) in enumerate(runs))
+        places = tuple(Place(number, "", 1, (run,)) for number, run in enumerate(runs))
         placement = Placement(1, spans, places)
         made = [Shard(placement.run(place), make_rule(rule, {}), staleness) for place in places]
         parameters = LocalParameters(made, placement, timeout_s=5.0)

@@ -114,7 +114,7 @@ class Shards:
         self._changed = threading.Lock()
         spans = tuple(Span(index, index * length, length) for index in range(sum(runs)))
         firsts = [0, *itertools.accumulate(runs)]
-        places = [Place(n, "", 0, first, count) for n, (first, count) in enumerate(zip(firsts, runs, strict=False))]
+        places = [Place(n, "", 0, (run,)) for n, run in enumerate(zip(firsts, runs, strict=False))]
         self.placement = Placement(0, spans, tuple(places))
         with ThreadPoolExecutor(len(places)) as pool:  # a process takes a while to come up
             self.shards = list(pool.map(lambda place: self._start(place, "127.0.0.1:0"), places))

@@ -122,7 +122,7 @@ def serve(
 ) -> LocalParameters:
     """Shards that hold `start` and are ready; with the staleness dial where `replicas` says for how many."""
     spans = cut([(0, len(start))], nominal or max(1, len(start) // (2 * shards)))
-    places = tuple(Place(n, "", 0, first, count) for n, (first, count) in enumerate(place(spans, shards)))
+    places = tuple(Place(n, "", 0, (run,)) for n, run in enumerate(place(spans, shards)))
     placement = Placement(1, tuple(spans), places)
     dial = None if replicas is None else staleness
     held = [

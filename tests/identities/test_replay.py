@@ -73,7 +73,7 @@ def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = F
     """Run three lives to their end, each move of a drawn one; their logs are in `folder`."""
     of_shards = [ShardRecorder() for _ in range(3)]
     places = serve(problem.start, rule, shards=3).placement.places
-    shard_of = {place.first + n: place.shard for place in places for n in range(place.count)}
+    shard_of = {index: place.shard for place in places for index in place.segments}
     parameters = serve(
         problem.start,
         rule,

@@ -59,7 +59,7 @@ class Job:
         spans = tuple(cut([(0, 8 * count - 3)], 8))
         runs = place(spans, 2)
         self.placement = Placement(
-            1, spans, tuple(Place(n, self.servers[n].address, n + 5, *run) for n, run in enumerate(runs))
+            1, spans, tuple(Place(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))
         )
         for number, service in enumerate(self.services):
             service.life.index = number

@@ -141,7 +141,7 @@ class Small:
 
     def client(self, pusher: Pusher) -> ShardedParameters:
         spans = (self.service.life.loaded().segments[0].span,)
-        placement = Placement(1, spans, (Place(0, self.server.address, 1, 0, 1),))
+        placement = Placement(1, spans, (Place(0, self.server.address, 1, ((0, 1),)),))
         return ShardedParameters("small", placement, ("sgd", {}), pusher, 20.0)
 
     def close(self) -> None:

@@ -56,8 +56,7 @@ def test_a_placement_comes_back_from_its_bytes(parts: list[int], shards: int, ep
     edges = np.cumsum([0, *parts]).tolist()
     spans = tuple(cut(itertools.pairwise(edges), 1_000))
     places = tuple(
-        Place(shard, f"10.0.0.{shard}:7000", shard + 1, first, count)
-        for shard, (first, count) in enumerate(place(spans, shards))
+        Place(shard, f"10.0.0.{shard}:7000", shard + 1, (run,)) for shard, run in enumerate(place(spans, shards))
     )
     placement = Placement(epoch, spans, places)
     message = coordination_pb2.Placement.FromString(convert.placement_to_wire(placement).SerializeToString())
