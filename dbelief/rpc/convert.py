@@ -96,7 +96,7 @@ def placement_to_wire(placement: Placement) -> coordination.Placement:
                 shard=p.shard,
                 address=p.address,
                 shard_epoch=p.shard_epoch,
-                runs=[coordination.SegmentRun(first=first, count=count) for first, count in p.runs],
+                runs=[segments.SegmentRun(first=first, count=count) for first, count in p.runs],
             )
             for p in placement.places
         ],

@@ -399,7 +399,7 @@ class ShardPlace(_message.Message):
     shard_epoch: _builtins.int
     """its life, from 1; calls meant for another are refused"""
     @_builtins.property
-    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRun]:
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentRun]:
         """the segments it holds, rising; may be none"""
 
     def __init__(
@@ -408,7 +408,7 @@ class ShardPlace(_message.Message):
         shard: _builtins.int = ...,
         address: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
-        runs: _abc.Iterable[Global___SegmentRun] | None = ...,
+        runs: _abc.Iterable[_segments_pb2.SegmentRun] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -417,30 +417,6 @@ class ShardPlace(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardPlace: _TypeAlias = ShardPlace  # noqa: Y015
-
-@_typing.final
-class SegmentRun(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FIRST_FIELD_NUMBER: _builtins.int
-    COUNT_FIELD_NUMBER: _builtins.int
-    first: _builtins.int
-    """index of the first segment"""
-    count: _builtins.int
-    """how many there are from it on"""
-    def __init__(
-        self,
-        *,
-        first: _builtins.int = ...,
-        count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SegmentRun: _TypeAlias = SegmentRun  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):

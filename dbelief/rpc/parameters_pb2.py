@@ -22,62 +22,69 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from dbelief.rpc import carried_pb2 as dbelief_dot_rpc_dot_carried__pb2
 from dbelief.rpc import segments_pb2 as dbelief_dot_rpc_dot_segments__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x62\x65lief/rpc/parameters.proto\x12\ndbelief.v1\x1a\x1a\x64\x62\x65lief/rpc/segments.proto\"*\n\x06Target\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\"+\n\x07\x43ommand\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\x04\"\xea\x02\n\x10\x43onfigureRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x03 \x01(\x04\x12\x17\n\x0fplacement_epoch\x18\x04 \x01(\x04\x12/\n\nassignment\x18\x05 \x01(\x0b\x32\x16.dbelief.v1.AssignmentH\x00\x88\x01\x01\x12\x12\n\x05ready\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12/\n\nmembership\x18\x07 \x01(\x0b\x32\x16.dbelief.v1.MembershipH\x02\x88\x01\x01\x12\"\n\x06\x66\x65nced\x18\x08 \x03(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04stop\x18\t \x01(\x08\x12%\n\tforgotten\x18\n \x03(\x0b\x32\x12.dbelief.v1.PusherB\r\n\x0b_assignmentB\x08\n\x06_readyB\r\n\x0b_membership\"\xf2\x01\n\nAssignment\x12)\n\x08segments\x18\x01 \x03(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x1e\n\x04rule\x18\x02 \x01(\x0b\x32\x10.dbelief.v1.Rule\x12\x16\n\tstaleness\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06record\x18\x04 \x01(\x08\x12\x17\n\nprogress_s\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\x0fstaleness_aware\x18\x06 \x01(\x08\x12\x0f\n\x07ordered\x18\x07 \x01(\x08\x12\x11\n\tlock_free\x18\x08 \x01(\x08\x42\x0c\n\n_stalenessB\r\n\x0b_progress_s\"K\n\nMembership\x12\x14\n\x0cmember_epoch\x18\x01 \x01(\x04\x12\'\n\x06rounds\x18\x02 \x03(\x0b\x32\x17.dbelief.v1.MembersFrom\".\n\x0bMembersFrom\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x10\n\x08replicas\x18\x02 \x03(\r\"F\n\x0e\x43onfigureReply\x12\x13\n\x0bshard_epoch\x18\x01 \x01(\x04\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\"\xad\x01\n\x0bPullRequest\x12\"\n\x06target\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Target\x12\x0e\n\x06vector\x18\x02 \x01(\t\x12\x10\n\x08segments\x18\x03 \x03(\r\x12\x15\n\rif_newer_than\x18\x04 \x03(\x04\x12\r\n\x05\x63lock\x18\x05 \x01(\x04\x12\'\n\x06pusher\x18\x06 \x01(\x0b\x32\x12.dbelief.v1.PusherH\x00\x88\x01\x01\x42\t\n\x07_pusher\"2\n\tPullReply\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.Segment\"o\n\x0bPushRequest\x12-\n\x07opening\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.PushOpeningH\x00\x88\x01\x01\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.SegmentB\n\n\x08_opening\"\xa9\x02\n\x0bPushOpening\x12\"\n\x06target\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Target\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x11\n\x04\x62\x61se\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cmember_epoch\x18\x05 \x01(\x04\x12\r\n\x05\x63lock\x18\x06 \x01(\x04\x12\x0c\n\x04rate\x18\x07 \x01(\x01\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12\x0e\n\x06vector\x18\t \x01(\t\x12\x1e\n\x04rule\x18\n \x01(\x0b\x32\x10.dbelief.v1.Rule\x12\x13\n\x06\x62undle\x18\x0b \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08segments\x18\x0c \x01(\rB\x07\n\x05_baseB\t\n\x07_bundle\"V\n\tPushReply\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\r\x12\x12\n\nduplicates\x18\x02 \x01(\r\x12\x11\n\tstaleness\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\"D\n\rExchangeReply\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.Segment\x12\x0c\n\x04lost\x18\x03 \x01(\x04\"\x82\x01\n\x0eOperateRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\"\n\x06target\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Target\x12&\n\x07program\x18\x03 \x03(\x0b\x32\x15.dbelief.v1.Operation\";\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07vectors\x18\x02 \x03(\t\x12\x0f\n\x07scalars\x18\x03 \x03(\x01\"\x1f\n\x0cOperateReply\x12\x0f\n\x07scalars\x18\x01 \x03(\x01\"a\n\x0fSnapshotRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x0b\n\x03set\x18\x04 \x01(\t\"A\n\rSnapshotReply\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"o\n\x0eRestoreRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x0b\n\x03set\x18\x04 \x01(\t\x12\r\n\x05\x61gain\x18\x05 \x01(\x08\" \n\x0cRestoreReply\x12\x10\n\x08segments\x18\x01 \x01(\r\",\n\x0cStatsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0f\n\x07ledgers\x18\x02 \x01(\x08\"\xc2\x01\n\nStatsReply\x12\x13\n\x0bshard_epoch\x18\x01 \x01(\x04\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\x12\n\nparameters\x18\x03 \x01(\x04\x12\x0e\n\x06pushes\x18\x04 \x01(\x04\x12\r\n\x05pulls\x18\x05 \x01(\x04\x12\x12\n\nduplicates\x18\x06 \x01(\x04\x12\x10\n\x08versions\x18\x07 \x03(\x04\x12&\n\x07ledgers\x18\x08 \x03(\x0b\x32\x15.dbelief.v1.LedgerRow\x12\x0c\n\x04lost\x18\t \x03(\x04\"`\n\tLedgerRow\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0e\n\x06vector\x18\x02 \x01(\t\x12\x0e\n\x06lowest\x18\x03 \x01(\x04\x12\x0f\n\x07highest\x18\x04 \x01(\x04\x32\x90\x04\n\nParameters\x12\x45\n\tConfigure\x12\x1c.dbelief.v1.ConfigureRequest\x1a\x1a.dbelief.v1.ConfigureReply\x12:\n\x04Pull\x12\x17.dbelief.v1.PullRequest\x1a\x15.dbelief.v1.PullReply(\x01\x30\x01\x12:\n\x04Push\x12\x17.dbelief.v1.PushRequest\x1a\x15.dbelief.v1.PushReply(\x01\x30\x01\x12\x42\n\x08\x45xchange\x12\x17.dbelief.v1.PushRequest\x1a\x19.dbelief.v1.ExchangeReply(\x01\x30\x01\x12?\n\x07Operate\x12\x1a.dbelief.v1.OperateRequest\x1a\x18.dbelief.v1.OperateReply\x12\x42\n\x08Snapshot\x12\x1b.dbelief.v1.SnapshotRequest\x1a\x19.dbelief.v1.SnapshotReply\x12?\n\x07Restore\x12\x1a.dbelief.v1.RestoreRequest\x1a\x18.dbelief.v1.RestoreReply\x12\x39\n\x05Stats\x12\x18.dbelief.v1.StatsRequest\x1a\x16.dbelief.v1.StatsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x62\x65lief/rpc/parameters.proto\x12\ndbelief.v1\x1a\x19\x64\x62\x65lief/rpc/carried.proto\x1a\x1a\x64\x62\x65lief/rpc/segments.proto\"*\n\x06Target\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\"+\n\x07\x43ommand\x12\x14\n\x0cleader_epoch\x18\x01 \x01(\x04\x12\n\n\x02id\x18\x02 \x01(\x04\"\xa4\x03\n\x10\x43onfigureRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x03 \x01(\x04\x12\x17\n\x0fplacement_epoch\x18\x04 \x01(\x04\x12/\n\nassignment\x18\x05 \x01(\x0b\x32\x16.dbelief.v1.AssignmentH\x00\x88\x01\x01\x12\x12\n\x05ready\x18\x06 \x01(\x08H\x01\x88\x01\x01\x12/\n\nmembership\x18\x07 \x01(\x0b\x32\x16.dbelief.v1.MembershipH\x02\x88\x01\x01\x12\"\n\x06\x66\x65nced\x18\x08 \x03(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04stop\x18\t \x01(\x08\x12%\n\tforgotten\x18\n \x03(\x0b\x32\x12.dbelief.v1.Pusher\x12+\n\x08holdings\x18\x0b \x01(\x0b\x32\x14.dbelief.v1.HoldingsH\x03\x88\x01\x01\x42\r\n\x0b_assignmentB\x08\n\x06_readyB\r\n\x0b_membershipB\x0b\n\t_holdings\"\xf2\x01\n\nAssignment\x12)\n\x08segments\x18\x01 \x03(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x1e\n\x04rule\x18\x02 \x01(\x0b\x32\x10.dbelief.v1.Rule\x12\x16\n\tstaleness\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x0e\n\x06record\x18\x04 \x01(\x08\x12\x17\n\nprogress_s\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\x0fstaleness_aware\x18\x06 \x01(\x08\x12\x0f\n\x07ordered\x18\x07 \x01(\x08\x12\x11\n\tlock_free\x18\x08 \x01(\x08\x42\x0c\n\n_stalenessB\r\n\x0b_progress_s\"0\n\x08Holdings\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.dbelief.v1.SegmentRun\"K\n\nMembership\x12\x14\n\x0cmember_epoch\x18\x01 \x01(\x04\x12\'\n\x06rounds\x18\x02 \x03(\x0b\x32\x17.dbelief.v1.MembersFrom\".\n\x0bMembersFrom\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\x10\n\x08replicas\x18\x02 \x03(\r\"F\n\x0e\x43onfigureReply\x12\x13\n\x0bshard_epoch\x18\x01 \x01(\x04\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\"\xad\x01\n\x0bPullRequest\x12\"\n\x06target\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Target\x12\x0e\n\x06vector\x18\x02 \x01(\t\x12\x10\n\x08segments\x18\x03 \x03(\r\x12\x15\n\rif_newer_than\x18\x04 \x03(\x04\x12\r\n\x05\x63lock\x18\x05 \x01(\x04\x12\'\n\x06pusher\x18\x06 \x01(\x0b\x32\x12.dbelief.v1.PusherH\x00\x88\x01\x01\x42\t\n\x07_pusher\"2\n\tPullReply\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.Segment\"o\n\x0bPushRequest\x12-\n\x07opening\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.PushOpeningH\x00\x88\x01\x01\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.SegmentB\n\n\x08_opening\"\xa9\x02\n\x0bPushOpening\x12\"\n\x06target\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Target\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x11\n\x04\x62\x61se\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cmember_epoch\x18\x05 \x01(\x04\x12\r\n\x05\x63lock\x18\x06 \x01(\x04\x12\x0c\n\x04rate\x18\x07 \x01(\x01\x12\x0f\n\x07samples\x18\x08 \x01(\r\x12\x0e\n\x06vector\x18\t \x01(\t\x12\x1e\n\x04rule\x18\n \x01(\x0b\x32\x10.dbelief.v1.Rule\x12\x13\n\x06\x62undle\x18\x0b \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08segments\x18\x0c \x01(\rB\x07\n\x05_baseB\t\n\x07_bundle\"V\n\tPushReply\x12\x14\n\x0c\x61\x63knowledged\x18\x01 \x01(\r\x12\x12\n\nduplicates\x18\x02 \x01(\r\x12\x11\n\tstaleness\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\"D\n\rExchangeReply\x12%\n\x08segments\x18\x02 \x03(\x0b\x32\x13.dbelief.v1.Segment\x12\x0c\n\x04lost\x18\x03 \x01(\x04\"\x82\x01\n\x0eOperateRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\"\n\x06target\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Target\x12&\n\x07program\x18\x03 \x03(\x0b\x32\x15.dbelief.v1.Operation\";\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07vectors\x18\x02 \x03(\t\x12\x0f\n\x07scalars\x18\x03 \x03(\x01\"\x1f\n\x0cOperateReply\x12\x0f\n\x07scalars\x18\x01 \x03(\x01\"a\n\x0fSnapshotRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x0b\n\x03set\x18\x04 \x01(\t\"A\n\rSnapshotReply\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\"o\n\x0eRestoreRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06\x66older\x18\x03 \x01(\t\x12\x0b\n\x03set\x18\x04 \x01(\t\x12\r\n\x05\x61gain\x18\x05 \x01(\x08\" \n\x0cRestoreReply\x12\x10\n\x08segments\x18\x01 \x01(\r\"\x8f\x01\n\x0bGiveRequest\x12$\n\x07\x63ommand\x18\x01 \x01(\x0b\x32\x13.dbelief.v1.Command\x12\"\n\x06target\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Target\x12\x10\n\x08segments\x18\x03 \x03(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x05 \x01(\x04\"+\n\tGiveReply\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\",\n\x0cStatsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0f\n\x07ledgers\x18\x02 \x01(\x08\"\xc2\x01\n\nStatsReply\x12\x13\n\x0bshard_epoch\x18\x01 \x01(\x04\x12\x10\n\x08segments\x18\x02 \x01(\r\x12\x12\n\nparameters\x18\x03 \x01(\x04\x12\x0e\n\x06pushes\x18\x04 \x01(\x04\x12\r\n\x05pulls\x18\x05 \x01(\x04\x12\x12\n\nduplicates\x18\x06 \x01(\x04\x12\x10\n\x08versions\x18\x07 \x03(\x04\x12&\n\x07ledgers\x18\x08 \x03(\x0b\x32\x15.dbelief.v1.LedgerRow\x12\x0c\n\x04lost\x18\t \x03(\x04\"`\n\tLedgerRow\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0e\n\x06vector\x18\x02 \x01(\t\x12\x0e\n\x06lowest\x18\x03 \x01(\x04\x12\x0f\n\x07highest\x18\x04 \x01(\x04\x32\x87\x05\n\nParameters\x12\x45\n\tConfigure\x12\x1c.dbelief.v1.ConfigureRequest\x1a\x1a.dbelief.v1.ConfigureReply\x12:\n\x04Pull\x12\x17.dbelief.v1.PullRequest\x1a\x15.dbelief.v1.PullReply(\x01\x30\x01\x12:\n\x04Push\x12\x17.dbelief.v1.PushRequest\x1a\x15.dbelief.v1.PushReply(\x01\x30\x01\x12\x42\n\x08\x45xchange\x12\x17.dbelief.v1.PushRequest\x1a\x19.dbelief.v1.ExchangeReply(\x01\x30\x01\x12?\n\x07Operate\x12\x1a.dbelief.v1.OperateRequest\x1a\x18.dbelief.v1.OperateReply\x12\x42\n\x08Snapshot\x12\x1b.dbelief.v1.SnapshotRequest\x1a\x19.dbelief.v1.SnapshotReply\x12?\n\x07Restore\x12\x1a.dbelief.v1.RestoreRequest\x1a\x18.dbelief.v1.RestoreReply\x12\x39\n\x05Stats\x12\x18.dbelief.v1.StatsRequest\x1a\x16.dbelief.v1.StatsReply\x12\x36\n\x04Give\x12\x17.dbelief.v1.GiveRequest\x1a\x15.dbelief.v1.GiveReply\x12=\n\x05\x43\x61rry\x12\x18.dbelief.v1.CarryRequest\x1a\x16.dbelief.v1.CarryReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dbelief.rpc.parameters_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TARGET']._serialized_start=72
-  _globals['_TARGET']._serialized_end=114
-  _globals['_COMMAND']._serialized_start=116
-  _globals['_COMMAND']._serialized_end=159
-  _globals['_CONFIGUREREQUEST']._serialized_start=162
-  _globals['_CONFIGUREREQUEST']._serialized_end=524
-  _globals['_ASSIGNMENT']._serialized_start=527
-  _globals['_ASSIGNMENT']._serialized_end=769
-  _globals['_MEMBERSHIP']._serialized_start=771
-  _globals['_MEMBERSHIP']._serialized_end=846
-  _globals['_MEMBERSFROM']._serialized_start=848
-  _globals['_MEMBERSFROM']._serialized_end=894
-  _globals['_CONFIGUREREPLY']._serialized_start=896
-  _globals['_CONFIGUREREPLY']._serialized_end=966
-  _globals['_PULLREQUEST']._serialized_start=969
-  _globals['_PULLREQUEST']._serialized_end=1142
-  _globals['_PULLREPLY']._serialized_start=1144
-  _globals['_PULLREPLY']._serialized_end=1194
-  _globals['_PUSHREQUEST']._serialized_start=1196
-  _globals['_PUSHREQUEST']._serialized_end=1307
-  _globals['_PUSHOPENING']._serialized_start=1310
-  _globals['_PUSHOPENING']._serialized_end=1607
-  _globals['_PUSHREPLY']._serialized_start=1609
-  _globals['_PUSHREPLY']._serialized_end=1695
-  _globals['_EXCHANGEREPLY']._serialized_start=1697
-  _globals['_EXCHANGEREPLY']._serialized_end=1765
-  _globals['_OPERATEREQUEST']._serialized_start=1768
-  _globals['_OPERATEREQUEST']._serialized_end=1898
-  _globals['_OPERATION']._serialized_start=1900
-  _globals['_OPERATION']._serialized_end=1959
-  _globals['_OPERATEREPLY']._serialized_start=1961
-  _globals['_OPERATEREPLY']._serialized_end=1992
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1994
-  _globals['_SNAPSHOTREQUEST']._serialized_end=2091
-  _globals['_SNAPSHOTREPLY']._serialized_start=2093
-  _globals['_SNAPSHOTREPLY']._serialized_end=2158
-  _globals['_RESTOREREQUEST']._serialized_start=2160
-  _globals['_RESTOREREQUEST']._serialized_end=2271
-  _globals['_RESTOREREPLY']._serialized_start=2273
-  _globals['_RESTOREREPLY']._serialized_end=2305
-  _globals['_STATSREQUEST']._serialized_start=2307
-  _globals['_STATSREQUEST']._serialized_end=2351
-  _globals['_STATSREPLY']._serialized_start=2354
-  _globals['_STATSREPLY']._serialized_end=2548
-  _globals['_LEDGERROW']._serialized_start=2550
-  _globals['_LEDGERROW']._serialized_end=2646
-  _globals['_PARAMETERS']._serialized_start=2649
-  _globals['_PARAMETERS']._serialized_end=3177
+  _globals['_TARGET']._serialized_start=99
+  _globals['_TARGET']._serialized_end=141
+  _globals['_COMMAND']._serialized_start=143
+  _globals['_COMMAND']._serialized_end=186
+  _globals['_CONFIGUREREQUEST']._serialized_start=189
+  _globals['_CONFIGUREREQUEST']._serialized_end=609
+  _globals['_ASSIGNMENT']._serialized_start=612
+  _globals['_ASSIGNMENT']._serialized_end=854
+  _globals['_HOLDINGS']._serialized_start=856
+  _globals['_HOLDINGS']._serialized_end=904
+  _globals['_MEMBERSHIP']._serialized_start=906
+  _globals['_MEMBERSHIP']._serialized_end=981
+  _globals['_MEMBERSFROM']._serialized_start=983
+  _globals['_MEMBERSFROM']._serialized_end=1029
+  _globals['_CONFIGUREREPLY']._serialized_start=1031
+  _globals['_CONFIGUREREPLY']._serialized_end=1101
+  _globals['_PULLREQUEST']._serialized_start=1104
+  _globals['_PULLREQUEST']._serialized_end=1277
+  _globals['_PULLREPLY']._serialized_start=1279
+  _globals['_PULLREPLY']._serialized_end=1329
+  _globals['_PUSHREQUEST']._serialized_start=1331
+  _globals['_PUSHREQUEST']._serialized_end=1442
+  _globals['_PUSHOPENING']._serialized_start=1445
+  _globals['_PUSHOPENING']._serialized_end=1742
+  _globals['_PUSHREPLY']._serialized_start=1744
+  _globals['_PUSHREPLY']._serialized_end=1830
+  _globals['_EXCHANGEREPLY']._serialized_start=1832
+  _globals['_EXCHANGEREPLY']._serialized_end=1900
+  _globals['_OPERATEREQUEST']._serialized_start=1903
+  _globals['_OPERATEREQUEST']._serialized_end=2033
+  _globals['_OPERATION']._serialized_start=2035
+  _globals['_OPERATION']._serialized_end=2094
+  _globals['_OPERATEREPLY']._serialized_start=2096
+  _globals['_OPERATEREPLY']._serialized_end=2127
+  _globals['_SNAPSHOTREQUEST']._serialized_start=2129
+  _globals['_SNAPSHOTREQUEST']._serialized_end=2226
+  _globals['_SNAPSHOTREPLY']._serialized_start=2228
+  _globals['_SNAPSHOTREPLY']._serialized_end=2293
+  _globals['_RESTOREREQUEST']._serialized_start=2295
+  _globals['_RESTOREREQUEST']._serialized_end=2406
+  _globals['_RESTOREREPLY']._serialized_start=2408
+  _globals['_RESTOREREPLY']._serialized_end=2440
+  _globals['_GIVEREQUEST']._serialized_start=2443
+  _globals['_GIVEREQUEST']._serialized_end=2586
+  _globals['_GIVEREPLY']._serialized_start=2588
+  _globals['_GIVEREPLY']._serialized_end=2631
+  _globals['_STATSREQUEST']._serialized_start=2633
+  _globals['_STATSREQUEST']._serialized_end=2677
+  _globals['_STATSREPLY']._serialized_start=2680
+  _globals['_STATSREPLY']._serialized_end=2874
+  _globals['_LEDGERROW']._serialized_start=2876
+  _globals['_LEDGERROW']._serialized_end=2972
+  _globals['_PARAMETERS']._serialized_start=2975
+  _globals['_PARAMETERS']._serialized_end=3622
 # @@protoc_insertion_point(module_scope)

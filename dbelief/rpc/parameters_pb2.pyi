@@ -93,6 +93,7 @@ class ConfigureRequest(_message.Message):
     FENCED_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     FORGOTTEN_FIELD_NUMBER: _builtins.int
+    HOLDINGS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     shard_epoch: _builtins.int
@@ -123,6 +124,10 @@ class ConfigureRequest(_message.Message):
     def forgotten(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Pusher]:
         """incarnations whose ledger rows are dropped: they are fenced and were read"""
 
+    @_builtins.property
+    def holdings(self) -> Global___Holdings:
+        """what it holds from now on, out of what it has; absent: as before"""
+
     def __init__(
         self,
         *,
@@ -136,19 +141,24 @@ class ConfigureRequest(_message.Message):
         fenced: _abc.Iterable[_segments_pb2.Pusher] | None = ...,
         stop: _builtins.bool = ...,
         forgotten: _abc.Iterable[_segments_pb2.Pusher] | None = ...,
+        holdings: Global___Holdings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "membership", b"membership", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "holdings", b"holdings", "membership", b"membership", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "fenced", b"fenced", "forgotten", b"forgotten", "job", b"job", "membership", b"membership", "placement_epoch", b"placement_epoch", "ready", b"ready", "shard_epoch", b"shard_epoch", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "fenced", b"fenced", "forgotten", b"forgotten", "holdings", b"holdings", "job", b"job", "membership", b"membership", "placement_epoch", b"placement_epoch", "ready", b"ready", "shard_epoch", b"shard_epoch", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assignment: _TypeAlias = _typing.Literal["assignment"]  # noqa: Y015
     _WhichOneofArgType__assignment: _TypeAlias = _typing.Literal["_assignment", b"_assignment"]  # noqa: Y015
+    _WhichOneofReturnType__holdings: _TypeAlias = _typing.Literal["holdings"]  # noqa: Y015
+    _WhichOneofArgType__holdings: _TypeAlias = _typing.Literal["_holdings", b"_holdings"]  # noqa: Y015
     _WhichOneofReturnType__membership: _TypeAlias = _typing.Literal["membership"]  # noqa: Y015
     _WhichOneofArgType__membership: _TypeAlias = _typing.Literal["_membership", b"_membership"]  # noqa: Y015
     _WhichOneofReturnType__ready: _TypeAlias = _typing.Literal["ready"]  # noqa: Y015
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__assignment) -> _WhichOneofReturnType__assignment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__holdings) -> _WhichOneofReturnType__holdings | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__membership) -> _WhichOneofReturnType__membership | None: ...
     @_typing.overload
@@ -214,6 +224,32 @@ class Assignment(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__staleness) -> _WhichOneofReturnType__staleness | None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class Holdings(_message.Message):
+    """Segments that a shard is to serve from now on. It has each of them: held before, or given to it and not served yet, or
+    given away by it and not dropped yet. All others that it has are dropped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentRun]:
+        """rising; may be none"""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_segments_pb2.SegmentRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Holdings: _TypeAlias = Holdings  # noqa: Y015
 
 @_typing.final
 class Membership(_message.Message):
@@ -757,6 +793,72 @@ class RestoreReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RestoreReply: _TypeAlias = RestoreReply  # noqa: Y015
+
+@_typing.final
+class GiveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """of the shard that takes them"""
+    shard_epoch: _builtins.int
+    """its life"""
+    @_builtins.property
+    def command(self) -> Global___Command:
+        """of the coordinator that leads"""
+
+    @_builtins.property
+    def target(self) -> Global___Target:
+        """job and life of the shard that gives"""
+
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """which ones"""
+
+    def __init__(
+        self,
+        *,
+        command: Global___Command | None = ...,
+        target: Global___Target | None = ...,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
+        address: _builtins.str = ...,
+        shard_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "segments", b"segments", "shard_epoch", b"shard_epoch", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveRequest: _TypeAlias = GiveRequest  # noqa: Y015
+
+@_typing.final
+class GiveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """of numbers, that were sent"""
+    seconds: _builtins.float
+    """it took"""
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GiveReply: _TypeAlias = GiveReply  # noqa: Y015
 
 @_typing.final
 class StatsRequest(_message.Message):

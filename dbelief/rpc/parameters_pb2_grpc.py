@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from dbelief.rpc import carried_pb2 as dbelief_dot_rpc_dot_carried__pb2
 from dbelief.rpc import parameters_pb2 as dbelief_dot_rpc_dot_parameters__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -74,6 +75,16 @@ class ParametersStub:
                 request_serializer=dbelief_dot_rpc_dot_parameters__pb2.StatsRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.StatsReply.FromString,
                 _registered_method=True)
+        self.Give = channel.unary_unary(
+                '/dbelief.v1.Parameters/Give',
+                request_serializer=dbelief_dot_rpc_dot_parameters__pb2.GiveRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.GiveReply.FromString,
+                _registered_method=True)
+        self.Carry = channel.stream_stream(
+                '/dbelief.v1.Parameters/Carry',
+                request_serializer=dbelief_dot_rpc_dot_carried__pb2.CarryRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_carried__pb2.CarryReply.FromString,
+                _registered_method=True)
 
 
 class ParametersServicer:
@@ -142,6 +153,22 @@ class ParametersServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Give(self, request, context):
+        """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
+        Configure what it holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Carry(self, request_iterator, context):
+        """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
+        Answered now and then, and at the end, by how many messages have been taken in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParametersServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -184,6 +211,16 @@ def add_ParametersServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.StatsRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_parameters__pb2.StatsReply.SerializeToString,
+            ),
+            'Give': grpc.unary_unary_rpc_method_handler(
+                    servicer.Give,
+                    request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.GiveRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_parameters__pb2.GiveReply.SerializeToString,
+            ),
+            'Carry': grpc.stream_stream_rpc_method_handler(
+                    servicer.Carry,
+                    request_deserializer=dbelief_dot_rpc_dot_carried__pb2.CarryRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_carried__pb2.CarryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,6 +439,60 @@ class Parameters:
             '/dbelief.v1.Parameters/Stats',
             dbelief_dot_rpc_dot_parameters__pb2.StatsRequest.SerializeToString,
             dbelief_dot_rpc_dot_parameters__pb2.StatsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Give(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dbelief.v1.Parameters/Give',
+            dbelief_dot_rpc_dot_parameters__pb2.GiveRequest.SerializeToString,
+            dbelief_dot_rpc_dot_parameters__pb2.GiveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Carry(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dbelief.v1.Parameters/Carry',
+            dbelief_dot_rpc_dot_carried__pb2.CarryRequest.SerializeToString,
+            dbelief_dot_rpc_dot_carried__pb2.CarryReply.FromString,
             options,
             channel_credentials,
             insecure,

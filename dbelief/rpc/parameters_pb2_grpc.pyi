@@ -10,6 +10,7 @@ pushes are remembered by number, commands by id.
 """
 
 from collections import abc as _abc
+from dbelief.rpc import carried_pb2 as _carried_pb2
 from dbelief.rpc import parameters_pb2 as _parameters_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -63,6 +64,14 @@ class ParametersStub:
     """Loads this shard's segments from a complete snapshot set, whatever number of shards wrote it."""
     Stats: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.StatsRequest, _parameters_pb2.StatsReply]
     """Counters, and on demand the ledgers."""
+    Give: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.GiveRequest, _parameters_pb2.GiveReply]
+    """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
+    Configure what it holds.
+    """
+    Carry: _grpc.StreamStreamMultiCallable[_carried_pb2.CarryRequest, _carried_pb2.CarryReply]
+    """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
+    Answered now and then, and at the end, by how many messages have been taken in.
+    """
 
 @_typing.type_check_only
 class ParametersAsyncStub(ParametersStub):
@@ -93,6 +102,14 @@ class ParametersAsyncStub(ParametersStub):
     """Loads this shard's segments from a complete snapshot set, whatever number of shards wrote it."""
     Stats: _aio.UnaryUnaryMultiCallable[_parameters_pb2.StatsRequest, _parameters_pb2.StatsReply]  # type: ignore[assignment]
     """Counters, and on demand the ledgers."""
+    Give: _aio.UnaryUnaryMultiCallable[_parameters_pb2.GiveRequest, _parameters_pb2.GiveReply]  # type: ignore[assignment]
+    """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
+    Configure what it holds.
+    """
+    Carry: _aio.StreamStreamMultiCallable[_carried_pb2.CarryRequest, _carried_pb2.CarryReply]  # type: ignore[assignment]
+    """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
+    Answered now and then, and at the end, by how many messages have been taken in.
+    """
 
 class ParametersServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -168,5 +185,25 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_parameters_pb2.StatsReply, _abc.Awaitable[_parameters_pb2.StatsReply]]:
         """Counters, and on demand the ledgers."""
+
+    @_abc_1.abstractmethod
+    def Give(
+        self,
+        request: _parameters_pb2.GiveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_parameters_pb2.GiveReply, _abc.Awaitable[_parameters_pb2.GiveReply]]:
+        """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
+        Configure what it holds.
+        """
+
+    @_abc_1.abstractmethod
+    def Carry(
+        self,
+        request_iterator: _MaybeAsyncIterator[_carried_pb2.CarryRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_carried_pb2.CarryReply], _abc.AsyncIterator[_carried_pb2.CarryReply]]:
+        """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
+        Answered now and then, and at the end, by how many messages have been taken in.
+        """
 
 def add_ParametersServicer_to_server(servicer: ParametersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -197,6 +197,32 @@ class SegmentSpan(_message.Message):
 Global___SegmentSpan: _TypeAlias = SegmentSpan  # noqa: Y015
 
 @_typing.final
+class SegmentRun(_message.Message):
+    """Neighbours in the segment table."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    """index of the first segment"""
+    count: _builtins.int
+    """how many there are from it on"""
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SegmentRun: _TypeAlias = SegmentRun  # noqa: Y015
+
+@_typing.final
 class Rule(_message.Message):
     """The update rule that a push is applied by, with its options by name ("mu", "eps", ...)."""
 

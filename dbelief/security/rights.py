@@ -26,6 +26,8 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Push": frozenset({"worker"}),
         "Exchange": frozenset({"worker"}),
         "Stats": ALL,
+        "Give": frozenset({"coordinator"}),
+        "Carry": frozenset({"ps"}),
     },
 }
 
