@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -43,6 +43,26 @@ class Answers:
                 if number == sequence and index in answers:
                     return answers[index]
         return None
+
+    def of(self, index: int) -> dict[tuple[Pusher, int], Answer]:
+        """What is kept of one segment, by pusher and number of the exchange."""
+        with self._lock:
+            return {
+                (pusher, number): answers[index]
+                for pusher, kept in self._kept.items()
+                for number, answers in kept
+                if index in answers
+            }
+
+    def take_in(self, index: int, answers: Mapping[tuple[Pusher, int], Answer]) -> None:
+        """Keep what another shard has kept of a segment."""
+        with self._lock:
+            for (pusher, number), answer in answers.items():
+                kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW))
+                if not kept or kept[-1][0] < number:
+                    kept.append((number, {}))
+                if kept[-1][0] == number:  # else the pusher has gone on, and asks for this no more
+                    kept[-1][1][index] = answer
 
     def forget(self, incarnations: Collection[int]) -> None:
         """Drop all that was kept for lives that are over."""

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Moved, Unreachable
 from dbelief.pushes import Push
 
 from .membership import Membership
@@ -64,6 +64,23 @@ class Dial:
                 for replica in () if unheard else now - before:
                     segment.passed[replica] = segment.rounds
 
+    def told(self, index: int) -> dict[int, int] | None:
+        """How far replicas said that they are with a segment; None in a shard that did not come back."""
+        if not self._came_back:
+            return None
+        return {replica: clock for (one, replica), clock in self._told.items() if one == index}
+
+    def holds(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
+        """These are the shard's segments now; those that have come bring along what was told of them elsewhere.
+
+        Who waits for one that has gone away hears of it.
+        """
+        self._segments = segments
+        for index, known in told.items():
+            self._came_back = self._came_back or known is not None
+            self._told.update(((index, replica), clock) for replica, clock in (known or {}).items())
+        self.close_rounds(told)
+
     def came_back(self, segment: Segment) -> None:
         """The segment is as a snapshot holds it; its lock is held."""
         self._came_back = True
@@ -89,8 +106,8 @@ class Dial:
         """At N >= 1: a member has passed at least so many clocks on these segments; whether that is new."""
         if passed <= 0 or replica not in self._membership.at(passed):
             return False
-        segments = (self._segments[index] for index in indices)
-        late = [segment for segment in segments if segment.passed.get(replica, 0) < passed]
+        here = (self._segments[index] for index in indices if index in self._segments)
+        late = [segment for segment in here if segment.passed.get(replica, 0) < passed]
         for segment in late:
             with segment.lock:
                 segment.passed[replica] = max(passed, segment.passed.get(replica, 0))
@@ -113,8 +130,8 @@ class Dial:
         """At 0: apply every round that is complete on these segments. At any: wake those who wait."""
         if self.staleness is None:
             return
-        for index in indices if self.staleness == 0 else ():
-            segment = self._segments[index]
+        segments = self._segments
+        for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
                 while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
@@ -139,6 +156,8 @@ class Dial:
         ------
         Unreachable
             After `timeout_s` without it; names the segment and the replicas that are missing.
+        Moved
+            A segment has gone to another shard.
         """
         if self.staleness is None:
             return
@@ -148,9 +167,13 @@ class Dial:
                 reached = functools.partial(self._reached, segment, clock - self.staleness)
                 if not self._turn.wait_for(reached, max(0.0, until_s - time.monotonic())):
                     raise Unreachable(f"segment {segment.span.index}: {self._trouble(segment, clock)}")
+            if segment.away:
+                raise Moved(f"segment {segment.span.index}: {segment.away}")
 
     def _reached(self, segment: Segment, due: int) -> bool:
-        """Whether all clocks below `due` are passed by everybody who is waited for."""
+        """Whether all clocks below `due` are passed by everybody who is waited for, or will be elsewhere."""
+        if segment.away:
+            return True
         return segment.rounds >= due if self.staleness == 0 else not self._behind(segment, due)
 
     def _behind(self, segment: Segment, due: int) -> list[int]:

@@ -13,15 +13,19 @@ from typing import Any, TypeVar
 
 from dbelief.clock import SystemClock
 from dbelief.collectors import HOTTEST
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
 from dbelief.pushes import Pusher
+from dbelief.rpc import carried_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
+from .carried import Carried
+from .giving import Courier
 from .hottest import Hottest
+from .moves import Moves
 from .shard import Shard
 from .vectors import Programs
 
@@ -73,6 +77,7 @@ class Life:
         self._record = record
         self._leader_epoch = 0
         self._programs: Programs | None = None
+        self._moves: Moves | None = None
         self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
         self._lock = threading.Lock()
         self._tell()
@@ -165,6 +170,8 @@ class Life:
                 self.loaded().fence(pusher.incarnation for pusher in request.fenced)
             if request.forgotten:
                 self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+            if request.HasField("holdings"):
+                self._hold(request.holdings)
             if request.HasField("ready") and request.ready:
                 self.loaded().make_ready()
             if request.stop:
@@ -172,6 +179,46 @@ class Life:
             held = len(self.shard.segments) if self.shard else 0
             reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
             return self._remember(request.command, reply)
+
+    def _hold(self, holdings: wire.Holdings) -> None:
+        shard = self.loaded()
+        assert self._moves is not None
+        count = sum(run.count for run in holdings.runs)
+        if count > self._moves.most:
+            raise Moved(f"has {self._moves.most} segments, and cannot hold {count}")
+        self._moves.hold([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
+        self._tell_size(shard)
+
+    def give(self, request: wire.GiveRequest) -> wire.GiveReply:
+        """Hand segments to another shard, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                done: wire.GiveReply = self._done[request.command.id]
+                return done
+            shard = self.at(request.target)
+            assert self._moves is not None
+            began_s = time.perf_counter()
+            try:
+                with Courier(request.address, self.job, request.shard_epoch) as courier:
+                    sent = self._moves.give(request.segments, f"the shard at {request.address}", courier.send)
+                    courier.finish()
+            except Unreachable as error:  # that shard's trouble, which may pass
+                raise Moved(str(error)) from error
+            self._tell_size(shard)
+            return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
+
+    def comes(self, opening: carried_pb2.CarryOpening) -> Callable[[Carried], None]:
+        """What takes segments in that another shard gives.
+
+        Raises
+        ------
+        Refused, Moved
+            They are meant for another job, or another life.
+        """
+        self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch))
+        assert self._moves is not None
+        return self._moves.come
 
     def _remember(self, command: wire.Command, reply: R) -> R:
         """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
@@ -207,10 +254,14 @@ class Life:
         if self._programs is not None:
             self._programs.close()
         self._programs = Programs(self.shard)
+        self._moves = Moves(self.shard)
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
-        self._metrics.segments.set(len(self.shard.segments))
-        self._metrics.parameters.set(self.shard.size)
+        self._tell_size(self.shard)
+
+    def _tell_size(self, shard: Shard) -> None:
+        self._metrics.segments.set(len(shard.segments))
+        self._metrics.parameters.set(shard.size)
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's part of a set."""

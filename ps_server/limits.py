@@ -12,6 +12,8 @@ MOST_VECTORS = 256
 """Named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""
 MOST_PUSHERS = 2048
 """Lives of replicas' ranks that push, until they are settled; a job has at most half as many members at a time."""
+MOST_CARRIED = 16_384
+"""Arrays that a segment may bring along from another shard: its vectors, the rule's, and what waits or was answered."""
 MOST_ROUNDS = 64
 """Rounds that wait; whoever pushes in rounds waits for each to be applied."""
 

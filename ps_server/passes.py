@@ -21,12 +21,14 @@ class Sum:
         Bundles that the sum holds, or that wait for their turn.
     waiting
         In order: by bundle, copies of gradients whose turn has not come.
+    next
+        In order: the bundle whose turn it is.
     """
 
     number: int = 0
     added: set[int] = field(default_factory=set)
     waiting: dict[int, np.ndarray] = field(default_factory=dict)
-    _next: int = 1
+    next: int = 1
 
     def add(self, total: np.ndarray, number: int, bundle: int, gradient: np.ndarray, ordered: bool) -> bool:
         """Add a bundle's gradient to `total`; False where it is in already, or belongs to an earlier pass.
@@ -41,7 +43,7 @@ class Sum:
         if number < self.number or (number == self.number and bundle in self.added):
             return False
         if number > self.number:
-            self.number, self._next = number, 1
+            self.number, self.next = number, 1
             self.added.clear()
             self.waiting.clear()
             total.fill(0)
@@ -50,10 +52,10 @@ class Sum:
             _add(total, gradient)
             return True
         # A private copy where it has to wait: the message that it came in does not.
-        self.waiting[bundle] = gradient if bundle == self._next else gradient.copy()
-        while self._next in self.waiting:
-            _add(total, self.waiting.pop(self._next))
-            self._next += 1
+        self.waiting[bundle] = gradient if bundle == self.next else gradient.copy()
+        while self.next in self.waiting:
+            _add(total, self.waiting.pop(self.next))
+            self.next += 1
         return True
 
 

@@ -56,18 +56,20 @@ class Staged:
 
 
 class Aside:
-    """Lets go of a lock, which is held, for the length of a block."""
+    """Lets go of a segment's lock, which is held, for the length of a block; the segment counts who is within."""
 
-    def __init__(self, lock: Lock) -> None:
-        self._lock = lock
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
 
     def __enter__(self) -> None:
         """Let go."""
-        self._lock.release()
+        self._segment.busy += 1
+        self._segment.lock.release()
 
     def __exit__(self, *raised: object) -> None:
         """Hold it again."""
-        self._lock.acquire()
+        self._segment.lock.acquire()
+        self._segment.busy -= 1
 
 
 @dataclass
@@ -103,6 +105,10 @@ class Segment:
         The pass over a batch that "accrued" holds the sum of.
     lock_free
         Whether the rule is applied, and numbers are copied for an exchange, beside other pushes.
+    busy
+        How many are within it without its lock.
+    away
+        Where it has gone, in words: nobody may touch it here any more; "" while it lives here.
     """
 
     span: Span
@@ -122,11 +128,13 @@ class Segment:
     sum: Sum = field(default_factory=Sum)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     lock_free: bool = False
+    busy: int = 0
+    away: str = ""
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
-        self._aside: AbstractContextManager[object] = Aside(self.lock) if self.lock_free else nullcontext()
+        self._aside: AbstractContextManager[object] = Aside(self) if self.lock_free else nullcontext()
 
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""

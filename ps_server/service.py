@@ -14,13 +14,14 @@ import numpy as np
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
-from dbelief.rpc import coordination_pb2, frames
+from dbelief.rpc import carried_pb2, coordination_pb2, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
+from .carrying import take_in
 from .exchanging import Exchanging
 from .life import Life
 from .pushing import Pushing
@@ -136,6 +137,11 @@ class ShardService(stubs.ParametersServicer):
         """See protos/parameters.proto."""
         return self.life.operate(request)
 
+    @answers
+    def Give(self, request: wire.GiveRequest, context: grpc.ServicerContext) -> wire.GiveReply:
+        """See protos/parameters.proto."""
+        return self.life.give(request)
+
     # -- data --------------------------------------------------------------------------------------------
 
     @streams
@@ -192,6 +198,13 @@ class ShardService(stubs.ParametersServicer):
         with self._streams:
             begin = functools.partial(kind, self.life, self._metrics, functools.partial(self._wait, "pushes"))
             yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
+
+    @streams
+    def Carry(
+        self, messages: Iterator[carried_pb2.CarryRequest], context: grpc.ServicerContext
+    ) -> Iterator[carried_pb2.CarryReply]:
+        """See protos/parameters.proto."""
+        yield from take_in(messages, self.life.comes)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]

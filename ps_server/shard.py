@@ -1,13 +1,14 @@
 """A shard: a store of named vectors, cut in segments, with a few operations on them. It knows no wire.
 
-Locks: one per segment, held for one copy or one rule; `_table` guards what holds for the whole shard and is never
-held while a segment's lock is taken. A push and a pull of the same segment exclude each other, so no reader sees
-half an update; pushes to different segments run side by side, for the rules release the interpreter lock. A lock-free
-shard (Hogwild) lets go of a segment's lock while it copies numbers or applies the rule: `segment.py` says what holds.
+Locks: one per segment, held for one copy or one rule. A push and a pull of the same segment exclude each other, so no
+reader sees half an update; pushes to different segments run side by side, for the rules release the interpreter lock. A
+lock-free shard (Hogwild) lets go of a segment's lock while it copies numbers or applies the rule: `segment.py` says
+what holds. The table of segments is replaced whole where some come or go (`moves.py`), never changed.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,17 +20,15 @@ from dbelief.errors import Moved, Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.parts import Stored
-from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
+from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .answers import Answer, Answers
 from .dial import Dial
+from .gate import Gate
 from .limits import Pushers
 from .segment import Outcome, Segment
 
 T = TypeVar("T")
-
-DTYPES: Mapping[str, type[np.generic]] = {ACCRUED: np.float64}
-"""Element type of a named vector; float32 where it is not named here."""
 
 
 @dataclass
@@ -62,7 +61,7 @@ class Shard:
     Parameters
     ----------
     spans
-        Rows of the job's segment table that live here, a contiguous run; may be empty.
+        Rows of the job's segment table that live here; may be empty.
     rule
         The job's update rule; its state lies beside "w".
     staleness
@@ -94,32 +93,47 @@ class Shard:
         self.staleness_aware = staleness_aware
         self.ordered = ordered
         self.staleness = staleness
-        self.ready = False
         self._loading = False  # a set is being loaded over what it held
         self.counters = Counters()
         self.saving = threading.Lock()  # one set is written at a time
-        self.segments = {span.index: Segment(span, rule, lock_free=lock_free, on_apply=on_apply) for span in spans}
-        self._size = sum(span.length for span in spans)
-        self._table = threading.Lock()
-        self._dial = Dial(staleness, self.segments)
-        self._fenced: set[int] = set()
+        self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
+        self.segments = {span.index: self.make(span) for span in spans}
+        self._left: set[int] = set()  # segments that lived here
+        self.dial = Dial(staleness, self.segments)
+        self._gate = Gate(staleness)
         self.answers = Answers()
         self._pushers = Pushers()
-        for segment in self.segments.values():
-            length = segment.span.length
-            segment.vectors[PARAMETERS] = np.zeros(length, np.float32)
-            segment.state = tuple(np.full(length, rule.initial(name), np.float32) for name in rule.state)
+
+    def make(self, span: Span) -> Segment:
+        """A segment as it is before anything was assigned to it."""
+        segment = self._make(span)
+        segment.vectors[PARAMETERS] = np.zeros(span.length, np.float32)
+        segment.state = tuple(np.full(span.length, self.rule.initial(name), np.float32) for name in self.rule.state)
+        return segment
+
+    @property
+    def ready(self) -> bool:
+        """Whether initial values are complete, and pushes by the rule are accepted."""
+        return self._gate.ready
 
     @property
     def size(self) -> int:
         """How many parameters live here."""
-        return self._size
+        return sum(segment.span.length for segment in self.segments.values())
 
     def _segment(self, index: int) -> Segment:
         try:
             return self.segments[index]
         except KeyError:
+            if index in self._left:
+                raise Moved(f"segment {index}: lives at another shard now") from None
             raise Refused(f"segment {index} does not live here") from None
+
+    def hold(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
+        """These are its segments from now on; for those that have come, what the dial was told of them elsewhere."""
+        self._left = (self._left | self.segments.keys()) - segments.keys()
+        self.segments = dict(sorted(segments.items()))
+        self.dial.holds(self.segments, told)
 
     # -- what the coordinator tells ----------------------------------------------------------------------
 
@@ -132,7 +146,7 @@ class Shard:
             Where initial values are missing; names the first segment without.
         """
         self.check_complete()
-        self.ready, self._loading = True, False
+        self._gate.ready, self._loading = True, False
 
     def check_complete(self) -> None:
         """Raise Refused where initial values are missing; names the first segment without."""
@@ -144,14 +158,13 @@ class Shard:
 
     def fence(self, incarnations: Iterable[int]) -> None:
         """Refuse these lives from now on; when this returns, their ledgers are final."""
-        with self._table:
-            self._fenced.update(incarnations)
+        self._gate.fence(incarnations)
         for segment in self.segments.values():
             with segment.lock:
                 # A push that had passed the gate is through now. What only waits for a round goes back with its data:
                 # a snapshot would not hold it.
-                segment.drop_staged(self._fenced)
-        self._dial.close_rounds(self.segments)
+                segment.drop_staged(self._gate.fenced)
+        self.dial.close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:
         """Drop the ledger rows of lives that are fenced for good."""
@@ -166,7 +179,7 @@ class Shard:
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `Dial.set_membership`."""
-        return self._dial.set_membership(member_epoch, rounds)
+        return self.dial.set_membership(member_epoch, rounds)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -186,7 +199,7 @@ class Shard:
         """
         segment = self._segment(index)
         with segment.lock:
-            self._check_here(index)
+            self._check_here(segment)
             if not segment.holds(vector):
                 raise Refused(f"segment {index}: no vector {vector!r} yet")
             held = newer_than is not None and segment.version <= newer_than
@@ -196,11 +209,11 @@ class Shard:
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
-        self._dial.wait([self._segment(index) for index in indices], clock, timeout_s)
+        self.dial.wait([self._segment(index) for index in indices], clock, timeout_s)
 
     def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `Dial.heard`."""
-        self._dial.heard([self._segment(index).span.index for index in indices], replica, clock)
+        self.dial.heard([self._segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -224,7 +237,8 @@ class Shard:
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
             segment.taken += 1
-            self._gate(push, segment, gradient)
+            self._check_here(segment)
+            self._gate.check(push, segment, gradient)
             self._pushers.admit(push.pusher)
             lost = segment.rebase(push) if push.bundle is None else 0
             staleness = 0
@@ -238,9 +252,9 @@ class Shard:
                 late = max(0, segment.version - max(read_version, segment.born))
                 outcome = segment.apply(push, gradient, offset, self._rate(push, late))
                 staleness = late if outcome is Outcome.APPLIED else 0
-                self._dial.applied(segment, push)
+                self.dial.applied(segment, push)
         if not push.assign and push.bundle is None:
-            self._dial.arrived(segment, push)
+            self.dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
         return Taken(outcome, staleness, lost)
@@ -268,7 +282,8 @@ class Shard:
             with segment.lock:
                 segment.taken += 1
                 before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
-                self._gate(push, segment, weights)
+                self._check_here(segment)
+                self._gate.check(push, segment, weights)
                 self._pushers.admit(push.pusher)
                 most = max(most, segment.rebase(push))
                 again = not segment.expect(push)
@@ -282,7 +297,7 @@ class Shard:
                 elif not again:
                     segment.apply(push, weights, 0, push.rate)
             answers.append(answer)
-            self._dial.arrived(segment, push)
+            self.dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates
         self.counters.duplicates += duplicates
         return answers, duplicates, most
@@ -290,42 +305,12 @@ class Shard:
     def _rate(self, push: Push, staleness: int) -> np.float32:
         return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
 
-    def _check_here(self, index: int) -> None:
-        """Raise Moved while a set is being loaded: whoever asks again finds it."""
+    def _check_here(self, segment: Segment) -> None:
+        """Raise Moved while a set is being loaded, or where it has gone: whoever asks again finds it."""
         if self._loading:
-            raise Moved(f"segment {index}: a snapshot set is being loaded")
-
-    def _gate(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
-        """Refuse what must not touch the segment; nothing is changed before this."""
-        index = segment.span.index
-        if push.pusher.incarnation in self._fenced:
-            raise Refused(f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
-        self._check_here(index)
-        if not push.assign and not self.ready:
-            raise Refused(f"segment {index}: initial values are not complete yet")
-        if push.bundle is not None:
-            self._gate_bundle(push, segment, gradient)
-            return
-        if not push.assign and push.vector != PARAMETERS:
-            raise Refused(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
-        dtype = np.dtype(DTYPES.get(push.vector, np.float32))
-        if gradient.dtype != dtype:
-            raise Refused(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
-        if not push.assign and self.staleness is not None and len(gradient) != segment.span.length:
-            raise Refused(
-                f"segment {index}: with the staleness dial a push holds all {segment.span.length} numbers, "
-                f"not {len(gradient)}"
-            )
-
-    @staticmethod
-    def _gate_bundle(push: Push, segment: Segment, gradient: np.ndarray) -> None:
-        index = segment.span.index
-        if push.assign or push.vector != ACCRUED:
-            raise Refused(f"segment {index}: bundles are added to {ACCRUED!r}, not to {push.vector!r}")
-        if len(gradient) != segment.span.length:
-            raise Refused(f"segment {index}: a bundle has all {segment.span.length} numbers, not {len(gradient)}")
-        if push.clock < 1:
-            raise Refused(f"segment {index}: bundle {push.bundle} of pass {push.clock}; passes count from 1")
+            raise Moved(f"segment {segment.span.index}: a snapshot set is being loaded")
+        if segment.away:
+            raise Moved(f"segment {segment.span.index}: {segment.away}")
 
     def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
         if push.vector == PARAMETERS and self.ready:
@@ -369,7 +354,7 @@ class Shard:
 
     def empty(self) -> None:
         """Hold nothing that could be read or made ready, until it is loaded."""
-        self.ready, self._loading = False, True
+        self._gate.ready, self._loading = False, True
         for segment in self.segments.values():
             with segment.lock:
                 segment.empty()
@@ -385,4 +370,4 @@ class Shard:
         segment = self._segment(stored.span.index)
         with segment.lock:
             segment.load(stored, shard_epoch, again)
-            self._dial.came_back(segment)
+            self.dial.came_back(segment)

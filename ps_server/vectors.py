@@ -22,9 +22,10 @@ from dbelief.errors import Refused
 from dbelief.loops import compiled
 from dbelief.programs import Operation, check
 
+from .gate import DTYPES
 from .limits import MOST_VECTORS, check_room
 from .segment import Segment
-from .shard import DTYPES, Shard
+from .shard import Shard
 
 
 class Programs:

@@ -170,6 +170,7 @@ class SegmentHead(_message.Message):
     SUM_FIELD_NUMBER: _builtins.int
     ARRAYS_FIELD_NUMBER: _builtins.int
     PASSED_FIELD_NUMBER: _builtins.int
+    TOLD_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """of all that it is"""
     born: _builtins.int
@@ -206,6 +207,10 @@ class SegmentHead(_message.Message):
     def passed(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """with the dial at 1 and more: by replica, the clocks that it has passed"""
 
+    @_builtins.property
+    def told(self) -> Global___Told:
+        """with the dial at 0, of a shard that came back; absent: it did not"""
+
     def __init__(
         self,
         *,
@@ -221,14 +226,61 @@ class SegmentHead(_message.Message):
         sum: Global___CarriedSum | None = ...,
         arrays: _builtins.int = ...,
         passed: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+        told: Global___Told | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span", "sum", b"sum"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_told", b"_told", "span", b"span", "sum", b"sum", "told", b"told"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "arrays", b"arrays", "based", b"based", "born", b"born", "filled", b"filled", "ledger", b"ledger", "lost", b"lost", "passed", b"passed", "rounds", b"rounds", "span", b"span", "sum", b"sum", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_told", b"_told", "applied", b"applied", "arrays", b"arrays", "based", b"based", "born", b"born", "filled", b"filled", "ledger", b"ledger", "lost", b"lost", "passed", b"passed", "rounds", b"rounds", "span", b"span", "sum", b"sum", "told", b"told", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__told: _TypeAlias = _typing.Literal["told"]  # noqa: Y015
+    _WhichOneofArgType__told: _TypeAlias = _typing.Literal["_told", b"_told"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__told) -> _WhichOneofReturnType__told | None: ...
+
+Global___SegmentHead: _TypeAlias = SegmentHead  # noqa: Y015
+
+@_typing.final
+class Told(_message.Message):
+    """How far replicas said that they are with a segment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ClocksEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CLOCKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clocks(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """by replica, the clocks that it has passed"""
+
+    def __init__(
+        self,
+        *,
+        clocks: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clocks", b"clocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SegmentHead: _TypeAlias = SegmentHead  # noqa: Y015
+Global___Told: _TypeAlias = Told  # noqa: Y015
 
 @_typing.final
 class CarriedRow(_message.Message):

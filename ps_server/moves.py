@@ -1,0 +1,104 @@
+"""Segments that come to a shard and go from it, while it serves the others. It knows no wire.
+
+A segment goes in three steps, each of which may be told again. *Given*: no push is within it, and whoever comes finds
+it away; all that it is leaves for the other shard. *There*, and not served: were it served, and the coordinator gone,
+two shards would hold it. *Held*: each of both is told what it holds from now on, out of what it has; so the segment
+lives at one place, whichever that is, and is dropped at the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from dbelief.errors import Moved, Refused
+
+from .carried import Carried, of, put, wait_until_alone
+from .segment import Segment
+from .shard import Shard
+
+
+class Moves:
+    """One shard's."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._given: dict[int, Segment] = {}
+        self._come: dict[int, Segment] = {}
+        self._told: dict[int, Mapping[int, int] | None] = {}
+
+    def give(self, indices: Sequence[int], where: str, send: Callable[[Carried], None]) -> int:
+        """Hand segments over, one after another; returns how many bytes of numbers that were.
+
+        Raises
+        ------
+        Refused
+            One does not live here; none has gone.
+        Exception
+            What `send` raised: all that have gone are neither here nor there until `hold` says so.
+        """
+        missing = sorted(set(indices) - self._shard.segments.keys() - self._given.keys())
+        if missing:
+            raise Refused(f"segment {missing[0]} does not live here, and cannot be given to {where}")
+        sent = 0
+        for index in indices:
+            carried = self._give(index, where)
+            send(carried)
+            sent += carried.nbytes
+        return sent
+
+    def _give(self, index: int, where: str) -> Carried:
+        """Let a segment be away from this moment on; given before and in vain, it goes once more."""
+        shard = self._shard
+        segment = self._given.get(index) or shard.segments[index]
+        wait_until_alone(segment)
+        try:
+            segment.away = f"is on its way to {where}"
+            carried = of(segment, shard.dial.told(index), shard.answers.of(index), copy=False)
+        finally:
+            segment.lock.release()
+        self._given[index] = segment
+        shard.hold({i: one for i, one in shard.segments.items() if i != index}, {})
+        return carried
+
+    def come(self, carried: Carried) -> None:
+        """Take a segment in, which is not served yet.
+
+        Raises
+        ------
+        Refused
+            It lives here, or has another rule's state.
+        """
+        shard, index = self._shard, carried.span.index
+        if index in shard.segments:
+            raise Refused(f"segment {index} lives here already")
+        segment = shard.make(carried.span)
+        with segment.lock:
+            put(carried, segment)
+        shard.answers.take_in(index, carried.answers)
+        self._come[index], self._told[index] = segment, carried.told
+
+    @property
+    def most(self) -> int:
+        """How many segments are here, in whatever way."""
+        return len(self._come) + len(self._given) + len(self._shard.segments)
+
+    def hold(self, indices: Collection[int]) -> None:
+        """Serve these from now on, and drop all others.
+
+        Raises
+        ------
+        Moved
+            One is not here; nothing has changed.
+        """
+        shard = self._shard
+        had = {**self._come, **self._given, **shard.segments}
+        missing = sorted(set(indices) - had.keys())
+        if missing:
+            raise Moved(f"segment {missing[0]} is not here, and cannot be held ({len(missing)} are not)")
+        held = {index: had[index] for index in indices}
+        for index, segment in had.items():
+            with segment.lock:
+                segment.away = "" if index in held else segment.away or "lives at another shard now"
+        shard.hold(held, {index: told for index, told in self._told.items() if index in held})
+        for gone in (self._given, self._come, self._told):
+            gone.clear()
