@@ -11,6 +11,7 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.pushes import Pusher
 from dbelief.rpc import carried_pb2 as wire
+from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.convert import pusher_from_wire, pusher_to_wire
 from dbelief.rpc.frames import CODECS, DTYPES
@@ -21,14 +22,14 @@ from .passes import Sum
 from .segment import Staged
 
 
-def messages(carried: Carried) -> Iterator[wire.CarryRequest]:
+def messages(carried: Carried) -> Iterator[parameters.CarryRequest]:
     """A segment: its head, then its arrays, each of which is copied once."""
     arrays = list(_arrays(carried))
-    yield wire.CarryRequest(head=_head(carried, len(arrays)))
+    yield parameters.CarryRequest(head=_head(carried, len(arrays)))
     for message, numbers in arrays:
         message.codec = cast("segments.Codec.ValueType", CODECS[numbers.dtype])
         message.data = numbers.tobytes()
-        yield wire.CarryRequest(array=message)
+        yield parameters.CarryRequest(array=message)
 
 
 def _head(carried: Carried, arrays: int) -> wire.SegmentHead:
@@ -83,7 +84,7 @@ class Reader:
         """Whether a segment has begun, and is not whole."""
         return self._coming is not None
 
-    def take(self, message: wire.CarryRequest) -> Carried | None:
+    def take(self, message: parameters.CarryRequest) -> Carried | None:
         """Take the next message in; a segment, where it is whole with it.
 
         Raises
@@ -158,8 +159,8 @@ def _numbers(span: Span, message: wire.CarriedArray) -> np.ndarray:
 
 
 def take_in(
-    requests: Iterator[wire.CarryRequest], begin: Callable[[wire.CarryOpening], Callable[[Carried], None]]
-) -> Iterator[wire.CarryReply]:
+    requests: Iterator[parameters.CarryRequest], begin: Callable[[parameters.CarryOpening], Callable[[Carried], None]]
+) -> Iterator[parameters.CarryReply]:
     """Take the segments of one stream in, and say at its end how many messages that were.
 
     Parameters
@@ -179,4 +180,4 @@ def take_in(
             come(carried)
     if reader.within:
         raise Refused("the stream ended within a segment")
-    yield wire.CarryReply(taken=taken)
+    yield parameters.CarryReply(taken=taken)

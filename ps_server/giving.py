@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from dbelief.errors import Unreachable
-from dbelief.rpc import carried_pb2 as wire
+from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel
 

@@ -17,7 +17,6 @@ from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
 from dbelief.pushes import Pusher
-from dbelief.rpc import carried_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
@@ -208,7 +207,7 @@ class Life:
             self._tell_size(shard)
             return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
 
-    def comes(self, opening: carried_pb2.CarryOpening) -> Callable[[Carried], None]:
+    def comes(self, opening: wire.CarryOpening) -> Callable[[Carried], None]:
         """What takes segments in that another shard gives.
 
         Raises

@@ -14,7 +14,7 @@ import numpy as np
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
-from dbelief.rpc import carried_pb2, coordination_pb2, frames
+from dbelief.rpc import coordination_pb2, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import answers, streams
@@ -200,9 +200,7 @@ class ShardService(stubs.ParametersServicer):
             yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
 
     @streams
-    def Carry(
-        self, messages: Iterator[carried_pb2.CarryRequest], context: grpc.ServicerContext
-    ) -> Iterator[carried_pb2.CarryReply]:
+    def Carry(self, messages: Iterator[wire.CarryRequest], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto."""
         yield from take_in(messages, self.life.comes)
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dbelief.rpc import segments_pb2 as dbelief_dot_rpc_dot_segments__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64\x62\x65lief/rpc/carried.proto\x12\ndbelief.v1\x1a\x1a\x64\x62\x65lief/rpc/segments.proto\"\xb7\x01\n\x0c\x43\x61rryRequest\x12.\n\x07opening\x18\x01 \x01(\x0b\x32\x18.dbelief.v1.CarryOpeningH\x00\x88\x01\x01\x12*\n\x04head\x18\x02 \x01(\x0b\x32\x17.dbelief.v1.SegmentHeadH\x01\x88\x01\x01\x12,\n\x05\x61rray\x18\x03 \x01(\x0b\x32\x18.dbelief.v1.CarriedArrayH\x02\x88\x01\x01\x42\n\n\x08_openingB\x07\n\x05_headB\x08\n\x06_array\"0\n\x0c\x43\x61rryOpening\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x13\n\x0bshard_epoch\x18\x02 \x01(\x04\"\x1b\n\nCarryReply\x12\r\n\x05taken\x18\x01 \x01(\x04\"\xfc\x03\n\x0bSegmentHead\x12%\n\x04span\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x62orn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x12\x33\n\x06\x66illed\x18\x07 \x03(\x0b\x32#.dbelief.v1.SegmentHead.FilledEntry\x12&\n\x06ledger\x18\x08 \x03(\x0b\x32\x16.dbelief.v1.CarriedRow\x12%\n\x05\x62\x61sed\x18\t \x03(\x0b\x32\x16.dbelief.v1.CarriedRow\x12#\n\x03sum\x18\n \x01(\x0b\x32\x16.dbelief.v1.CarriedSum\x12\x0e\n\x06\x61rrays\x18\x0b \x01(\r\x12\x33\n\x06passed\x18\x0c \x03(\x0b\x32#.dbelief.v1.SegmentHead.PassedEntry\x12#\n\x04told\x18\r \x01(\x0b\x32\x10.dbelief.v1.ToldH\x00\x88\x01\x01\x1a-\n\x0b\x46illedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0bPassedEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x07\n\x05_told\"c\n\x04Told\x12,\n\x06\x63locks\x18\x01 \x03(\x0b\x32\x1c.dbelief.v1.Told.ClocksEntry\x1a-\n\x0b\x43locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\\\n\nCarriedRow\x12\x0e\n\x06vector\x18\x01 \x01(\t\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\"9\n\nCarriedSum\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x04\x12\x0c\n\x04next\x18\x03 \x01(\x04\"\xcf\x01\n\x0c\x43\x61rriedArray\x12\x10\n\x06vector\x18\x01 \x01(\tH\x00\x12\x0f\n\x05state\x18\x02 \x01(\tH\x00\x12$\n\x06staged\x18\x03 \x01(\x0b\x32\x12.dbelief.v1.StagedH\x00\x12\x11\n\x07waiting\x18\x04 \x01(\x04H\x00\x12+\n\x06\x61nswer\x18\x05 \x01(\x0b\x32\x19.dbelief.v1.CarriedAnswerH\x00\x12 \n\x05\x63odec\x18\x06 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x06\n\x04what\"Z\n\x06Staged\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"V\n\rCarriedAnswer\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64\x62\x65lief/rpc/carried.proto\x12\ndbelief.v1\x1a\x1a\x64\x62\x65lief/rpc/segments.proto\"\xfc\x03\n\x0bSegmentHead\x12%\n\x04span\x18\x01 \x01(\x0b\x32\x17.dbelief.v1.SegmentSpan\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0c\n\x04\x62orn\x18\x03 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x04 \x01(\x04\x12\x0e\n\x06rounds\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x12\x33\n\x06\x66illed\x18\x07 \x03(\x0b\x32#.dbelief.v1.SegmentHead.FilledEntry\x12&\n\x06ledger\x18\x08 \x03(\x0b\x32\x16.dbelief.v1.CarriedRow\x12%\n\x05\x62\x61sed\x18\t \x03(\x0b\x32\x16.dbelief.v1.CarriedRow\x12#\n\x03sum\x18\n \x01(\x0b\x32\x16.dbelief.v1.CarriedSum\x12\x0e\n\x06\x61rrays\x18\x0b \x01(\r\x12\x33\n\x06passed\x18\x0c \x03(\x0b\x32#.dbelief.v1.SegmentHead.PassedEntry\x12#\n\x04told\x18\r \x01(\x0b\x32\x10.dbelief.v1.ToldH\x00\x88\x01\x01\x1a-\n\x0b\x46illedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0bPassedEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x07\n\x05_told\"c\n\x04Told\x12,\n\x06\x63locks\x18\x01 \x03(\x0b\x32\x1c.dbelief.v1.Told.ClocksEntry\x1a-\n\x0b\x43locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\\\n\nCarriedRow\x12\x0e\n\x06vector\x18\x01 \x01(\t\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0c\n\x04last\x18\x03 \x01(\x04\x12\x0c\n\x04lost\x18\x04 \x01(\x04\"9\n\nCarriedSum\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x02 \x03(\x04\x12\x0c\n\x04next\x18\x03 \x01(\x04\"\xcf\x01\n\x0c\x43\x61rriedArray\x12\x10\n\x06vector\x18\x01 \x01(\tH\x00\x12\x0f\n\x05state\x18\x02 \x01(\tH\x00\x12$\n\x06staged\x18\x03 \x01(\x0b\x32\x12.dbelief.v1.StagedH\x00\x12\x11\n\x07waiting\x18\x04 \x01(\x04H\x00\x12+\n\x06\x61nswer\x18\x05 \x01(\x0b\x32\x19.dbelief.v1.CarriedAnswerH\x00\x12 \n\x05\x63odec\x18\x06 \x01(\x0e\x32\x11.dbelief.v1.Codec\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x06\n\x04what\"Z\n\x06Staged\x12\r\n\x05\x63lock\x18\x01 \x01(\x04\x12\"\n\x06pusher\x18\x02 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x0f\n\x07samples\x18\x03 \x01(\r\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"V\n\rCarriedAnswer\x12\"\n\x06pusher\x18\x01 \x01(\x0b\x32\x12.dbelief.v1.Pusher\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,30 +38,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_options = b'8\001'
   _globals['_TOLD_CLOCKSENTRY']._loaded_options = None
   _globals['_TOLD_CLOCKSENTRY']._serialized_options = b'8\001'
-  _globals['_CARRYREQUEST']._serialized_start=70
-  _globals['_CARRYREQUEST']._serialized_end=253
-  _globals['_CARRYOPENING']._serialized_start=255
-  _globals['_CARRYOPENING']._serialized_end=303
-  _globals['_CARRYREPLY']._serialized_start=305
-  _globals['_CARRYREPLY']._serialized_end=332
-  _globals['_SEGMENTHEAD']._serialized_start=335
-  _globals['_SEGMENTHEAD']._serialized_end=843
-  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_start=742
-  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_end=787
-  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_start=789
-  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_end=834
-  _globals['_TOLD']._serialized_start=845
-  _globals['_TOLD']._serialized_end=944
-  _globals['_TOLD_CLOCKSENTRY']._serialized_start=899
-  _globals['_TOLD_CLOCKSENTRY']._serialized_end=944
-  _globals['_CARRIEDROW']._serialized_start=946
-  _globals['_CARRIEDROW']._serialized_end=1038
-  _globals['_CARRIEDSUM']._serialized_start=1040
-  _globals['_CARRIEDSUM']._serialized_end=1097
-  _globals['_CARRIEDARRAY']._serialized_start=1100
-  _globals['_CARRIEDARRAY']._serialized_end=1307
-  _globals['_STAGED']._serialized_start=1309
-  _globals['_STAGED']._serialized_end=1399
-  _globals['_CARRIEDANSWER']._serialized_start=1401
-  _globals['_CARRIEDANSWER']._serialized_end=1487
+  _globals['_SEGMENTHEAD']._serialized_start=70
+  _globals['_SEGMENTHEAD']._serialized_end=578
+  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_start=477
+  _globals['_SEGMENTHEAD_FILLEDENTRY']._serialized_end=522
+  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_start=524
+  _globals['_SEGMENTHEAD_PASSEDENTRY']._serialized_end=569
+  _globals['_TOLD']._serialized_start=580
+  _globals['_TOLD']._serialized_end=679
+  _globals['_TOLD_CLOCKSENTRY']._serialized_start=634
+  _globals['_TOLD_CLOCKSENTRY']._serialized_end=679
+  _globals['_CARRIEDROW']._serialized_start=681
+  _globals['_CARRIEDROW']._serialized_end=773
+  _globals['_CARRIEDSUM']._serialized_start=775
+  _globals['_CARRIEDSUM']._serialized_end=832
+  _globals['_CARRIEDARRAY']._serialized_start=835
+  _globals['_CARRIEDARRAY']._serialized_end=1042
+  _globals['_STAGED']._serialized_start=1044
+  _globals['_STAGED']._serialized_end=1134
+  _globals['_CARRIEDANSWER']._serialized_start=1136
+  _globals['_CARRIEDANSWER']._serialized_end=1222
 # @@protoc_insertion_point(module_scope)

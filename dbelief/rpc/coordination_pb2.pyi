@@ -275,6 +275,9 @@ class ShardFigures(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    CHAIN_EPOCH_FIELD_NUMBER: _builtins.int
+    FOLLOWED_FIELD_NUMBER: _builtins.int
+    UNFOLLOWED_FIELD_NUMBER: _builtins.int
     pushes: _builtins.float
     """applied, of all its segments: pushes of segments over their number"""
     bytes_received: _builtins.int
@@ -285,6 +288,12 @@ class ShardFigures(_message.Message):
     """held here"""
     parameters: _builtins.int
     """numbers in "w" held here"""
+    chain_epoch: _builtins.int
+    """of the chain that the next two are about; 0: none"""
+    followed: _builtins.bool
+    """the follower has all that is acknowledged here, and nothing is acknowledged without it"""
+    unfollowed: _builtins.str
+    """why the follower is lost; "": it is not"""
     def __init__(
         self,
         *,
@@ -293,10 +302,13 @@ class ShardFigures(_message.Message):
         bytes_sent: _builtins.int = ...,
         segments: _builtins.int = ...,
         parameters: _builtins.int = ...,
+        chain_epoch: _builtins.int = ...,
+        followed: _builtins.bool = ...,
+        unfollowed: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "parameters", b"parameters", "pushes", b"pushes", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "chain_epoch", b"chain_epoch", "followed", b"followed", "parameters", b"parameters", "pushes", b"pushes", "segments", b"segments", "unfollowed", b"unfollowed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

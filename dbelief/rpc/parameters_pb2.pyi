@@ -10,6 +10,7 @@ pushes are remembered by number, commands by id.
 """
 
 from collections import abc as _abc
+from dbelief.rpc import carried_pb2 as _carried_pb2
 from dbelief.rpc import segments_pb2 as _segments_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -94,6 +95,8 @@ class ConfigureRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     FORGOTTEN_FIELD_NUMBER: _builtins.int
     HOLDINGS_FIELD_NUMBER: _builtins.int
+    CHAIN_FIELD_NUMBER: _builtins.int
+    PROMOTED_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     shard_epoch: _builtins.int
@@ -104,6 +107,8 @@ class ConfigureRequest(_message.Message):
     """true: initial values are complete and pushes by a rule are accepted"""
     stop: _builtins.bool
     """true: the job is over, end; default false"""
+    promoted: _builtins.bool
+    """true: what it followed is its own from now on, in this life; default false"""
     @_builtins.property
     def command(self) -> Global___Command:
         """of the coordinator that leads"""
@@ -128,6 +133,10 @@ class ConfigureRequest(_message.Message):
     def holdings(self) -> Global___Holdings:
         """what it holds from now on, out of what it has; absent: as before"""
 
+    @_builtins.property
+    def chain(self) -> Global___Chain:
+        """who follows it; absent: as before"""
+
     def __init__(
         self,
         *,
@@ -142,13 +151,17 @@ class ConfigureRequest(_message.Message):
         stop: _builtins.bool = ...,
         forgotten: _abc.Iterable[_segments_pb2.Pusher] | None = ...,
         holdings: Global___Holdings | None = ...,
+        chain: Global___Chain | None = ...,
+        promoted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "holdings", b"holdings", "membership", b"membership", "ready", b"ready"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_chain", b"_chain", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "chain", b"chain", "command", b"command", "holdings", b"holdings", "membership", b"membership", "ready", b"ready"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "command", b"command", "fenced", b"fenced", "forgotten", b"forgotten", "holdings", b"holdings", "job", b"job", "membership", b"membership", "placement_epoch", b"placement_epoch", "ready", b"ready", "shard_epoch", b"shard_epoch", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_assignment", b"_assignment", "_chain", b"_chain", "_holdings", b"_holdings", "_membership", b"_membership", "_ready", b"_ready", "assignment", b"assignment", "chain", b"chain", "command", b"command", "fenced", b"fenced", "forgotten", b"forgotten", "holdings", b"holdings", "job", b"job", "membership", b"membership", "placement_epoch", b"placement_epoch", "promoted", b"promoted", "ready", b"ready", "shard_epoch", b"shard_epoch", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__assignment: _TypeAlias = _typing.Literal["assignment"]  # noqa: Y015
     _WhichOneofArgType__assignment: _TypeAlias = _typing.Literal["_assignment", b"_assignment"]  # noqa: Y015
+    _WhichOneofReturnType__chain: _TypeAlias = _typing.Literal["chain"]  # noqa: Y015
+    _WhichOneofArgType__chain: _TypeAlias = _typing.Literal["_chain", b"_chain"]  # noqa: Y015
     _WhichOneofReturnType__holdings: _TypeAlias = _typing.Literal["holdings"]  # noqa: Y015
     _WhichOneofArgType__holdings: _TypeAlias = _typing.Literal["_holdings", b"_holdings"]  # noqa: Y015
     _WhichOneofReturnType__membership: _TypeAlias = _typing.Literal["membership"]  # noqa: Y015
@@ -157,6 +170,8 @@ class ConfigureRequest(_message.Message):
     _WhichOneofArgType__ready: _TypeAlias = _typing.Literal["_ready", b"_ready"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__assignment) -> _WhichOneofReturnType__assignment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chain) -> _WhichOneofReturnType__chain | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__holdings) -> _WhichOneofReturnType__holdings | None: ...
     @_typing.overload
@@ -250,6 +265,36 @@ class Holdings(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Holdings: _TypeAlias = Holdings  # noqa: Y015
+
+@_typing.final
+class Chain(_message.Message):
+    """A shard and the one that follows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """one more for every change, from 1"""
+    address: _builtins.str
+    """of the follower, host:port; "": there is none, and nobody is waited for"""
+    shard_epoch: _builtins.int
+    """the follower's life"""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        address: _builtins.str = ...,
+        shard_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Chain: _TypeAlias = Chain  # noqa: Y015
 
 @_typing.final
 class Membership(_message.Message):
@@ -459,6 +504,8 @@ class PushOpening(_message.Message):
     RULE_FIELD_NUMBER: _builtins.int
     BUNDLE_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    EXCHANGE_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -483,6 +530,10 @@ class PushOpening(_message.Message):
     """pushes it; sequence and rule say nothing then; absent: no bundle
     how many segments follow before the next opening; 0: all until the stream ends
     """
+    exchange: _builtins.int
+    """between shards: number of the exchange's message that these came in; 0: no exchange"""
+    skipped: _builtins.bool
+    """between shards: it was counted, and its values were not used; default false"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -510,10 +561,12 @@ class PushOpening(_message.Message):
         rule: _segments_pb2.Rule | None = ...,
         bundle: _builtins.int | None = ...,
         segments: _builtins.int = ...,
+        exchange: _builtins.int = ...,
+        skipped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "clock", b"clock", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
@@ -859,6 +912,211 @@ class GiveReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GiveReply: _TypeAlias = GiveReply  # noqa: Y015
+
+@_typing.final
+class CarryRequest(_message.Message):
+    """A message has one of these: the opening; a segment's head; an array of it; a deed; or a push and its segments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    DEED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def push(self) -> Global___PushOpening:
+        """done to each of the segments"""
+
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
+        """with the version that each had before"""
+
+    @_builtins.property
+    def opening(self) -> Global___CarryOpening:
+        """the first message"""
+
+    @_builtins.property
+    def head(self) -> _carried_pb2.SegmentHead:
+        """a segment begins"""
+
+    @_builtins.property
+    def array(self) -> _carried_pb2.CarriedArray:
+        """the next one of the segment that has begun"""
+
+    @_builtins.property
+    def deed(self) -> Global___Deed:
+        """done to one segment"""
+
+    def __init__(
+        self,
+        *,
+        push: Global___PushOpening | None = ...,
+        segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        opening: Global___CarryOpening | None = ...,
+        head: _carried_pb2.SegmentHead | None = ...,
+        array: _carried_pb2.CarriedArray | None = ...,
+        deed: Global___Deed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_deed", b"_deed", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "array", b"array", "deed", b"deed", "head", b"head", "opening", b"opening", "push", b"push"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_deed", b"_deed", "_head", b"_head", "_opening", b"_opening", "_push", b"_push", "array", b"array", "deed", b"deed", "head", b"head", "opening", b"opening", "push", b"push", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
+    _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
+    _WhichOneofReturnType__deed: _TypeAlias = _typing.Literal["deed"]  # noqa: Y015
+    _WhichOneofArgType__deed: _TypeAlias = _typing.Literal["_deed", b"_deed"]  # noqa: Y015
+    _WhichOneofReturnType__head: _TypeAlias = _typing.Literal["head"]  # noqa: Y015
+    _WhichOneofArgType__head: _TypeAlias = _typing.Literal["_head", b"_head"]  # noqa: Y015
+    _WhichOneofReturnType__opening: _TypeAlias = _typing.Literal["opening"]  # noqa: Y015
+    _WhichOneofArgType__opening: _TypeAlias = _typing.Literal["_opening", b"_opening"]  # noqa: Y015
+    _WhichOneofReturnType__push: _TypeAlias = _typing.Literal["push"]  # noqa: Y015
+    _WhichOneofArgType__push: _TypeAlias = _typing.Literal["_push", b"_push"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__array) -> _WhichOneofReturnType__array | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deed) -> _WhichOneofReturnType__deed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__head) -> _WhichOneofReturnType__head | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__opening) -> _WhichOneofReturnType__opening | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__push) -> _WhichOneofReturnType__push | None: ...
+
+Global___CarryRequest: _TypeAlias = CarryRequest  # noqa: Y015
+
+@_typing.final
+class CarryOpening(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    """the job's id"""
+    shard_epoch: _builtins.int
+    """life of the shard that takes"""
+    follow: _builtins.bool
+    """it is to follow; default false: it is given segments"""
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        shard_epoch: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "job", b"job", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryOpening: _TypeAlias = CarryOpening  # noqa: Y015
+
+@_typing.final
+class Deed(_message.Message):
+    """What a shard has done to a segment beside pushes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    segment: _builtins.int
+    """index in the job's table"""
+    version: _builtins.int
+    """that it had before"""
+    round: _builtins.bool
+    """the round that was due was applied"""
+    @_builtins.property
+    def program(self) -> Global___Program:
+        """a program was run"""
+
+    @_builtins.property
+    def dropped(self) -> Global___Lives:
+        """what these had waiting for rounds was dropped"""
+
+    def __init__(
+        self,
+        *,
+        segment: _builtins.int = ...,
+        version: _builtins.int = ...,
+        program: Global___Program | None = ...,
+        round: _builtins.bool = ...,
+        dropped: Global___Lives | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "program", b"program", "round", b"round", "what", b"what"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "program", b"program", "round", b"round", "segment", b"segment", "version", b"version", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["program", "round", "dropped"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+
+Global___Deed: _TypeAlias = Deed  # noqa: Y015
+
+@_typing.final
+class Program(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]: ...
+    def __init__(
+        self,
+        *,
+        operations: _abc.Iterable[Global___Operation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Program: _TypeAlias = Program  # noqa: Y015
+
+@_typing.final
+class Lives(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        incarnations: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnations", b"incarnations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lives: _TypeAlias = Lives  # noqa: Y015
+
+@_typing.final
+class CarryReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TAKEN_FIELD_NUMBER: _builtins.int
+    taken: _builtins.int
+    """messages of this stream that have been taken in"""
+    def __init__(
+        self,
+        *,
+        taken: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["taken", b"taken"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CarryReply: _TypeAlias = CarryReply  # noqa: Y015
 
 @_typing.final
 class StatsRequest(_message.Message):

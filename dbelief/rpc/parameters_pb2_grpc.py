@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from dbelief.rpc import carried_pb2 as dbelief_dot_rpc_dot_carried__pb2
 from dbelief.rpc import parameters_pb2 as dbelief_dot_rpc_dot_parameters__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -82,8 +81,8 @@ class ParametersStub:
                 _registered_method=True)
         self.Carry = channel.stream_stream(
                 '/dbelief.v1.Parameters/Carry',
-                request_serializer=dbelief_dot_rpc_dot_carried__pb2.CarryRequest.SerializeToString,
-                response_deserializer=dbelief_dot_rpc_dot_carried__pb2.CarryReply.FromString,
+                request_serializer=dbelief_dot_rpc_dot_parameters__pb2.CarryRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.CarryReply.FromString,
                 _registered_method=True)
 
 
@@ -163,7 +162,7 @@ class ParametersServicer:
 
     def Carry(self, request_iterator, context):
         """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
-        Answered now and then, and at the end, by how many messages have been taken in.
+        Answered at the end, and to one that follows after each message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -219,8 +218,8 @@ def add_ParametersServicer_to_server(servicer, server):
             ),
             'Carry': grpc.stream_stream_rpc_method_handler(
                     servicer.Carry,
-                    request_deserializer=dbelief_dot_rpc_dot_carried__pb2.CarryRequest.FromString,
-                    response_serializer=dbelief_dot_rpc_dot_carried__pb2.CarryReply.SerializeToString,
+                    request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.CarryRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_parameters__pb2.CarryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -491,8 +490,8 @@ class Parameters:
             request_iterator,
             target,
             '/dbelief.v1.Parameters/Carry',
-            dbelief_dot_rpc_dot_carried__pb2.CarryRequest.SerializeToString,
-            dbelief_dot_rpc_dot_carried__pb2.CarryReply.FromString,
+            dbelief_dot_rpc_dot_parameters__pb2.CarryRequest.SerializeToString,
+            dbelief_dot_rpc_dot_parameters__pb2.CarryReply.FromString,
             options,
             channel_credentials,
             insecure,

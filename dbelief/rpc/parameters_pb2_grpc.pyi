@@ -10,7 +10,6 @@ pushes are remembered by number, commands by id.
 """
 
 from collections import abc as _abc
-from dbelief.rpc import carried_pb2 as _carried_pb2
 from dbelief.rpc import parameters_pb2 as _parameters_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -68,9 +67,9 @@ class ParametersStub:
     """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
     Configure what it holds.
     """
-    Carry: _grpc.StreamStreamMultiCallable[_carried_pb2.CarryRequest, _carried_pb2.CarryReply]
+    Carry: _grpc.StreamStreamMultiCallable[_parameters_pb2.CarryRequest, _parameters_pb2.CarryReply]
     """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
-    Answered now and then, and at the end, by how many messages have been taken in.
+    Answered at the end, and to one that follows after each message.
     """
 
 @_typing.type_check_only
@@ -106,9 +105,9 @@ class ParametersAsyncStub(ParametersStub):
     """Has a shard hand segments to another one, over Carry. From then on neither serves them, until each is told by
     Configure what it holds.
     """
-    Carry: _aio.StreamStreamMultiCallable[_carried_pb2.CarryRequest, _carried_pb2.CarryReply]  # type: ignore[assignment]
+    Carry: _aio.StreamStreamMultiCallable[_parameters_pb2.CarryRequest, _parameters_pb2.CarryReply]  # type: ignore[assignment]
     """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
-    Answered now and then, and at the end, by how many messages have been taken in.
+    Answered at the end, and to one that follows after each message.
     """
 
 class ParametersServicer(metaclass=_abc_1.ABCMeta):
@@ -199,11 +198,11 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Carry(
         self,
-        request_iterator: _MaybeAsyncIterator[_carried_pb2.CarryRequest],
+        request_iterator: _MaybeAsyncIterator[_parameters_pb2.CarryRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_carried_pb2.CarryReply], _abc.AsyncIterator[_carried_pb2.CarryReply]]:
+    ) -> _typing.Union[_abc.Iterator[_parameters_pb2.CarryReply], _abc.AsyncIterator[_parameters_pb2.CarryReply]]:
         """From shard to shard: segments as they are, and, to a shard that follows, what is done to them afterwards.
-        Answered now and then, and at the end, by how many messages have been taken in.
+        Answered at the end, and to one that follows after each message.
         """
 
 def add_ParametersServicer_to_server(servicer: ParametersServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

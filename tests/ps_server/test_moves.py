@@ -39,7 +39,7 @@ def over_the_wire(carried: Carried) -> Carried:
     reader, whole = Reader(), None
     for message in messages(carried):
         assert whole is None, "nothing follows the last array"
-        whole = reader.take(carried_pb2.CarryRequest.FromString(message.SerializeToString()))
+        whole = reader.take(wire.CarryRequest.FromString(message.SerializeToString()))
     assert whole is not None
     assert not reader.within
     return whole
@@ -175,7 +175,8 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(what: str, m
     for span in SPANS:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
     shard.make_ready()
-    find, gone = shard._segment, []
+    find = shard._segment
+    gone: list[Carried] = []
 
     def finds_and_waits(index: int) -> Segment:
         segment = find(index)
@@ -221,27 +222,27 @@ def test_who_waits_for_a_round_of_a_segment_that_goes_hears_of_it_at_once() -> N
 
 
 BAD = [
-    ([carried_pb2.CarryRequest(array=carried_pb2.CarriedArray(vector="w"))], "an array came of no segment"),
-    ([carried_pb2.CarryRequest(head=carried_pb2.SegmentHead(arrays=1))], "segment 0 has no numbers"),
+    ([wire.CarryRequest(array=carried_pb2.CarriedArray(vector="w"))], "an array came of no segment"),
+    ([wire.CarryRequest(head=carried_pb2.SegmentHead(arrays=1))], "segment 0 has no numbers"),
     (
-        [carried_pb2.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=99_999))],
+        [wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=99_999))],
         "a segment of 99999 arrays; 16384 are the most",
     ),
     (
-        [carried_pb2.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1))] * 2,
+        [wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1))] * 2,
         "segment 0 lacks 1 arrays",
     ),
     (
         [
-            carried_pb2.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
-            carried_pb2.CarryRequest(array=carried_pb2.CarriedArray(vector="w", data=b"12345678")),
+            wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
+            wire.CarryRequest(array=carried_pb2.CarriedArray(vector="w", data=b"12345678")),
         ],
         "segment 0: 8 bytes are not its 3 numbers",
     ),
     (
         [
-            carried_pb2.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
-            carried_pb2.CarryRequest(array=carried_pb2.CarriedArray(data=bytes(12))),
+            wire.CarryRequest(head=carried_pb2.SegmentHead(span=segments.SegmentSpan(length=3), arrays=1)),
+            wire.CarryRequest(array=carried_pb2.CarriedArray(data=bytes(12))),
         ],
         "segment 0: an array that is nothing",
     ),
@@ -249,7 +250,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("wrong", "why"), BAD, ids=[why for _, why in BAD])
-def test_messages_that_are_no_segments_are_refused(wrong: list[carried_pb2.CarryRequest], why: str) -> None:
+def test_messages_that_are_no_segments_are_refused(wrong: list[wire.CarryRequest], why: str) -> None:
     reader = Reader()
     with pytest.raises(Refused, match=why):
         list(map(reader.take, wrong))
@@ -350,5 +351,5 @@ def test_what_a_shard_does_not_have_it_cannot_hold(job: Job) -> None:
     assert (code, "21" in why) == (grpc.StatusCode.ABORTED, True), why
     code, why = status(lambda: hold(job, 0, [*here[1:], 39]))
     assert (code, "segment 39 is not here" in why) == (grpc.StatusCode.ABORTED, True), why
-    code, why = status(lambda: list(job.stubs[0].Carry(iter([carried_pb2.CarryRequest()]))))
+    code, why = status(lambda: list(job.stubs[0].Carry(iter([wire.CarryRequest()]))))
     assert (code, "begins with its opening" in why) == (grpc.StatusCode.FAILED_PRECONDITION, True), why
