@@ -22,15 +22,28 @@ class Answers:
 
     def __init__(self) -> None:
         self._kept: dict[Pusher, deque[tuple[int, dict[int, Answer]]]] = {}
+        self._followed: dict[Pusher, int] = {}  # of another shard's: the message at hand
+        self._messages = 0
         self._lock = threading.Lock()
 
-    def begin(self, pusher: Pusher, sequence: int) -> None:
-        """A message comes: what came `WINDOW` messages before was answered, and all of earlier exchanges."""
+    def begin(self, pusher: Pusher, sequence: int) -> int:
+        """A message comes: what came `WINDOW` messages before was answered, and all of earlier exchanges.
+
+        Returns its number, of all messages of all pushers from 1.
+        """
         with self._lock:
+            self._messages += 1
             kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW))
             if kept and kept[-1][0] < sequence:
                 kept.clear()
             kept.append((sequence, {}))
+            return self._messages
+
+    def follow(self, pusher: Pusher, sequence: int, message: int) -> None:
+        """As `begin`, where another shard tells of its messages by rising number, segment by segment."""
+        if self._followed.get(pusher) != message:
+            self._followed[pusher] = message
+            self.begin(pusher, sequence)
 
     def keep(self, pusher: Pusher, index: int, answer: Answer) -> None:
         """Keep the answer to a segment of the message that began last."""
@@ -69,3 +82,4 @@ class Answers:
         with self._lock:
             for pusher in [pusher for pusher in self._kept if pusher.incarnation in incarnations]:
                 del self._kept[pusher]
+                self._followed.pop(pusher, None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -11,12 +11,14 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.pushes import Pusher
 from dbelief.rpc import carried_pb2 as wire
+from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.convert import pusher_from_wire, pusher_to_wire
+from dbelief.rpc.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
 from dbelief.rpc.frames import CODECS, DTYPES
 
 from .carried import Carried
+from .deeds import Deed, Dropped, Pushed, Ran, Round
 from .limits import MOST_CARRIED
 from .passes import Sum
 from .segment import Staged
@@ -158,26 +160,72 @@ def _numbers(span: Span, message: wire.CarriedArray) -> np.ndarray:
     return np.frombuffer(message.data, dtype).copy()
 
 
+class Taker(Protocol):
+    """Who takes segments in, and what is done to them."""
+
+    def come(self, carried: Carried) -> None:
+        """A segment is here."""
+
+    def follow(self, deed: Deed) -> None:
+        """Something was done to a segment that has come."""
+
+
 def take_in(
-    requests: Iterator[parameters.CarryRequest], begin: Callable[[parameters.CarryOpening], Callable[[Carried], None]]
+    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Taker]
 ) -> Iterator[parameters.CarryReply]:
-    """Take the segments of one stream in, and say at its end how many messages that were.
+    """Take in what one stream brings, and say how many messages that were: at its end, or where it is followed at each.
 
     Parameters
     ----------
     begin
-        Given the opening, returns what is called with each segment.
+        Given the opening, returns who takes.
     """
-    come: Callable[[Carried], None] | None = None
-    reader, taken = Reader(), 0
-    for request in requests:
+    taker: Taker | None = None
+    reader, taken, follows = Reader(), 0, False
+    for message in requests:
         taken += 1
+        begun, parts = frames.decode(message)
+        request = frames.parse(parameters.CarryRequest, message) if begun is None else parameters.CarryRequest()
         if request.HasField("opening"):
-            come = begin(request.opening)
-        elif come is None:
+            taker, follows = begin(request.opening), request.opening.follow
+        elif taker is None:
             raise Refused("a stream of segments begins with its opening")
+        elif begun is not None or request.HasField("deed"):
+            if not follows:
+                raise Refused("a deed came to a shard that does not follow")
+            for deed in _pushed(begun, parts) if begun is not None else [_deed(request.deed)]:
+                taker.follow(deed)
         elif (carried := reader.take(request)) is not None:
-            come(carried)
+            taker.come(carried)
+        if follows:
+            yield parameters.CarryReply(taken=taken)
     if reader.within:
         raise Refused("the stream ended within a segment")
-    yield parameters.CarryReply(taken=taken)
+    if not follows:
+        yield parameters.CarryReply(taken=taken)
+
+
+def _pushed(begun: bytes, parts: Sequence[frames.Part]) -> Iterator[Deed]:
+    opening = frames.parse(parameters.PushOpening, begun)
+    push = push_from_wire(opening)
+    for part in parts:
+        yield Pushed(
+            part.index,
+            part.version,
+            push,
+            frames.numbers(part),
+            part.offset,
+            exchange=opening.exchange,
+            skipped=opening.skipped,
+        )
+
+
+def _deed(told: parameters.Deed) -> Deed:
+    what = told.WhichOneof("what")
+    if what == "program":
+        return Ran(told.segment, told.version, program_from_wire(told.program.operations))
+    if what == "dropped":
+        return Dropped(told.segment, told.version, frozenset(told.dropped.incarnations))
+    if what == "round":
+        return Round(told.segment, told.version)
+    raise Refused(f"segment {told.segment}: a deed that is nothing")

@@ -46,6 +46,7 @@ class Exchanging(Transfer):
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(time.perf_counter() - began_s)
         self._metrics.duplicates_total.inc(duplicates)
+        self._life.followed()
         self.check_life()  # what a former life answered is not told in the name of this one
         if self._based:
             yield wire.ExchangeReply(lost=lost).SerializeToString()

@@ -21,7 +21,8 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
-from .carried import Carried
+from .chain import Chain
+from .following import Following
 from .giving import Courier
 from .hottest import Hottest
 from .moves import Moves
@@ -32,6 +33,11 @@ R = TypeVar("R")
 
 REMEMBERED = 64
 """Replies that are kept for commands that come again."""
+
+
+LOOK_AGAIN_S = 5.0
+"""How long a call waits for others at a time. Then its caller looks where all shards are and asks again, until its own
+patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
 
 
 def _at(hottest: Hottest, rank: int, what: int) -> float:
@@ -58,6 +64,8 @@ class Life:
         "", -1 and 0 until they are given.
     shard
         None until segments are given.
+    chain
+        How it stands with the shard that follows it.
     """
 
     def __init__(
@@ -75,6 +83,8 @@ class Life:
         self._metrics = metrics
         self._record = record
         self._leader_epoch = 0
+        self.chain = Chain()
+        self._following: Following | None = None
         self._programs: Programs | None = None
         self._moves: Moves | None = None
         self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
@@ -167,12 +177,17 @@ class Life:
                 clock = self.loaded().set_membership(request.membership.member_epoch, rounds)
             if request.fenced:
                 self.loaded().fence(pusher.incarnation for pusher in request.fenced)
+                self.followed()  # its ledgers are to be read, and what they say must not be lost
             if request.forgotten:
                 self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+            if request.promoted and self._moves is not None:
+                self._moves.promote(self.epoch)
             if request.HasField("holdings"):
                 self._hold(request.holdings)
             if request.HasField("ready") and request.ready:
                 self.loaded().make_ready()
+            if request.HasField("chain"):
+                self._be_followed(request.chain)
             if request.stop:
                 self.stopped.set()
             held = len(self.shard.segments) if self.shard else 0
@@ -185,8 +200,42 @@ class Life:
         count = sum(run.count for run in holdings.runs)
         if count > self._moves.most:
             raise Moved(f"has {self._moves.most} segments, and cannot hold {count}")
+        self.chain.lose(self.chain.epoch, "it has other segments now")
         self._moves.hold([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
         self._tell_size(shard)
+
+    def _be_followed(self, chain: wire.Chain) -> None:
+        """Have another shard follow from now on, or none."""
+        shard = self.loaded()
+        if chain.epoch <= self.chain.epoch:
+            return
+        for segment in shard.segments.values():
+            with segment.lock:
+                segment.journal = None  # until the follower has a copy
+        self.chain.begin(chain.epoch, followed=bool(chain.address))
+        if self._following is not None:
+            self._following.close()
+            self._following = None
+        if chain.address:
+            self._following = Following(shard, self.chain, chain.address, self.job, chain.shard_epoch)
+
+    def followed(self) -> None:
+        """Return when the follower, if there is one, has all that has been done here.
+
+        Raises
+        ------
+        Moved
+            It has not for some time.
+        """
+        self.chain.wait(min(self.deadline_s, LOOK_AGAIN_S))
+
+    def close(self) -> None:
+        """End what runs beside calls."""
+        self.chain.begin(self.chain.epoch + 1, followed=False)
+        if self._following is not None:
+            self._following.close()
+        if self._programs is not None:
+            self._programs.close()
 
     def give(self, request: wire.GiveRequest) -> wire.GiveReply:
         """Hand segments to another shard, once: a repeated command gets its first answer."""
@@ -207,8 +256,8 @@ class Life:
             self._tell_size(shard)
             return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
 
-    def comes(self, opening: wire.CarryOpening) -> Callable[[Carried], None]:
-        """What takes segments in that another shard gives.
+    def comes(self, opening: wire.CarryOpening) -> Moves:
+        """What takes segments in that another shard gives, or has followed.
 
         Raises
         ------
@@ -217,7 +266,7 @@ class Life:
         """
         self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch))
         assert self._moves is not None
-        return self._moves.come
+        return self._moves
 
     def _remember(self, command: wire.Command, reply: R) -> R:
         """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
@@ -236,6 +285,7 @@ class Life:
             self.at(request.target)
             assert self._programs is not None
             scalars = self._programs.run(program_from_wire(request.program))
+            self.followed()
             return self._remember(request.command, wire.OperateReply(scalars=scalars))
 
     def _assign(self, assignment: wire.Assignment) -> None:
@@ -280,6 +330,7 @@ class Life:
         """Load this shard's segments from a set."""
         with self._lock:  # one that is made again waits for the first; no program runs meanwhile
             self._obey(request.command)
+            self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")
             loaded = snapshot.restore(
                 self.loaded(), Path(request.folder), request.set, request.job, self.epoch, request.again
             )

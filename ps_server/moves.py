@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dbelief.errors import Moved, Refused
 
 from .carried import Carried, of, put, wait_until_alone
+from .deeds import Deed
+from .follow import follow, promote
 from .segment import Segment
 from .shard import Shard
 
@@ -76,6 +78,24 @@ class Moves:
             put(carried, segment)
         shard.answers.take_in(index, carried.answers)
         self._come[index], self._told[index] = segment, carried.told
+
+    def follow(self, deed: Deed) -> None:
+        """Do to a segment that has come, and is not served, what was done to it where it lives.
+
+        Raises
+        ------
+        Refused
+            It has not come, or is not what it was there.
+        """
+        if deed.index not in self._come:
+            raise Refused(f"segment {deed.index}: something was done to it, and it has not come")
+        follow(self._shard, self._come[deed.index], deed)
+
+    def promote(self, shard_epoch: int) -> None:
+        """What has come is about to be this shard's own, in this life."""
+        for segment in self._come.values():
+            promote(segment, shard_epoch)
+        self._told = {index: {} for index in self._come}
 
     @property
     def most(self) -> int:

@@ -73,6 +73,7 @@ class Pushing(Transfer):
             return
         if ended and self._staged:  # with the dial at 0, a push is done when its round is applied
             self._wait(self._shard, self._staged, self._push.clock + 1)
+        self._life.followed()
         self.check_life()  # what a former life applied is not acknowledged in the name of this one
         yield self._reply
         self._told = self._reply.acknowledged

@@ -30,6 +30,7 @@ from dbelief.optim.elastic import Elastic
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 
+from .deeds import Deed, Dropped, Round
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
 from .lock import Lock
 from .passes import Sum
@@ -107,6 +108,8 @@ class Segment:
         Whether the rule is applied, and numbers are copied for an exchange, beside other pushes.
     busy
         How many are within it without its lock.
+    journal
+        Told of each deed that changes it, under its lock; None: nobody follows it, or has it yet.
     away
         Where it has gone, in words: nobody may touch it here any more; "" while it lives here.
     """
@@ -130,11 +133,17 @@ class Segment:
     lock_free: bool = False
     busy: int = 0
     away: str = ""
+    journal: Callable[[Deed], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
         self._aside: AbstractContextManager[object] = Aside(self) if self.lock_free else nullcontext()
+
+    def tell(self, deed: Callable[[], Deed]) -> None:
+        """Tell of a deed, which is made only where somebody follows."""
+        if self.journal is not None:
+            self.journal(deed())
 
     def holds(self, vector: str) -> bool:
         """Whether all of a named vector's numbers were assigned here."""
@@ -158,6 +167,9 @@ class Segment:
 
     def drop_staged(self, incarnations: Collection[int]) -> None:
         """Forget the gradients of these lives that wait for a round, in the ledger too."""
+        lives = frozenset(incarnations)
+        if any(pusher.incarnation in lives for round_ in self.staged.values() for pusher in round_):
+            self.tell(lambda: Dropped(self.span.index, self.version, lives))
         for clock, round_ in list(self.staged.items()):
             for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
                 del round_[pusher]
@@ -284,6 +296,7 @@ class Segment:
         arrived = self.staged.get(self.rounds, {})
         if not members <= {pusher.replica for pusher in arrived}:
             return False
+        self.tell(lambda: Round(self.span.index, self.version))
         if arrived:
             self._step_together([arrived[pusher] for pusher in sorted(arrived)])
             del self.staged[self.rounds]

@@ -23,12 +23,17 @@ from dbelief.rpc.serving import HANDLERS
 
 from .carrying import take_in
 from .exchanging import Exchanging
-from .life import Life
+from .life import LOOK_AGAIN_S, Life
 from .pushing import Pushing
 from .shard import Shard
 from .transfer import answers_to
 
-_BYTES = {"Pull": (None, None), "Exchange": (None, None), "Push": (None, wire.PushReply.SerializeToString)}
+_BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
+    "Pull": (None, None),
+    "Exchange": (None, None),
+    "Push": (None, wire.PushReply.SerializeToString),
+    "Carry": (None, wire.CarryReply.SerializeToString),
+}
 """How the bulk methods' messages are decoded and encoded on their way through gRPC: not at all, where they are bulk."""
 
 
@@ -63,11 +68,6 @@ def _encode(index: int, version: int, values: np.ndarray | None) -> bytes:
     if values is None:
         return frames.encode(frames.Part(index, version, unchanged=True))
     return frames.encode(frames.part_of(index, version, values))
-
-
-LOOK_AGAIN_S = 5.0
-"""How long a call waits for other replicas at a time. Then its caller looks where all shards are and asks again, until
-its own patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
 
 
 class ShardService(stubs.ParametersServicer):
@@ -200,8 +200,8 @@ class ShardService(stubs.ParametersServicer):
             yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
 
     @streams
-    def Carry(self, messages: Iterator[wire.CarryRequest], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
-        """See protos/parameters.proto."""
+    def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
+        """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
         yield from take_in(messages, self.life.comes)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
@@ -232,6 +232,9 @@ class ShardService(stubs.ParametersServicer):
             bytes_sent=sent,
             segments=len(shard.segments),
             parameters=shard.size,
+            chain_epoch=self.life.chain.epoch,
+            followed=self.life.chain.confirmed,
+            unfollowed=self.life.chain.why,
         )
 
     @answers

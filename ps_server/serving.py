@@ -69,6 +69,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
         recorder = Recorder()
         service = ShardService(metrics, record=recorder.note)
         server = Server(options.listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
+        stack.callback(service.life.close)
         stack.callback(server.close)
         client = CoordinatorClient(options.coordinator)
         stack.callback(client.close)

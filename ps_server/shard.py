@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .answers import Answer, Answers
+from .deeds import Pushed
 from .dial import Dial
 from .gate import Gate
 from .limits import Pushers
@@ -217,15 +218,25 @@ class Shard:
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def push(self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0) -> Taken:
+    def push(
+        self,
+        push: Push,
+        index: int,
+        gradient: np.ndarray,
+        offset: int = 0,
+        read_version: int = 0,
+        form: object = None,
+    ) -> Taken:
         """Take one segment of a push.
 
         Parameters
         ----------
         gradient
-            1-D float32, at most as long as the segment less `offset`; read only during the call.
+            1-D float32, at most as long as the segment less `offset`; not changed until it is acknowledged.
         read_version
             Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
+        form
+            What the gradient came as, where it was encoded, for the shard that follows; None: as it is.
 
         Raises
         ------
@@ -240,8 +251,8 @@ class Shard:
             self._check_here(segment)
             self._gate.check(push, segment, gradient)
             self._pushers.admit(push.pusher)
+            version, rate, staleness = segment.version, push.rate, 0
             lost = segment.rebase(push) if push.bundle is None else 0
-            staleness = 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
             elif push.assign:
@@ -249,10 +260,15 @@ class Shard:
             elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
             else:
-                late = max(0, segment.version - max(read_version, segment.born))
-                outcome = segment.apply(push, gradient, offset, self._rate(push, late))
+                late = max(0, version - max(read_version, segment.born))
+                rate = self._rate(push, late)
+                outcome = segment.apply(push, gradient, offset, rate)
                 staleness = late if outcome is Outcome.APPLIED else 0
                 self.dial.applied(segment, push)
+            skipped = push.assign and outcome is Outcome.DUPLICATE
+            if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
+                done = replace(push, rate=rate)
+                segment.tell(lambda: Pushed(index, version, done, gradient, offset, form, skipped=skipped))
         if not push.assign and push.bundle is None:
             self.dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
@@ -273,7 +289,7 @@ class Shard:
         Refused
             As `push` does; or done before, and told longer ago than answers are kept.
         """
-        self.answers.begin(push.pusher, push.sequence)
+        message = self.answers.begin(push.pusher, push.sequence)
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
             segment = self._segment(index)
@@ -292,10 +308,12 @@ class Shard:
                     raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
                 self.answers.keep(push.pusher, index, answer)
                 duplicates += again
-                if not again and self.staleness == 0:
-                    segment.stage(push, weights)
-                elif not again:
-                    segment.apply(push, weights, 0, push.rate)
+                if not again:
+                    if self.staleness == 0:
+                        segment.stage(push, weights)
+                    else:
+                        segment.apply(push, weights, 0, push.rate)
+                    segment.tell(functools.partial(Pushed, index, before[0], push, weights, exchange=message))
             answers.append(answer)
             self.dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates

@@ -22,6 +22,7 @@ from dbelief.errors import Refused
 from dbelief.loops import compiled
 from dbelief.programs import Operation, check
 
+from .deeds import Ran
 from .gate import DTYPES
 from .limits import MOST_VECTORS, check_room
 from .segment import Segment
@@ -91,18 +92,25 @@ class Programs:
 
 
 def _run(program: Sequence[Operation], segment: Segment) -> list[float]:
-    """One segment's part of a program."""
-    answers: list[float] = []
     with segment.lock:
-        for operation in program:
-            if operation.name == "rotate":
-                segment.rotate(operation.vectors)
-                continue
-            for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
-                segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
-            arrays = [segment.vectors[name] for name in operation.vectors]
-            answers += _LOOPS[operation.name](arrays, operation.scalars)
-            segment.wrote(operation.writes)
+        version = segment.version
+        answers = run(program, segment)
+        segment.tell(lambda: Ran(segment.span.index, version, program))
+    return answers
+
+
+def run(program: Sequence[Operation], segment: Segment) -> list[float]:
+    """One segment's part of a program; its lock is held."""
+    answers: list[float] = []
+    for operation in program:
+        if operation.name == "rotate":
+            segment.rotate(operation.vectors)
+            continue
+        for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
+            segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
+        arrays = [segment.vectors[name] for name in operation.vectors]
+        answers += _LOOPS[operation.name](arrays, operation.scalars)
+        segment.wrote(operation.writes)
     return answers
 
 

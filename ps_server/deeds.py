@@ -1,0 +1,83 @@
+"""What is done to a segment, as a shard tells it to the one that follows. It knows no wire.
+
+A deed is told with the segment's lock held, and has the version that the segment had before: by that index a follower
+sees that it lacks none. `follow.py` does them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dbelief.programs import Operation
+from dbelief.pushes import Push
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A segment of a push, or of an exchange.
+
+    Attributes
+    ----------
+    index, version
+        Of the segment, before.
+    push
+        With the rate that it was applied by.
+    offset, values
+        See `Shard.push`; not changed by anybody until the follower has them.
+    form
+        What the values came as, where they were encoded: an object of the wire's.
+    exchange
+        Number of the exchange's message that it came in, from 1; 0: it is a push.
+    skipped
+        Whether it was only counted.
+    """
+
+    index: int
+    version: int
+    push: Push
+    values: np.ndarray
+    offset: int = 0
+    form: Any = None
+    exchange: int = 0
+    skipped: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of its numbers."""
+        return self.values.nbytes
+
+
+@dataclass(frozen=True)
+class Round:
+    """The round that was due was applied, as far as it had come."""
+
+    index: int
+    version: int
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What these lives had waiting for rounds was dropped."""
+
+    index: int
+    version: int
+    incarnations: frozenset[int]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program over the named vectors was run."""
+
+    index: int
+    version: int
+    program: Sequence[Operation]
+    nbytes: int = 0
+
+
+Deed = Pushed | Round | Dropped | Ran

@@ -1,0 +1,154 @@
+"""The stream from a shard to its follower, from the leading side: segments as they are, then what is done to them.
+
+A segment is copied under its lock, and told of from that moment; so its copy leaves before the first deed on it. Copies
+go out one by one between the deeds of others: training goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from dbelief.errors import DbeliefError
+from dbelief.rpc import frames
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.convert import program_to_wire, push_to_wire
+
+from .carried import of
+from .carrying import messages
+from .chain import Chain
+from .deeds import Deed, Dropped, Pushed, Ran
+from .shard import Shard
+
+_LOOK_S = 0.5
+_METHOD = "/dbelief.v1.Parameters/Carry"
+
+
+class Following:
+    """Has a shard followed by the one at an address, until `close` or the stream's end; the chain says how it stands.
+
+    Parameters
+    ----------
+    job, shard_epoch
+        The job's id; the life that the follower must have.
+    """
+
+    def __init__(self, shard: Shard, chain: Chain, address: str, job: str, shard_epoch: int) -> None:
+        self._shard = shard
+        self._chain = chain
+        self._epoch = chain.epoch
+        self._where = f"follower at {address}"
+        self._rule = segments.Rule(name=shard.rule.name)
+        self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True)
+        self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
+        self._deeds = self._heard = 0
+        self._channel = open_channel(address, "ps")
+        carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
+        self._call = carry(self._messages())
+        self._thread = threading.Thread(target=self._hear, name="follower", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the stream; to be called when the chain goes on without it."""
+        self._call.cancel()
+        self._thread.join()
+        self._channel.close()
+
+    # -- what is sent ------------------------------------------------------------------------------------
+
+    def _messages(self) -> Iterator[bytes]:
+        try:
+            yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
+            left = deque(sorted(self._shard.segments))
+            whole = False
+            while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, 0.0 if left else _LOOK_S)) is not None:
+                deeds, count = taken
+                yield from self._told(deeds, count)
+                if left:
+                    yield from self._carried(left.popleft())
+                elif not whole:
+                    whole = True
+                    self._chain.has_segments(self._epoch)
+                    yield self._noted(b"", whole=True)
+        except Exception as error:  # whatever it is: who waits for the follower must hear of it
+            self._chain.lose(self._epoch, f"{type(error).__name__}: {error}")
+
+    def _noted(self, message: bytes, whole: bool = False) -> bytes:
+        self._sent.append((self._deeds, whole))
+        return message
+
+    def _carried(self, index: int) -> Iterator[bytes]:
+        segment = self._shard.segments.get(index)
+        if segment is None:
+            return  # it has gone to another shard, which the chain is told of
+        with segment.lock:
+            carried = of(segment, None, self._shard.answers.of(index), copy=True)
+            segment.journal = self._chain.tell
+        for message in messages(carried):
+            yield self._noted(message.SerializeToString())
+
+    def _told(self, deeds: Sequence[Deed], count: int) -> Iterator[bytes]:
+        """The deeds in order; those of one push, one after another, share a message."""
+        self._deeds = count - len(deeds)
+        for _, group in groupby(deeds, _together):
+            some = list(group)
+            self._deeds += len(some)
+            first = some[0]
+            yield self._noted(_pushed(some, self._rule) if isinstance(first, Pushed) else _deed(first))
+
+    # -- what is answered --------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        why = "it ended the stream"
+        try:
+            with named_errors(self._where):
+                for reply in self._call:
+                    deeds, whole = self._forget(reply.taken)
+                    self._chain.confirm(self._epoch, deeds, whole)
+        except DbeliefError as error:
+            why = str(error)
+        self._chain.lose(self._epoch, why)
+
+    def _forget(self, taken: int) -> tuple[int, bool]:
+        """What the follower has with so many messages."""
+        deeds, whole = 0, False
+        while self._heard < taken and self._sent:
+            self._heard += 1
+            deeds, last = self._sent.popleft()
+            whole = whole or last
+        return deeds, whole
+
+
+def _together(deed: Deed) -> object:
+    """What is the same for deeds that share a message."""
+    return (deed.push, deed.exchange, deed.skipped) if isinstance(deed, Pushed) else id(deed)
+
+
+def _pushed(deeds: Sequence[Any], rule: segments.Rule) -> bytes:
+    """Segments of one push, as a message."""
+    first: Pushed = deeds[0]
+    opening = push_to_wire(first.push, wire.Target(), rule, len(deeds))
+    opening.exchange, opening.skipped = first.exchange, first.skipped
+    pieces: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
+    for deed in deeds:
+        part = deed.form or frames.part_of(deed.index, 0, deed.values)
+        pieces += frames.pieces(
+            frames.Part(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
+        )
+    return b"".join(pieces)
+
+
+def _deed(deed: Deed) -> bytes:
+    told = wire.Deed(segment=deed.index, version=deed.version)
+    if isinstance(deed, Ran):
+        told.program.operations.extend(program_to_wire(deed.program))
+    elif isinstance(deed, Dropped):
+        told.dropped.incarnations.extend(sorted(deed.incarnations))
+    else:
+        told.round = True
+    return wire.CarryRequest(deed=told).SerializeToString()
