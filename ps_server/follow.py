@@ -52,7 +52,8 @@ def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
         segment.stage(push, deed.values)
     else:
         segment.apply(push, deed.values, deed.offset, push.rate)
-        segment.rounds = max(segment.rounds, push.clock + 1) if shard.staleness else segment.rounds
+        if not deed.exchange:  # as the dial does it, which knows the members too
+            segment.rounds = max(segment.rounds, push.clock + 1)
 
 
 def promote(segment: Segment, shard_epoch: int) -> None:

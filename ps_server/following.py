@@ -29,8 +29,8 @@ _LOOK_S = 0.5
 _METHOD = "/dbelief.v1.Parameters/Carry"
 
 
-class Following:
-    """Has a shard followed by the one at an address, until `close` or the stream's end; the chain says how it stands.
+class Telling:
+    """What a follower is sent, message by message, and how much of it the answers say that it has.
 
     Parameters
     ----------
@@ -38,37 +38,23 @@ class Following:
         The job's id; the life that the follower must have.
     """
 
-    def __init__(self, shard: Shard, chain: Chain, address: str, job: str, shard_epoch: int) -> None:
+    def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int) -> None:
         self._shard = shard
         self._chain = chain
         self._epoch = chain.epoch
-        self._where = f"follower at {address}"
         self._rule = segments.Rule(name=shard.rule.name)
         self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True)
         self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
         self._deeds = self._heard = 0
-        self._channel = open_channel(address, "ps")
-        carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
-        self._call = carry(self._messages())
-        self._thread = threading.Thread(target=self._hear, name="follower", daemon=True)
-        self._thread.start()
 
-    def close(self) -> None:
-        """End the stream; to be called when the chain goes on without it."""
-        self._call.cancel()
-        self._thread.join()
-        self._channel.close()
-
-    # -- what is sent ------------------------------------------------------------------------------------
-
-    def _messages(self) -> Iterator[bytes]:
+    def messages(self) -> Iterator[bytes]:
+        """All of them, until the chain goes on without this follower."""
         try:
             yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
             left = deque(sorted(self._shard.segments))
             whole = False
-            while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, 0.0 if left else _LOOK_S)) is not None:
-                deeds, count = taken
-                yield from self._told(deeds, count)
+            while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
+                yield from self._told(*taken)
                 if left:
                     yield from self._carried(left.popleft())
                 elif not whole:
@@ -101,27 +87,47 @@ class Following:
             first = some[0]
             yield self._noted(_pushed(some, self._rule) if isinstance(first, Pushed) else _deed(first))
 
-    # -- what is answered --------------------------------------------------------------------------------
+    def has(self, taken: int) -> None:
+        """The follower has so many messages."""
+        deeds, whole = 0, False
+        while self._heard < taken and self._sent:
+            self._heard += 1
+            deeds, last = self._sent.popleft()
+            whole = whole or last
+        self._chain.confirm(self._epoch, deeds, whole)
+
+    def lost(self, why: str) -> None:
+        """The follower has ended the stream, or cannot be reached."""
+        self._chain.lose(self._epoch, why)
+
+
+class Following:
+    """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says."""
+
+    def __init__(self, telling: Telling, address: str) -> None:
+        self._telling = telling
+        self._where = f"follower at {address}"
+        self._channel = open_channel(address, "ps")
+        carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
+        self._call = carry(telling.messages())
+        self._thread = threading.Thread(target=self._hear, name="follower", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the stream; to be called when the chain goes on without it."""
+        self._call.cancel()
+        self._thread.join()
+        self._channel.close()
 
     def _hear(self) -> None:
         why = "it ended the stream"
         try:
             with named_errors(self._where):
                 for reply in self._call:
-                    deeds, whole = self._forget(reply.taken)
-                    self._chain.confirm(self._epoch, deeds, whole)
+                    self._telling.has(reply.taken)
         except DbeliefError as error:
             why = str(error)
-        self._chain.lose(self._epoch, why)
-
-    def _forget(self, taken: int) -> tuple[int, bool]:
-        """What the follower has with so many messages."""
-        deeds, whole = 0, False
-        while self._heard < taken and self._sent:
-            self._heard += 1
-            deeds, last = self._sent.popleft()
-            whole = whole or last
-        return deeds, whole
+        self._telling.lost(why)
 
 
 def _together(deed: Deed) -> object:

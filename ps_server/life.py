@@ -22,7 +22,7 @@ from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
 from .chain import Chain
-from .following import Following
+from .following import Following, Telling
 from .giving import Courier
 from .hottest import Hottest
 from .moves import Moves
@@ -217,7 +217,7 @@ class Life:
             self._following.close()
             self._following = None
         if chain.address:
-            self._following = Following(shard, self.chain, chain.address, self.job, chain.shard_epoch)
+            self._following = Following(Telling(shard, self.chain, self.job, chain.shard_epoch), chain.address)
 
     def followed(self) -> None:
         """Return when the follower, if there is one, has all that has been done here.
