@@ -1,7 +1,7 @@
 """A shard's segments as the one that follows it has them: each done to as its leader told. It knows no wire.
 
-They are not served until the follower is told that they are its own. What only waits for a round then goes back to
-those who sent it, for nobody was told that it is done.
+They are not served until the follower is told that they are its own. What waits for a round then goes on to wait: who
+sent it sends it again, and hears when the round is applied.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
 def promote(segment: Segment, shard_epoch: int) -> None:
     """Be a segment of a life of its own, whose versions begin above all that its leader may have shown."""
     with segment.lock:
-        segment.drop_staged({pusher.incarnation for waiting in segment.staged.values() for pusher in waiting})
         segment.version = segment.born = max(shard_epoch * LIFE, segment.version + 1)
         segment.based.clear()
         segment.passed.clear()
