@@ -201,6 +201,19 @@ def test_a_round_that_was_not_applied_waits_at_the_promoted_for_the_others() -> 
     pair.close()
 
 
+def test_what_a_dead_life_had_waiting_for_a_round_is_dropped_there_too() -> None:
+    pair = Pair("sgd", 0)
+    pair.begin()
+    pair.settle()
+    pair.leader.push(Push(A, 1, np.float32(1.0)), 0, np.ones(LENGTH, np.float32))
+    pair.leader.push(Push(B, 1, np.float32(1.0)), 1, np.ones(LENGTH, np.float32))
+    pair.leader.fence([A.incarnation])
+    pair.settle()
+    _assert_equal(pair.leader, pair.moves._come)
+    assert not pair.moves._come[0].staged
+    pair.close()
+
+
 def test_a_deed_that_is_not_the_next_one_is_refused() -> None:
     pair = Pair("sgd", None)
     pair.begin()
