@@ -72,6 +72,8 @@ class Revive:
         None before there is any set: then it waits for initial values.
     fenced, settled
         Lives of pushers that are over; of those whose work is settled, ledger rows are dropped too.
+    promoted
+        Whether it followed the shard, and has all that was acknowledged: nothing is loaded then.
     """
 
     place: Place
@@ -80,6 +82,33 @@ class Revive:
     fenced: tuple[int, ...]
     settled: tuple[int, ...]
     membership: SetMembership | None
+    promoted: bool = False
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Have the shard process at an address follow a shard.
+
+    Attributes
+    ----------
+    epoch
+        Of the chain.
+    shard_epoch
+        Of the life that the follower gets.
+    """
+
+    shard: int
+    epoch: int
+    address: str
+    shard_epoch: int
+
+
+@dataclass(frozen=True)
+class StandAlone:
+    """Tell a shard that nobody follows it, in this epoch of its chain."""
+
+    shard: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -123,4 +152,4 @@ class Finish:
 ShardAction = (
     AssignShards | Restore | TakeSnapshot | MakeReady | Fence | Forget | SetMembership | RunProgram | RollBack | Export
 )
-Action = ShardAction | Revive | Note | Finish
+Action = ShardAction | Revive | Follow | StandAlone | Note | Finish

@@ -25,6 +25,7 @@ from .actions import (
     Export,
     Fence,
     Finish,
+    Follow,
     Forget,
     MakeReady,
     Note,
@@ -33,6 +34,7 @@ from .actions import (
     RollBack,
     RunProgram,
     SetMembership,
+    StandAlone,
     TakeSnapshot,
 )
 from .job import JobMachine
@@ -112,7 +114,7 @@ class Actor:
             with self._step() as (machine, _):
                 self._shards.placement = machine.placement
                 # An epoch or a settled ledger that the shards know of must not be news to another coordinator.
-                machine.commit_due |= isinstance(action, Revive | SetMembership | Forget)
+                machine.commit_due |= isinstance(action, Revive | SetMembership | Forget | Follow | StandAlone)
             self._do(action)
         except (Unreachable, Moved):
             if isinstance(action, Note | Finish):
@@ -122,6 +124,8 @@ class Actor:
                     return True  # nobody waits for it any more
                 if isinstance(action, Revive):
                     return machine.members.find("shard", action.place.shard, action.incarnation) is None
+                if isinstance(action, Follow | StandAlone):
+                    return not machine.chains.stands(action)
                 if not machine.recovery.away:  # it has not been missed yet
                     return False
                 machine.postpone(action)
@@ -142,6 +146,8 @@ class Actor:
                 machine.revived(action, set_id, now_s)
         elif isinstance(action, RunProgram):
             self._run(action)
+        elif isinstance(action, Follow | StandAlone):
+            self._follow(action)
         elif isinstance(action, MakeReady):
             self._shards.make_ready()
             with self._step() as (machine, now_s):
@@ -150,6 +156,16 @@ class Actor:
             self._do_with_files(action)
         else:
             self._do_for_members(action)
+
+    def _follow(self, action: Follow | StandAlone) -> None:
+        with self._step() as (machine, _):
+            if not machine.chains.stands(action):
+                return
+        if isinstance(action, StandAlone):
+            self._shards.stand_alone(action)
+        elif not self._shards.follow(action):
+            with self._step() as (machine, _):
+                machine.chain_told(action.shard, action.epoch, False, "the coordinator cannot reach it")
 
     def _run(self, action: RunProgram) -> None:
         with self._step() as (machine, _):

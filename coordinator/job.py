@@ -68,16 +68,15 @@ class JobMachine(Standing):
         lives = self.members.incarnations
         member = self.members.join(kind, token, name, address, now_s, wish)
         if self.members.incarnations > lives:  # else the call is a repeated one
-            self._note("member", role=kind, id=member.number, what="joined", reason="", name=name)
-            if kind == "shard" and self.placement is not None:
-                self.shard_epoch += 1
-                self.actions.append(self.recovery.revive(member, self.shard_epoch))
+            self._note("member", role=member.kind, id=member.number, what="joined", reason="", name=name)
+            if member.kind == "shard" and self.placement is not None:
+                self.actions.append(self.recovery.revive(member, self._next_epoch()))
         self._advance(now_s)
         return member
 
     def beat(self, kind: str, number: int, incarnation: int, now_s: float) -> bool:
         """A member is alive; False where it has been given up."""
-        member = self.members.find(kind, number, incarnation)
+        member = self.member(kind, number, incarnation)
         if member is None:
             return False
         member.last_beat_s = now_s
@@ -90,7 +89,7 @@ class JobMachine(Standing):
 
     def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
         """A member says goodbye: what it had not finished goes back."""
-        member = self.members.find(kind, number, incarnation)
+        member = self.member(kind, number, incarnation)
         if member is not None:
             self._gone(member, "left", reason, now_s)
 
@@ -117,11 +116,8 @@ class JobMachine(Standing):
             return
         if how == "died":
             self.died.append(f"{member.kind} {member.number}")
-        if member.kind == "shard":
-            self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
-            if self.placement is not None:
-                self.recovery.gone(member.number)
-                self.ending.again()
+        if member.kind in ("shard", "follower"):
+            self._server_gone(member, how, reason)
             return
         self.training.gone(member.incarnation, how == "died", now_s)
         self.opening.gone(member.incarnation, last=not self._lives())
@@ -195,16 +191,19 @@ class JobMachine(Standing):
         """A shard is back in another process, with what this set holds."""
         due = self.recovery.revived(revive, set_id)
         if due is not None:
-            self._note("shard_back", shard=revive.place.shard, set=set_id)
+            event = "promoted" if revive.promoted else "shard_back"
+            self._note(event, shard=revive.place.shard, set=set_id)
+            self.chains.served(revive.place.shard)
             self.actions += due
             if self.recovery.back_to is not None and not self.recovery.away:
-                self.actions.append(RollBack(self.recovery.back_to))
+                self.actions += [*self.chains.pause(), RollBack(self.recovery.back_to)]
             self._advance(now_s)
 
     def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
         """All shards hold this set again."""
         if self.over or not self.recovery.rolled_back(set_id):
             return
+        self.chains.resume()
         back = self.training.rewind(state["batch"], now_s)
         self._note("rolled_back", set=set_id, iterations=back)
         if back:  # those parameters are gone
@@ -343,6 +342,8 @@ class JobMachine(Standing):
 
     def _advance(self, now_s: float) -> None:
         self.training.settle(now_s)
+        assigned = self.placement if self.opening.assigned and not self.over else None
+        self.actions += self.chains.advance(assigned, self.recovery.away, self._next_epoch, now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:

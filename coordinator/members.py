@@ -6,12 +6,15 @@ from its ghost. Numbers of the dead are given out again: a restarted replica car
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dbelief.errors import Full
 
+_LIKE = {"follower": "shard"}
+"""Kinds that join as another."""
 MOST_MEMBERS = 1024
 """Replicas and clients of one job at a time."""
 _LONGEST_LOOK_S = 1.0
@@ -25,7 +28,7 @@ class Member:
     Attributes
     ----------
     kind
-        "shard", "replica" or "client".
+        "shard", "follower" (of the shard of its number), "replica" or "client".
     last_beat_s, moved_s
         On the coordinator's clock: when it was last heard, and when its work last came on.
     state
@@ -64,14 +67,18 @@ class Members:
     ----------
     beat_s
         A member silent for so long is dead.
-    shards
-        How many shards the job plans; one more is refused.
+    shards, replication
+        How many shards the job plans, and processes for each; one more is refused.
+    lease_s
+        A shard or follower silent for so long is dead, if that is less.
     dead, settled
         Lives of pushers that are over; those of them whose ledgers were read.
     """
 
     beat_s: float
     shards: int
+    replication: int = 1
+    lease_s: float = math.inf
     incarnations: int = 0
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
@@ -81,7 +88,8 @@ class Members:
     def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
         """Take a member in; a repeated call with the same token gets the same answer.
 
-        `wish` is the number it would like, and gets where that is free.
+        `wish` is the number it would like, and gets where that is free. A shard for which no place is left follows one,
+        where there are to be followers.
 
         Raises
         ------
@@ -89,10 +97,12 @@ class Members:
             Where all planned shards are there, or as many others as a job may have.
         """
         for member in self._latest.values():
-            if member.token == token and member.kind == kind and member.alive:
+            if member.token == token and kind in (member.kind, _LIKE.get(member.kind)) and member.alive:
                 return member
         number = self._free_number(kind, wish)
-        if kind == "shard" and number >= self.shards:
+        if kind == "shard" and number >= self.shards and (unfollowed := self._unfollowed(address)):
+            kind, number = "follower", wish if wish in unfollowed else unfollowed[0]
+        elif kind == "shard" and number >= self.shards:
             raise Full(f"the job has its {self.shards} shards; set `shards` in the job file for more")
         if kind != "shard" and number >= MOST_MEMBERS:
             raise Full(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
@@ -100,6 +110,30 @@ class Members:
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._latest[kind, number] = member
         return member
+
+    def _unfollowed(self, address: str) -> list[int]:
+        """Numbers of shards that a new follower may follow, those on other hosts than its own first."""
+        if self.replication < 2:
+            return []
+        followed = {m.number for m in self.alive("follower")}
+        here = address.rpartition(":")[0]
+        free = [m for m in self.alive("shard") if m.number not in followed]
+        return [m.number for m in sorted(free, key=lambda m: (m.address.rpartition(":")[0] == here, m.number))]
+
+    def promote(self, follower: Member) -> None:
+        """A follower is the shard from now on."""
+        del self._latest[follower.kind, follower.number]
+        follower.kind, follower.state = "shard", "waiting"
+        self._latest[follower.kind, follower.number] = follower
+
+    def alive_shard(self, number: int) -> bool:
+        """Whether somebody is this shard."""
+        member = self._latest.get(("shard", number))
+        return member is not None and member.alive
+
+    def server(self, number: int, incarnation: int) -> Member | None:
+        """The living shard of this number, or the one that follows it, where this is its life."""
+        return self.find("shard", number, incarnation) or self.find("follower", number, incarnation)
 
     def _free_number(self, kind: str, wish: int | None) -> int:
         # Replicas and clients both push, so they share one row of numbers.
@@ -111,13 +145,14 @@ class Members:
 
     def named(self, kind: str, name: str, token: int) -> Member | None:
         """The earlier life of a process that was started again."""
-        alike = (m for m in self.alive(kind) if m.name == name and m.token != token)
+        kinds = (kind, *(other for other, like in _LIKE.items() if like == kind))
+        alike = (m for m in self.alive(*kinds) if m.name == name and m.token != token)
         return next(alike, None)
 
     def over(self, member: Member, how: str) -> None:
         """A life has ended: it "left" or "died"."""
         member.state = how
-        if member.kind != "shard":
+        if member.kind not in ("shard", "follower"):
             self.dead.add(member.incarnation)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
@@ -137,7 +172,11 @@ class Members:
             for member in self._latest.values():  # it was the coordinator that heard nobody
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
                 member.moved_s = min(now_s, member.moved_s + away_s)
-        return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.beat_s]
+        return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.patience_s(m.kind)]
+
+    def patience_s(self, kind: str) -> float:
+        """How long one of this kind may be silent."""
+        return min(self.beat_s, self.lease_s) if kind in ("shard", "follower") else self.beat_s
 
     def stuck(self, now_s: float, limit_s: float) -> list[Member]:
         """Those who live, and whose work has not come on for so long."""

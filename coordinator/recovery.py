@@ -61,15 +61,24 @@ class Recovery:
         self.holders = {member.number: member.incarnation for member in self._members.alive("shard")}
 
     def restore(
-        self, set_id: str | None, best: Mapping[str, Any] | None, holders: Mapping[str, int], back_to: str | None
+        self,
+        set_id: str | None,
+        best: Mapping[str, Any] | None,
+        holders: Mapping[str, int],
+        back_to: str | None,
+        promotes: Callable[[Member], bool] = lambda _: False,
     ) -> None:
-        """Take over from another coordinator, after the members."""
+        """Take over from another coordinator, after the members.
+
+        `promotes`: whether a shard has all that was acknowledged, and is only not served yet.
+        """
         self.set_id, self.best = set_id, Best(**best) if best else None
         self.holders = {int(number): incarnation for number, incarnation in holders.items()}
         living = {member.number: member.incarnation for member in self._members.alive("shard")}
         self.away = {number for number, life in self.holders.items() if living.get(number) != life}
         self.back_to = back_to
-        if self.away or back_to:
+        kept = {member.number for member in self._members.alive("shard") if promotes(member)}
+        if self.away - kept or back_to:
             self._go_back()
 
     def _go_back(self) -> None:
@@ -100,16 +109,18 @@ class Recovery:
         epoch, incarnation = self._coming.get(place.shard, (0, 0))
         return epoch != place.shard_epoch or self._members.find("shard", place.shard, incarnation) is None
 
-    def gone(self, number: int) -> None:
-        """A shard that held segments is dead."""
+    def gone(self, number: int, kept: bool = False) -> None:
+        """A shard that held segments is dead; `kept`: another process has all that was acknowledged."""
         self.away.add(number)
+        if kept:
+            return
         if self.set_id is None:
             self._opening.reopen()
         self._training.lost_since(self.best)
         self._go_back()
 
-    def revive(self, member: Member, shard_epoch: int) -> Revive:
-        """What brings a shard back in this process."""
+    def revive(self, member: Member, shard_epoch: int, promoted: bool = False) -> Revive:
+        """What brings a shard back in this process; `promoted`: which followed it, and has all it had."""
         placement = self._opening.placement
         assert placement is not None
         old = next(place for place in placement.places if place.shard == member.number)
@@ -122,6 +133,7 @@ class Recovery:
             tuple(sorted(self._members.dead)),
             tuple(sorted(self._members.settled)),
             self._training.membership(),
+            promoted,
         )
 
     def revived(self, revive: Revive, set_id: str | None) -> list[Action] | None:
@@ -138,6 +150,8 @@ class Recovery:
         self._opening.replace(place)
         self.holders[place.shard] = revive.incarnation
         self.away.discard(place.shard)
+        if revive.promoted:
+            return self._release()
         self.back += 1
         return [*self._release(), *self._training.shard_back()]
 
@@ -148,7 +162,8 @@ class Recovery:
             return []
         if self.back_to is not None and isinstance(action, TakeSnapshot):
             return self._release()  # given up: a set of two different iterations would be of no use
-        if not isinstance(action, Export | RunProgram | RollBack):  # which are asked for again
+        asked_again = isinstance(action, Export | RollBack) or (isinstance(action, RunProgram) and self.back_to)
+        if not asked_again:
             self._postponed.append(action)
         return self._release()
 

@@ -67,7 +67,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 id=member.number,
                 incarnation=member.incarnation,
                 leader_epoch=self._runner.leadership.epoch,
-                beat_s=machine.job.deadlines.beat_s,
+                beat_s=machine.members.patience_s(member.kind),
             )
 
     @answers
@@ -78,7 +78,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         with self._runner.step() as (machine, now_s):
             member = machine.beat(kind, request.id, request.incarnation, now_s)
             if member and request.HasField("shard"):
-                self._runner.seen.shard(request.id, request.shard)
+                self._shard_told(machine, request)
             if request.leaving:
                 machine.leave(kind, request.id, request.incarnation, request.reason, now_s)
             reply = wire.BeatReply(state=STATES[machine.state], reason=machine.reason, member=member)
@@ -93,6 +93,12 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if placement is not None and placement.epoch > request.placement_epoch:
                 reply.placement.CopyFrom(placement_to_wire(placement))
             return reply
+
+    def _shard_told(self, machine: JobMachine, request: wire.BeatRequest) -> None:
+        told = request.shard
+        if machine.members.find("shard", request.id, request.incarnation) is not None:  # not one that follows
+            self._runner.seen.shard(request.id, told)
+            machine.chain_told(request.id, told.chain_epoch, told.followed, told.unfollowed)
 
     @answers
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:

@@ -22,11 +22,13 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import program_to_wire, spans_to_wire
 from dbelief.sets import set_aside, up_to
 
-from .actions import Revive, SetMembership
+from .actions import Follow, Revive, SetMembership, StandAlone
 
 TIMEOUT_S = 10.0
 """How long a shard may take to obey; writing or reading a snapshot may take `SNAPSHOT_S`."""
 SNAPSHOT_S = 600.0
+FOLLOWER_S = 2.0
+"""How long one that is to follow may take to answer: others may wait for the thread that asks."""
 _LOOK_S = 0.2
 
 
@@ -77,9 +79,9 @@ class Shards:
     def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
         return [self._tell(place, build(place)) for place in self._places()]
 
-    def _tell(self, place: Place, request: wire.ConfigureRequest) -> wire.ConfigureReply:
+    def _tell(self, place: Place, request: wire.ConfigureRequest, timeout_s: float = TIMEOUT_S) -> wire.ConfigureReply:
         request.command.CopyFrom(self._command())
-        reply: wire.ConfigureReply = self._call(place, "Configure", request, TIMEOUT_S)
+        reply: wire.ConfigureReply = self._call(place, "Configure", request, timeout_s)
         return reply
 
     def _call(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
@@ -105,7 +107,7 @@ class Shards:
         for place in placement.places:
             self._assign(placement, place)
 
-    def _assign(self, placement: Placement, place: Place) -> None:
+    def _assign(self, placement: Placement, place: Place, timeout_s: float = TIMEOUT_S) -> None:
         strategy = self._job.strategy
         rule = strategy.at_shards
         assignment = wire.Assignment(
@@ -121,7 +123,7 @@ class Shards:
         request = wire.ConfigureRequest(
             job=self.name, shard_epoch=place.shard_epoch, placement_epoch=placement.epoch, assignment=assignment
         )
-        self._tell(place, request)
+        self._tell(place, request, timeout_s)
 
     def revive(self, revive: Revive, snapshots: Path) -> str | None:
         """Bring one shard back in another process; it is not in the placement yet.
@@ -135,6 +137,8 @@ class Shards:
         """
         assert self.placement is not None
         place = revive.place
+        if revive.promoted:
+            return self._promote(revive)
         self._assign(self.placement, place)
         if revive.set_id is None:
             return None
@@ -145,6 +149,50 @@ class Shards:
             place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
         )
         return set_id
+
+    def _promote(self, revive: Revive) -> str | None:
+        """Have a follower be the shard: it has all that was acknowledged."""
+        place = revive.place
+        runs = [segments.SegmentRun(first=first, count=count) for first, count in place.runs]
+        request = wire.ConfigureRequest(
+            job=self.name,
+            shard_epoch=place.shard_epoch,
+            promoted=True,
+            holdings=wire.Holdings(runs=runs),
+            fenced=_lives(revive.fenced),
+            forgotten=_lives(revive.settled),
+            ready=True,
+        )
+        if revive.membership is not None:
+            request.membership.CopyFrom(_membership(revive.membership).membership)
+        self._tell(place, request)
+        return revive.set_id
+
+    def follow(self, action: Follow) -> bool:
+        """Have a process follow a shard; False where that process does not answer.
+
+        Raises
+        ------
+        Unreachable
+            The shard does not.
+        """
+        assert self.placement is not None
+        leader = self._place(action.shard)
+        follower = Place(action.shard, action.address, action.shard_epoch, ())
+        try:
+            self._assign(self.placement, follower, FOLLOWER_S)
+        except Unreachable:
+            return False
+        chain = wire.Chain(epoch=action.epoch, address=action.address, shard_epoch=action.shard_epoch)
+        self._tell(leader, wire.ConfigureRequest(chain=chain))
+        return True
+
+    def stand_alone(self, action: StandAlone) -> None:
+        """Tell a shard that nobody follows it."""
+        self._tell(self._place(action.shard), wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
+
+    def _place(self, shard: int) -> Place:
+        return next(place for place in self._places() if place.shard == shard)
 
     def _restore_newest(self, place: Place, snapshots: Path, set_id: str) -> str:
         """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""

@@ -72,8 +72,10 @@ class Shown:
         metrics.members.labels("worker").set(len(members.alive("replica", "client")))
         metrics.shards_away.set(len(machine.recovery.away))
         metrics.raise_to("shards_back_total", machine.recovery.back)
+        metrics.shards_unfollowed.set(machine.chains.unfollowed)
+        metrics.raise_to("promotions_total", machine.chains.promotions)
         kinds = [who.partition(" ")[0] for who in machine.died]
-        metrics.raise_to("members_lost_total", kinds.count("shard"), role="ps")
+        metrics.raise_to("members_lost_total", kinds.count("shard") + kinds.count("follower"), role="ps")
         metrics.raise_to("members_lost_total", kinds.count("replica") + kinds.count("client"), role="worker")
         metrics.raise_to("takeovers_total", kinds.count("coordinator"))
         replicas, now_s = machine.progress.replicas, self._clock.now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from dbelief.job import Job
@@ -9,9 +10,10 @@ from dbelief.layout import Layout
 from dbelief.placement import Placement
 
 from .actions import Action, Finish, Note
+from .chains import Chains
 from .closing import Ending
 from .continuation import Continuation
-from .members import Members
+from .members import Member, Members
 from .opening import Opening
 from .patience import Patience
 from .recovery import Recovery
@@ -51,7 +53,8 @@ class Standing:
         self.state = State.EMPTY
         self.reason = ""
         self.actions: list[Action] = []
-        self.members = Members(job.deadlines.beat_s, job.shards)
+        self.members = Members(job.deadlines.beat_s, job.shards, job.replication, _lease_s(job))
+        self.chains = Chains(job.replication, self.members)
         self.training = Training(job, shape)
         self.total = self.training.total
         self.leases = self.training.leases
@@ -120,6 +123,38 @@ class Standing:
         """What set.json holds beside the shards' manifests; taken when all shards have written theirs."""
         return self.continuation.state(self.shard_epoch)
 
+    # -- shards and those that follow --------------------------------------------------------------------
+
+    def member(self, kind: str, number: int, incarnation: int) -> Member | None:
+        """This very life, where it is alive; of kind "shard" also one that follows."""
+        is_server = kind == "shard"
+        return (self.members.server if is_server else partial(self.members.find, kind))(number, incarnation)
+
+    def _server_gone(self, member: Member, how: str, reason: str) -> None:
+        """A shard, or one that follows, is over."""
+        if member.kind == "follower":
+            self.actions += self.chains.follower_gone(member)
+            return
+        self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
+        if self.placement is None:
+            return
+        heir = self.chains.leader_gone(member)
+        self.recovery.gone(member.number, kept=heir is not None)
+        self.ending.again()
+        if heir is not None:
+            self.actions.append(self.recovery.revive(heir, self._next_epoch(), promoted=True))
+
+    def _next_epoch(self) -> int:
+        self.shard_epoch += 1
+        return self.shard_epoch
+
+    def chain_told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
+        """A shard tells how it stands with its follower, or `unfollowed` is why it has none."""
+        if not self.over:
+            news = list(self.chains.told(shard, epoch, followed, unfollowed))
+            self.commit_due = self.commit_due or bool(news)
+            self.actions += news
+
     # -- telling -----------------------------------------------------------------------------------------
 
     def _become(self, state: State, reason: str) -> None:
@@ -146,3 +181,7 @@ class Standing:
     def epoch(self) -> float:
         """Samples trained over the size of the training set."""
         return self.progress.samples / self.shape.train if self.shape.train else 0.0
+
+
+def _lease_s(job: Job) -> float:
+    return job.deadlines.lease_s if job.replication > 1 else job.deadlines.beat_s

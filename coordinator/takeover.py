@@ -39,6 +39,7 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
         "holders": machine.recovery.holders,
         "back_to": machine.recovery.back_to,
+        "chains": machine.chains.state(),
         "ending": machine.ending.state(),
         "incarnations": members.incarnations,
     }
@@ -139,7 +140,10 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
     machine.training.take_over(parts["training"], now_s)
     machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
     machine.ending.restore(state["ending"])
-    machine.recovery.restore(state["set"], state["set_best"], state["holders"], state.get("back_to"))
+    machine.actions += machine.chains.restore(state["chains"])
+    machine.recovery.restore(
+        state["set"], state["set_best"], state["holders"], state["back_to"], machine.chains.promotes
+    )
     _ask_again(machine)
 
 
@@ -156,9 +160,10 @@ def _ask_again(machine: JobMachine) -> None:
     for member in machine.members.alive("shard"):
         if machine.recovery.holders.get(member.number) != member.incarnation:
             machine.shard_epoch += 1
-            machine.actions.append(machine.recovery.revive(member, machine.shard_epoch))
+            promoted = machine.chains.promotes(member)
+            machine.actions.append(machine.recovery.revive(member, machine.shard_epoch, promoted))
     if machine.recovery.back_to is not None and not machine.recovery.away:
-        machine.actions.append(RollBack(machine.recovery.back_to))
+        machine.actions += [*machine.chains.pause(), RollBack(machine.recovery.back_to)]
     if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
         machine.ending.again()
     if machine.over:

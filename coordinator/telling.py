@@ -76,13 +76,16 @@ def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
 
 def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
     told = wire.MemberStatus(
-        role=_ROLES[member.kind],
+        role=_ROLES.get(member.kind, wire.ROLE_SHARD),
+        follower=member.kind == "follower",
         id=member.number,
         name=member.name,
         state=member.state,
         staleness_mean=math.nan,
         silent_s=max(0.0, now_s - member.last_beat_s),
     )
+    if told.follower:
+        return told
     if member.kind != "shard":
         told.samples = machine.progress.samples_of(member.number)
         told.staleness_mean = machine.progress.staleness_of(member.number)

@@ -136,14 +136,14 @@ class Cluster:
         return address
 
     def _start_members(self, address: str) -> None:
-        for number in range(self.job.shards):
+        for number in range(self.job.shards * self.job.replication):
             self._start_member("ps", number, address)
         for number in range(self.job.replicas):
             self._workers[number] = self._start_member("worker", number, address)
 
     def _start_member(self, role: str, number: int, address: str) -> Child:
-        name = f"{role}-{number}"
-        arguments = [role, "--coordinator", address, "--number", str(number), "--name", name]
+        name, wish = f"{role}-{number}", number % self.job.shards if role == "ps" else number
+        arguments = [role, "--coordinator", address, "--number", str(wish), "--name", name]
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
         return self._start(name, [*arguments, *self._more[role]], RESTARTS)

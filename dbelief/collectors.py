@@ -91,6 +91,8 @@ _COORDINATOR = (
     Row("members_lost_total", "counter", "processes", "members that died or fell silent", {"role": _ROLES}),
     Row("shards_away", "gauge", "shards", "shards that are dead, or alive again and not loaded yet"),
     Row("shards_back_total", "counter", "shards", "shards that came back, with what a snapshot set held"),
+    Row("shards_unfollowed", "gauge", "shards", "shards that are to be replicated and have no follower to count on"),
+    Row("promotions_total", "counter", "shards", "followers that went on in their dead leader's place"),
     Row("pushes_twice_total", "counter", "pushes", "pushes trained twice because of deaths"),
     Row("pushes_lost_total", "counter", "pushes", "pushes that died with a shard, which came back without them"),
     Row("leases_outstanding", "gauge", "leases", "ranges of samples handed out and not done"),

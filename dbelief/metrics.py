@@ -82,6 +82,8 @@ class Metrics:
     members_lost_total: Counter
     shards_away: Gauge
     shards_back_total: Counter
+    shards_unfollowed: Gauge
+    promotions_total: Counter
     pushes_twice_total: Counter
     pushes_lost_total: Counter
     leases_outstanding: Gauge

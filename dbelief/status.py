@@ -79,7 +79,7 @@ def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
         }
         if member.role == wire.ROLE_SHARD:
             row |= {"pushes_per_s": member.pushes_per_s, "bytes_per_s": member.bytes_per_s}
-            row |= {"segments": member.segments, "parameters": member.parameters}
+            row |= {"segments": member.segments, "parameters": member.parameters, "follows": member.follower}
         else:
             row |= {"samples": member.samples, "samples_per_s": member.samples_per_s, "straggler": member.straggler}
         told.append(row)

@@ -211,6 +211,11 @@ function stateOf(member) {
   return [member.state, member.state === "died" ? "red" : member.state === "training" ? "" : "quiet"];
 }
 
+function servesAs(shard) {
+  if (GONE.includes(shard.state)) return ` ${shard.state}`;
+  return shard.follows ? (shard.state === "following" ? " follows" : " catches up") : "";
+}
+
 function showMembers(s) {
   const shards = s.members.filter((member) => member.role === "ps");
   const workers = s.members.filter((member) => member.role !== "ps");
@@ -220,14 +225,14 @@ function showMembers(s) {
   show("of-shards", shards.length);
   const wanted = known(s.wanted_replicas) && s.wanted_replicas !== here ? `, ${count(s.wanted_replicas)} wanted` : "";
   text("workers-count", `${count(here)}${wanted}`);
-  text("shards-count", count(shards.filter((member) => !GONE.includes(member.state)).length));
+  text("shards-count", count(shards.filter((member) => !GONE.includes(member.state) && !member.follows).length));
   at("stale-head").hidden = Boolean(s.batch);
   at("workers").replaceChildren(...rowsOf(workers, (member) => [
     [`${ROLES[member.role]}${member.id}`], stateOf(member), [member.name, "wide"], [count(member.samples_per_s), "n"],
     [count(member.samples), "n"], ...(s.batch ? [] : [[fixed(member.staleness, 2), "n"]]), [ago(member.last_seen_s), "n quiet"],
   ]));
   at("shards").replaceChildren(...rowsOf(shards, (member) => [
-    [`${member.id}${GONE.includes(member.state) ? ` ${member.state}` : ""}`, member.state === "died" ? "red" : ""],
+    [`${member.id}${servesAs(member)}`, member.state === "died" ? "red" : ""],
     [member.name, "wide"], [fixed(member.pushes_per_s, 1), "n"], [`${short(member.bytes_per_s, 3, " ")}B/s`, "n"],
     [count(member.segments), "n wide"], [count(member.parameters), "n"], [ago(member.last_seen_s), "n quiet"],
   ]));

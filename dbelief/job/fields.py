@@ -77,6 +77,9 @@ class Deadlines(Section):
     """How long silence is borne."""
 
     beat_s: Positive = Field(default=5.0, description="Seconds of silence after which a member is dead")
+    lease_s: Positive = Field(
+        default=3.0, description="The same for a shard that is replicated: so long may it be without service"
+    )
     progress_s: Positive = Field(
         default=60.0, description="Seconds without an acknowledged segment until a call is given up"
     )
@@ -119,6 +122,11 @@ class Job(Section):
         json_schema_extra={"minItems": 1, "maxItems": 2},
     )
     shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
+    replication: Annotated[Whole, Field(ge=1, le=2)] = Field(
+        default=1,
+        description="Processes that have each segment: with 2 another one follows each shard, and nothing acknowledged "
+        "is lost when one of both dies; with 1 a shard that dies takes along what came since the last snapshot set",
+    )
     replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
     seed: Natural = Field(default=0, description="Seed of initial values and sample order")
     start_from: PathText | None = Field(
@@ -159,6 +167,13 @@ class Job(Section):
         if self.record and not self.strategy.locked:
             name = self.strategy.name
             raise refusal("record", f"must be false with {name}: pushes that run side by side have no order to replay")
+        return self
+
+    @model_validator(mode="after")
+    def _followers_have_an_order(self) -> Self:
+        if self.replication > 1 and not self.strategy.locked:
+            name = self.strategy.name
+            raise refusal("replication", f"must be 1 with {name}: pushes that run side by side cannot be done again")
         return self
 
     @model_validator(mode="after")

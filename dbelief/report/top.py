@@ -108,7 +108,7 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
     for member in _shown(shards, rows):
         table.add_row(
             str(member["id"]),
-            Text(member["state"], "red") if member["state"] in ("left", "died") else Text("serves", "dim"),
+            _serves(member),
             f"{member['pushes_per_s']:,.1f}",
             bytes_per_s(member["bytes_per_s"]),
             f"{member['segments']:,}",
@@ -117,6 +117,14 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
         )
     _count_the_others(table, shards, rows)
     return table
+
+
+def _serves(shard: Status) -> Text:
+    if shard["state"] in ("left", "died"):
+        return Text(shard["state"], "red")
+    if shard["follows"]:
+        return Text("follows" if shard["state"] == "following" else "catches up", "dim")
+    return Text("serves", "dim")
 
 
 def _shown(members: Sequence[Status], rows: int) -> Sequence[Status]:

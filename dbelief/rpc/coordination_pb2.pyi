@@ -1385,6 +1385,7 @@ class MemberStatus(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     STRAGGLER_FIELD_NUMBER: _builtins.int
+    FOLLOWER_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -1411,6 +1412,8 @@ class MemberStatus(_message.Message):
     """held by a shard"""
     straggler: _builtins.bool
     """a replica that works far longer on a sample than the others"""
+    follower: _builtins.bool
+    """it follows the shard of its number"""
     def __init__(
         self,
         *,
@@ -1427,10 +1430,11 @@ class MemberStatus(_message.Message):
         segments: _builtins.int = ...,
         parameters: _builtins.int = ...,
         straggler: _builtins.bool = ...,
+        follower: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state", "straggler", b"straggler"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "follower", b"follower", "id", b"id", "name", b"name", "parameters", b"parameters", "pushes_per_s", b"pushes_per_s", "role", b"role", "samples", b"samples", "samples_per_s", b"samples_per_s", "segments", b"segments", "silent_s", b"silent_s", "staleness_mean", b"staleness_mean", "state", b"state", "straggler", b"straggler"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

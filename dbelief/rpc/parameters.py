@@ -32,8 +32,9 @@ from .streams import Streams, Watchdog
 
 L = TypeVar("L", bound=Leg)
 
-_RETRY_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Pauses before a leg is begun again; the last one for all further times."""
+_RETRY_S = (0.05, 0.1, 0.2, 0.3)
+"""Pauses before a leg is begun again; the last one for all further times: as long as that a shard which is served again
+may stand idle."""
 _READ_AT_ONCE = 2
 """Segments that `each_segment` holds at a time; more is no faster, and what the coordinator needs to export a model."""
 
