@@ -110,6 +110,11 @@ class Life:
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
     @property
+    def holds(self) -> bool:
+        """Whether it serves any segments."""
+        return self.shard is not None and bool(self.shard.segments)
+
+    @property
     def pushes(self) -> int:
         """Pushes of segments that this life has applied."""
         return self.shard.counters.pushes if self.shard is not None else 0

@@ -103,7 +103,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
                 _keep(member, service.life.stopped)
         if member.lost:
             server.close(0.0)  # what was still pushed into a life that is over would be lost
-        elif member.over and not service.life.stopped.is_set():
+        elif member.over and service.life.holds and not service.life.stopped.is_set():
             service.life.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
         recorder.write(options.record, member.id)
         lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost
