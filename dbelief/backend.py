@@ -4,6 +4,7 @@ Formulas are written once on `xp` and take the module as an argument. This file 
 opens it only when asked, so that `import dbelief` needs neither CuPy nor a driver.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,9 @@ import numpy as np
 from dbelief.errors import JobError
 
 Device = Literal["auto", "cpu", "cuda"]
+
+Allocate = Callable[[int], np.ndarray]
+"""Gives so many float32 on the host, all 0, at a multiple of 64 bytes."""
 
 # One cache line, and one AVX-512 register.
 ALIGNMENT_BYTES = 64
@@ -47,6 +51,10 @@ class Backend:
     def to_device(self, array: Any) -> Any:
         """Give `array` as an array of `xp`: itself if it is one, else a copy."""
         return self.xp.asarray(array)
+
+    def room(self, n: int, allocate: Allocate) -> Any:
+        """Give `n` float32 of `xp`, all 0; those on the host are as `allocate` gives them."""
+        return allocate(n) if self.name == "numpy" else self.xp.zeros(n, np.float32)
 
 
 def choose(device: Device) -> Backend:
@@ -125,3 +133,8 @@ def aligned(n: int, dtype: Any) -> np.ndarray:
     raw = np.zeros(n * kind.itemsize + ALIGNMENT_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + n * kind.itemsize].view(kind)
+
+
+def floats(n: int) -> np.ndarray:
+    """`aligned` float32."""
+    return aligned(n, np.float32)

@@ -15,6 +15,7 @@ from dbelief import logs
 from dbelief.console import announce_error, debug, exits_cleanly, pairs
 from dbelief.errors import Interrupted
 from dbelief.operating import COMMANDS
+from dbelief.roles import sharing_option
 
 GROUP = "dbelief.commands"
 
@@ -95,12 +96,15 @@ for _command in COMMANDS:
 @click.option(
     "--page", metavar="HOST:PORT", help="Address for browsers, where a page shows how it goes; port 0: any free."
 )
-def train_command(job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None) -> None:
+@sharing_option
+def train_command(
+    job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
+) -> None:
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
     from dbelief.run import run_job
 
     with exits_cleanly():
-        code = run_job(job_file, pairs(overrides), resume, quiet, page)
+        code = run_job(job_file, pairs(overrides), resume, quiet, page, shared_memory)
     raise SystemExit(code)
 
 

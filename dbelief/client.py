@@ -19,7 +19,6 @@ from typing import Self
 
 import numpy as np
 
-from dbelief.backend import aligned
 from dbelief.errors import JobError, ModelError, Refused
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.pushes import Pushed, Spread
@@ -36,8 +35,7 @@ class Client:
         self._told = wire.Progress()
         self._spread = Spread()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
-        self._flat = aligned(size, np.float32)
-        self._gradient = aligned(size, np.float32)
+        self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
         self._versions = np.full(segments, -1, np.int64)
         self._views: dict[str, np.ndarray] = session.layout.views(self._flat)
 
@@ -143,11 +141,16 @@ class Client:
         self.close(f"{kind.__name__}: {error}" if kind is not None else "its loop ended")
 
 
-def connect(address: str, patience_s: float = 60.0) -> Client:
+def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) -> Client:
     """Join the job of the coordinator at `host:port`, and wait until it trains.
 
     The first member to come draws the initial values. For speed in a program of its own, call
     `dbelief.rpc.settings.prepare_process()` before anything imports grpc.
+
+    Parameters
+    ----------
+    shared_memory
+        Whether what is pulled and pushed goes through shared memory to shards on this host.
 
     Raises
     ------
@@ -161,7 +164,7 @@ def connect(address: str, patience_s: float = 60.0) -> Client:
         raise JobError(
             f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"
         )
-    session = Session.open(task, wire.ROLE_CLIENT)
+    session = Session.open(task, wire.ROLE_CLIENT, shares_memory=shared_memory)
     if not isinstance(session.job.strategy, Downpour | Asynchronous):
         session.close("refused")
         raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")

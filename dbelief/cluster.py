@@ -46,6 +46,8 @@ class Cluster:
         More of their command lines.
     page
         Where the coordinator is to serve its status page, `host:port`; None: nowhere.
+    shared_memory
+        Whether workers and shards share memory.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Cluster:
         show: Callable[[Mapping[str, Any]], None],
         to_workers: Sequence[str] = (),
         page: str | None = None,
+        shared_memory: bool = True,
     ) -> None:
         self.job = job
         self._page = page
@@ -66,7 +69,8 @@ class Cluster:
         self._overrides = overrides
         self._resume = resume
         self._show = show
-        self._more = {"ps": [], "worker": list(to_workers)}
+        apart = ["--no-shared-memory"] * (not shared_memory)
+        self._more = {"ps": apart, "worker": [*to_workers, *apart]}
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []

@@ -45,7 +45,14 @@ _AGAIN = "calls made again because nobody answered, by who was called"
 _SHARD = (
     Row("pushes_total", "counter", "pushes", "pushes acknowledged", {"vector": ()}),
     Row("pulls_total", "counter", "pulls", "pulls answered", {"vector": ()}),
-    Row("bytes_total", "counter", "bytes", "payload of segments", {"direction": ("received", "sent")}),
+    Row("bytes_total", "counter", "bytes", "payload of segments, in messages", {"direction": ("received", "sent")}),
+    Row(
+        "shared_bytes_total",
+        "counter",
+        "bytes",
+        "payload of segments, through shared memory",
+        {"direction": ("received", "sent")},
+    ),
     Row("apply_seconds", "histogram", "seconds", "applying one segment", buckets=_APPLY_S),
     Row("staleness", "histogram", "versions", _STALENESS, buckets=_VERSIONS),
     Row("refused_total", "counter", "calls", "calls refused", {"reason": ()}),

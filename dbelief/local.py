@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dbelief.backend import floats
 from dbelief.placement import Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed
 
@@ -39,6 +40,10 @@ class LocalParameters:
         self.shards = shards
         self.placement = placement
         self.timeout_s = timeout_s
+
+    def array(self, size: int) -> np.ndarray:
+        """See `Parameters.array`."""
+        return floats(size)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`."""

@@ -51,6 +51,7 @@ class Metrics:
     pushes_total: Counter
     pulls_total: Counter
     bytes_total: Counter
+    shared_bytes_total: Counter
     apply_seconds: Histogram
     staleness: Histogram
     refused_total: Counter

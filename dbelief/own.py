@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
+from dbelief.backend import Allocate, Backend, floats
 from dbelief.clip import clip
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
@@ -33,6 +33,8 @@ class OwnWeights:
         Longest gradient, as a Euclidean norm; None for any.
     total
         Of all ranks, where this is one of several: see `clip`.
+    allocate
+        Gives the memory of W, where that is on the host.
     """
 
     def __init__(
@@ -44,15 +46,16 @@ class OwnWeights:
         nesterov: bool = False,
         clip_norm: float | None = None,
         total: Callable[[float], float] = lambda squares: squares,
+        allocate: Allocate = floats,
     ) -> None:
         self._model, self._part, self.backend = model, part, backend
         self._clip_norm, self._total = clip_norm, total
         self._mu, self._nesterov = mu, nesterov
 
         def room(wanted: bool = True) -> Any:
-            return backend.to_device(aligned(part.size if wanted else 0, np.float32))
+            return backend.room(part.size if wanted else 0, floats)
 
-        self.values, self._gradient = room(), room()
+        self.values, self._gradient = backend.room(part.size, allocate), room()
         self._velocity, self._ahead = room(mu is not None), room(nesterov)
         self._difference = room(backend.name != "numpy")
 

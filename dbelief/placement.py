@@ -75,6 +75,9 @@ class Parameters(Protocol):
 
     placement: Placement
 
+    def array(self, size: int) -> np.ndarray:
+        """(size,) float32, all 0, at a multiple of 64 bytes, which is quickly pulled into and pushed from."""
+
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """Read a named vector.
 

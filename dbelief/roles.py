@@ -11,6 +11,14 @@ from dbelief.security.options import may_be_insecure, with_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+sharing_option = click.option(
+    "--shared-memory/--no-shared-memory",
+    default=True,
+    show_default=True,
+    help="Between workers and shards of one host, segments go through shared memory; or through TCP as between hosts.",
+)
+"""Of workers, of shards, and of who starts both."""
+
 
 def role_options(role: str, waits_for: str) -> Callable[[F], F]:
     """Add --credentials and --insecure, which do their work before the command's body; --metrics and --at-end.

@@ -34,17 +34,27 @@ from dbelief.status import Place, look, watch
 
 
 def run_job(
-    job_file: Path, overrides: Mapping[str, str], resume: bool = False, quiet: bool = False, page: str | None = None
+    job_file: Path,
+    overrides: Mapping[str, str],
+    resume: bool = False,
+    quiet: bool = False,
+    page: str | None = None,
+    shared_memory: bool = True,
 ) -> int:
     """Run a job on this machine with a live view, and at `page` (`host:port`) one for browsers; the exit code."""
-    code, folder = _run_cluster(job_file, overrides, resume, quiet, page)
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory)
     if code or not quiet:
         announce(verdict(read_summary(folder / "summary.json"), folder))
     return code
 
 
 def _run_cluster(
-    job_file: Path, overrides: Mapping[str, str], resume: bool, quiet: bool, page: str | None = None
+    job_file: Path,
+    overrides: Mapping[str, str],
+    resume: bool,
+    quiet: bool,
+    page: str | None = None,
+    shared_memory: bool = True,
 ) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
@@ -52,7 +62,7 @@ def _run_cluster(
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
-        cluster = Cluster(job, job_file, overrides, resume, show, page=page)
+        cluster = Cluster(job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory)
         return cluster.run(), cluster.folder
 
 

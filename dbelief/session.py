@@ -222,6 +222,7 @@ class Session:
         name: str | None = None,
         ranks: Ranks | None = None,
         address: str = "",
+        shares_memory: bool = True,
     ) -> Session:
         """Join the job and wait until it trains; all ranks of a replica do that together.
 
@@ -233,6 +234,8 @@ class Session:
             This rank and the others; None: a model that is not cut.
         address
             Where others of a group find this process, host:port; "": nowhere.
+        shares_memory
+            Whether parameters and gradients lie in memory that shards on this host may have.
 
         Raises
         ------
@@ -273,7 +276,14 @@ class Session:
             rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = ShardedParameters(
-                job.name, member.placement, rule, pusher, job.deadlines.progress_s, refresh=member.placed, part=own
+                job.name,
+                member.placement,
+                rule,
+                pusher,
+                job.deadlines.progress_s,
+                refresh=member.placed,
+                part=own,
+                shares_memory=shares_memory,
             )
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dbelief.console import exits_cleanly
-from dbelief.roles import role_options
+from dbelief.roles import role_options, sharing_option
 from dbelief.rpc.settings import limit_threads, prepare_process
 
 
@@ -28,6 +28,7 @@ from dbelief.rpc.settings import limit_threads, prepare_process
     metavar="HOST:PORT",
     help="Address others reach it by; default: --listen, or if that is every address, the one towards the coordinator.",
 )
+@sharing_option
 @role_options("ps", "wait for the next one at the same address, however long")
 @click.option(
     "--record",

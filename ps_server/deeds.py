@@ -16,6 +16,15 @@ from dbelief.programs import Operation
 from dbelief.pushes import Push
 
 
+def kept(values: np.ndarray) -> np.ndarray:
+    """Numbers as a deed may keep them: a message's are nobody's to change, and of others a copy.
+
+    A worker that shares memory changes what it has pushed as soon as that is acknowledged, or given up, and a follower
+    that is still catching up is not waited for.
+    """
+    return values.copy() if values.flags.writeable else values
+
+
 @dataclass(frozen=True)
 class Pushed:
     """A segment of a push, or of an exchange.
@@ -27,7 +36,7 @@ class Pushed:
     push
         With the rate that it was applied by.
     offset, values
-        See `Shard.push`; not changed by anybody until the follower has them.
+        See `Shard.push`; not changed by anybody until the follower has them: see `kept`.
     form
         What the values came as, where they were encoded: an object of the wire's.
     exchange

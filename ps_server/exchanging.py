@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator
 from typing import ClassVar
 
+import numpy as np
+
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 
+from .attached import Blocks
 from .life import Life
 from .transfer import Transfer, Wait
 
@@ -20,13 +23,14 @@ class Exchanging(Transfer):
 
     what: ClassVar[str] = "an exchange"
 
-    def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
-        super().__init__(life, metrics, wait, message)
+    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
+        super().__init__(life, metrics, wait, blocks, message)
         asked, own = self.opening.rule.name, self._shard.rule.name
         if asked != own:
             raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
         self._taken = 0
+        self._sent = self._put = 0  # bytes, of messages and in shared memory
 
     @property
     def complete(self) -> bool:
@@ -39,7 +43,7 @@ class Exchanging(Transfer):
             raise Refused("an exchange begins with its opening and some segments")
         if self._taken + len(parts) > self._count:
             raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
-        numbers = [(part.index, frames.numbers(part)) for part in parts]
+        numbers = [(part.index, self._numbers(part)) for part in parts]
         if self._shard.staleness == 0:  # in step: the centre as the round before has left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
         began_s = time.perf_counter()
@@ -52,12 +56,20 @@ class Exchanging(Transfer):
             yield wire.ExchangeReply(lost=lost).SerializeToString()
             self._based = False
         pieces: list[bytes | memoryview] = []
-        for (index, _), (version, before) in zip(numbers, answers, strict=True):
-            pieces += frames.pieces(frames.part_of(index, version, before))
+        for part, (version, before) in zip(parts, answers, strict=True):
+            pieces += frames.pieces(self._answer(part, version, before))
         yield b"".join(pieces)
         self._taken += len(parts)
-        self._received += sum(values.nbytes for _, values in numbers)
         if self.complete:
-            self._metrics.pushes_total.labels(self._push.vector).inc()
-            for way in ("received", "sent"):
-                self._metrics.bytes_total.labels(way).inc(self._received)
+            self._tell()
+            self._metrics.bytes_total.labels("sent").inc(self._sent)
+            self._metrics.shared_bytes_total.labels("sent").inc(self._put)
+
+    def _answer(self, part: frames.Part, version: int, before: np.ndarray) -> frames.Part:
+        """What one segment was, in the message or where its sender wants it."""
+        if part.answer is None:
+            self._sent += before.nbytes
+            return frames.part_of(part.index, version, before)
+        self._blocks.put(part.answer, before)
+        self._put += before.nbytes
+        return frames.placed(part.index, version, before, part.answer)

@@ -17,6 +17,11 @@ MOST_CARRIED = 16_384
 MOST_ROUNDS = 64
 """Rounds that wait; whoever pushes in rounds waits for each to be applied."""
 
+MOST_BLOCKS = 64
+"""Blocks of shared memory that a connection has mapped here; a worker has one for each array that it sends or fills."""
+MOST_SHARED_BYTES = 256 << 30
+"""In blocks of shared memory, of all connections. It is their makers' memory: here it costs a page table of 1/512."""
+
 
 def check_room(what: str, key: object, held: Collection[object], most: int) -> None:
     """Let in what is held already, or one more.

@@ -11,6 +11,7 @@ from dbelief.metrics import Metrics
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 
+from .attached import Blocks
 from .life import Life
 from .segment import Outcome
 from .transfer import Transfer, Wait
@@ -24,8 +25,8 @@ class Pushing(Transfer):
 
     what: ClassVar[str] = "a push"
 
-    def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
-        super().__init__(life, metrics, wait, message)
+    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
+        super().__init__(life, metrics, wait, blocks, message)
         self._staged: list[int] = []
         self._reply = wire.PushReply()
         self._told = 0  # of those acknowledged, how many the client knows of
@@ -50,11 +51,10 @@ class Pushing(Transfer):
         if self.complete:
             raise Refused(f"a push of {self._count} segments went on with segment {part.index}")
         shard, push, reply = self._shard, self._push, self._reply
-        values = frames.numbers(part)
+        values = self._numbers(part)
         began = time.perf_counter()
         taken = shard.push(push, part.index, values, part.offset, part.version)
         self._metrics.apply_seconds.observe(time.perf_counter() - began)
-        self._received += values.nbytes
         reply.acknowledged += 1
         reply.duplicates += taken.outcome is Outcome.DUPLICATE
         reply.staleness += taken.staleness
@@ -79,5 +79,4 @@ class Pushing(Transfer):
         self._told = self._reply.acknowledged
         self._reply = wire.PushReply(acknowledged=self._told)
         if ended:
-            self._metrics.pushes_total.labels(self._push.vector).inc()
-            self._metrics.bytes_total.labels("received").inc(self._received)
+            self._tell()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
+from .attached import Attached, Blocks
 from .carrying import take_in
 from .exchanging import Exchanging
 from .life import LOOK_AGAIN_S, Life
@@ -63,11 +65,19 @@ class Kept:
             self._open -= 1
 
 
-def _encode(index: int, version: int, values: np.ndarray | None) -> bytes:
-    """One segment as an answer to a pull; the one copy that is made of it."""
+def _encode(
+    index: int, slot: frames.Slot | None, blocks: Blocks, version: int, values: np.ndarray | None
+) -> tuple[bytes, int]:
+    """One segment as an answer to a pull, and how much of it went through shared memory; its numbers are copied once.
+
+    They go into the answer, or to where its asker wants them.
+    """
     if values is None:
-        return frames.encode(frames.Part(index, version, unchanged=True))
-    return frames.encode(frames.part_of(index, version, values))
+        return frames.encode(frames.Part(index, version, unchanged=True)), 0
+    if slot is None:
+        return frames.encode(frames.part_of(index, version, values)), 0
+    blocks.put(slot, values)
+    return frames.encode(frames.placed(index, version, values, slot)), values.nbytes
 
 
 class ShardService(stubs.ParametersServicer):
@@ -83,6 +93,8 @@ class ShardService(stubs.ParametersServicer):
         Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
     handlers
         How many threads the server has for calls.
+    shares_memory
+        Whether workers on this host may have it read and write their memory.
     """
 
     def __init__(
@@ -91,12 +103,14 @@ class ShardService(stubs.ParametersServicer):
         deadline_s: float = 60.0,
         record: Callable[[int, Pusher, int, float], None] | None = None,
         handlers: int = HANDLERS,
+        shares_memory: bool = True,
     ) -> None:
         self.life = Life(metrics, deadline_s, record)
         self._metrics = metrics
         # Each of these holds a handler's thread. Pulls that wait must leave some to the pushes that end the wait.
         self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = Kept(handlers // 2)
+        self._attached = Attached(shares_memory)
 
     def register(self, server: grpc.Server) -> None:
         """Have a server serve this."""
@@ -149,33 +163,39 @@ class ShardService(stubs.ParametersServicer):
         """See protos/parameters.proto; answers are encoded here, by hand."""
         with self._streams:
             for message in messages:
-                yield from self._answer(frames.parse(wire.PullRequest, message))
+                yield from self._answer(frames.parse(wire.PullRequest, message), self._attached.of(context.peer()))
                 if self._streams.crowded:
                     return
 
-    def _answer(self, request: wire.PullRequest) -> Iterator[bytes]:
+    def _answer(self, request: wire.PullRequest, blocks: Blocks) -> Iterator[bytes]:
         """The messages that answer one request."""
         shard = self.life.at(request.target)
-        if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
-            raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
+        for what, given in (("versions", request.if_newer_than), ("slots", request.slots)):
+            if given and len(given) != len(request.segments):
+                raise Refused(f"{len(given)} {what} for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
             segments = list(request.segments)
             shard.heard(segments, request.pusher.replica, request.clock)
             self._wait("pulls", shard, segments, request.clock)
             yield b""  # no segments: the wait is over
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
+        slots = [frames.Slot(slot.block, slot.offset, slot.length) for slot in request.slots]
         together: list[bytes] = []
-        filled = sent = 0
-        for index, newer_than in zip(request.segments, known, strict=True):
-            read = shard.read(request.vector, index, newer_than, functools.partial(_encode, index))
-            if filled + len(read) > frames.FULL_BYTES and together:
+        filled = sent = put = 0
+        for index, newer_than, slot in zip_longest(request.segments, known, slots):
+            form = functools.partial(_encode, index, slot, blocks)
+            read, shared = shard.read(request.vector, index, newer_than, form)
+            weight = max(len(read), shared // frames.IN_SLOTS)
+            if filled + weight > frames.FULL_BYTES and together:
                 yield self._sent(together, request, shard)
                 together, filled = [], 0
             together.append(read)
-            filled += len(read)
+            filled += weight
             sent += len(read)
+            put += shared
         self._metrics.pulls_total.labels(request.vector).inc()
         self._metrics.bytes_total.labels("sent").inc(sent)
+        self._metrics.shared_bytes_total.labels("sent").inc(put)
         yield self._sent(together, request, shard)
 
     def _sent(self, together: list[bytes], request: wire.PullRequest, shard: Shard) -> bytes:
@@ -187,16 +207,22 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
         """See protos/parameters.proto; requests are decoded here, by hand."""
-        yield from self._transfers(Pushing, messages)
+        yield from self._transfers(Pushing, messages, context)
 
     @streams
     def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; both ways are encoded by hand."""
-        yield from self._transfers(Exchanging, messages)
+        yield from self._transfers(Exchanging, messages, context)
 
-    def _transfers(self, kind: type[Pushing | Exchanging], messages: Iterator[bytes]) -> Iterator[Any]:
+    def _transfers(
+        self, kind: type[Pushing | Exchanging], messages: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
+        peer, wait = context.peer(), functools.partial(self._wait, "pushes")
+
+        def begin(opening: bytes) -> Pushing | Exchanging:
+            return kind(self.life, self._metrics, wait, self._attached.of(peer), opening)
+
         with self._streams:
-            begin = functools.partial(kind, self.life, self._metrics, functools.partial(self._wait, "pushes"))
             yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
 
     @streams
@@ -218,6 +244,16 @@ class ShardService(stubs.ParametersServicer):
         finally:
             waiters.release()
 
+    @streams
+    def Attach(
+        self, messages: Iterator[wire.AttachRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.AttachReply]:
+        """See protos/parameters.proto."""
+        with self._attached.connected(context.peer()) as answer:
+            for request in messages:
+                self.life.at(request.target)
+                yield answer(request)
+
     # -- telling ---------------------------------------------------------------------------------------
 
     def figures(self) -> coordination_pb2.ShardFigures | None:
@@ -225,7 +261,10 @@ class ShardService(stubs.ParametersServicer):
         shard = self.life.shard
         if shard is None:
             return None
-        received, sent = (int(self._metrics.value("bytes_total", direction=way) or 0) for way in ("received", "sent"))
+        received, sent = (
+            sum(int(self._metrics.value(name, direction=way) or 0) for name in ("bytes_total", "shared_bytes_total"))
+            for way in ("received", "sent")
+        )
         return coordination_pb2.ShardFigures(
             pushes=shard.counters.pushes / max(1, len(shard.segments)),
             bytes_received=received,

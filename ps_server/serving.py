@@ -42,6 +42,7 @@ class Options:
     name: str | None
     patience: float
     at_end: str
+    shared_memory: bool
 
 
 def serve(options: Options) -> None:
@@ -67,7 +68,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
     """Be a shard of one job; whether it was the job that ended, and not a signal."""
     with ExitStack() as stack:
         recorder = Recorder()
-        service = ShardService(metrics, record=recorder.note)
+        service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory)
         server = Server(options.listen, service.register, parameters_pb2.DESCRIPTOR.services_by_name["Parameters"])
         stack.callback(service.life.close)
         stack.callback(server.close)

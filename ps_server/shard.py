@@ -23,7 +23,7 @@ from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .answers import Answer, Answers
-from .deeds import Pushed
+from .deeds import Pushed, kept
 from .dial import Dial
 from .gate import Gate
 from .limits import Pushers
@@ -54,6 +54,10 @@ class Taken(NamedTuple):
 
 def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
     return version, None if values is None else values.tobytes()
+
+
+def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> Pushed:
+    return Pushed(index, version, push, kept(weights), exchange=message)
 
 
 class Shard:
@@ -232,7 +236,8 @@ class Shard:
         Parameters
         ----------
         gradient
-            1-D float32, at most as long as the segment less `offset`; not changed until it is acknowledged.
+            1-D float32, at most as long as the segment less `offset`; where it can be written to, its owner may do so
+            as soon as this returns.
         read_version
             Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
         form
@@ -268,7 +273,7 @@ class Shard:
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
                 done = replace(push, rate=rate)
-                segment.tell(lambda: Pushed(index, version, done, gradient, offset, form, skipped=skipped))
+                segment.tell(lambda: Pushed(index, version, done, kept(gradient), offset, form, skipped=skipped))
         if not push.assign and push.bundle is None:
             self.dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
@@ -313,7 +318,7 @@ class Shard:
                         segment.stage(push, weights)
                     else:
                         segment.apply(push, weights, 0, push.rate)
-                    segment.tell(functools.partial(Pushed, index, before[0], push, weights, exchange=message))
+                    segment.tell(functools.partial(_exchanged, index, before[0], push, weights, message))
             answers.append(answer)
             self.dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates

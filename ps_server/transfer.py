@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dbelief.errors import Moved, Refused
 from dbelief.metrics import Metrics
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import push_from_wire
 
+from .attached import Blocks
 from .life import Life
 from .shard import Shard
 
@@ -25,6 +28,8 @@ class Transfer(ABC):
     ----------
     wait
         Waits until all rounds before a clock are applied to some segments.
+    blocks
+        Shared memory that its segments may lie in.
     message
         The `PushOpening`, encoded.
 
@@ -36,13 +41,13 @@ class Transfer(ABC):
 
     what: ClassVar[str]
 
-    def __init__(self, life: Life, metrics: Metrics, wait: Wait, message: bytes) -> None:
+    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
         self.opening = frames.parse(wire.PushOpening, message)
-        self._life, self._metrics, self._wait = life, metrics, wait
+        self._life, self._metrics, self._wait, self._blocks = life, metrics, wait, blocks
         self._shard = life.at(self.opening.target)
         self._push = push_from_wire(self.opening)
         self._count = self.opening.segments
-        self._received = 0  # bytes
+        self._received = self._shared = 0  # bytes, of messages and in shared memory
 
     @property
     @abstractmethod
@@ -56,6 +61,21 @@ class Transfer(ABC):
     def end(self) -> Iterator[Any]:
         """What the client is to be told where its stream ends before this is complete."""
         yield from ()
+
+    def _numbers(self, part: frames.Part) -> np.ndarray:
+        """A segment's payload where it lies, counted."""
+        values = self._blocks.numbers(part)
+        if part.slot is None:
+            self._received += values.nbytes
+        else:
+            self._shared += values.nbytes
+        return values
+
+    def _tell(self) -> None:
+        """Count this as done, and what came with it."""
+        self._metrics.pushes_total.labels(self._push.vector).inc()
+        self._metrics.bytes_total.labels("received").inc(self._received)
+        self._metrics.shared_bytes_total.labels("received").inc(self._shared)
 
     def check_life(self) -> None:
         """See whether the shard is still in the life that this is meant for.

@@ -1,7 +1,7 @@
 """The arrays that the three threads of a replica hand to each other. All are made once.
 
-On a GPU model and gradient live on the device; on a CPU they are the memory that the wire reads and writes, and
-nothing is copied.
+On a GPU model and gradient live on the device; on a CPU they are the memory that the wire, or a shard on the same host,
+reads and writes, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
+from dbelief.backend import Allocate, Backend, floats
 from dbelief.layout import RankPart
 from dbelief.outgoing import OnDevice
 
@@ -30,9 +30,9 @@ class Fetched:
     stepped: bool = False
 
     @classmethod
-    def make(cls, part: RankPart, segments: int, backend: Backend) -> Fetched:
+    def make(cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = floats) -> Fetched:
         """An empty copy, of version -1 everywhere."""
-        host = aligned(part.size, np.float32)
+        host = allocate(part.size)
         device = backend.to_device(host)
         return cls(host, device, part.views(device), np.full(segments, -1, np.int64))
 
@@ -67,9 +67,9 @@ class Outgoing(Done):
     clock: int = 0
 
     @classmethod
-    def make(cls, part: RankPart, segments: int, backend: Backend) -> Outgoing:
+    def make(cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = floats) -> Outgoing:
         """An empty gradient."""
-        gradient = backend.to_device(aligned(part.size, np.float32))
+        gradient = backend.room(part.size, allocate)
         return cls(gradient, part.views(gradient), np.zeros(segments, np.int64))
 
     def complete(self, backend: Backend) -> None:

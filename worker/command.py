@@ -12,7 +12,7 @@ from dbelief.console import announce, exits_cleanly
 from dbelief.cores import keep_to, read_cores, written
 from dbelief.errors import Mistake
 from dbelief.logs import forget
-from dbelief.roles import role_options
+from dbelief.roles import role_options, sharing_option
 from dbelief.rpc.settings import prepare_process
 
 
@@ -66,6 +66,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     metavar="HOST:PORT",
     help="Address that they are told instead; port 0: the one listened on. Default: --listen.",
 )
+@sharing_option
 @role_options("worker", "wait for the next one at the same address, however long")
 @click.option(
     "--record",

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
+from dbelief.backend import Backend
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
 from dbelief.outgoing import OnDevice
@@ -35,6 +35,9 @@ from .downpour import Phases
 
 class Centre(Protocol):
     """The shards, as this needs them."""
+
+    def array(self, size: int) -> np.ndarray:
+        """(size,) float32, all 0, which is quickly filled and sent."""
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> float:
         """Read the centre as of a clock; seconds that it was waited for."""
@@ -113,9 +116,10 @@ class Elastic:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._settings, self._phases = settings, phases
         self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
-        self._host = aligned(part.size, np.float32)  # the centre, as it came
+        self._host = centre.array(part.size)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
-        self._own = OwnWeights(model, part, backend, settings.mu, settings.nesterov, settings.clip_norm, total)
+        momentum = settings.mu, settings.nesterov
+        self._own = OwnWeights(model, part, backend, *momentum, settings.clip_norm, total, centre.array)
         self._began = False
         self._helper = ThreadPoolExecutor(1, "exchange")
 

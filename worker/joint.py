@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief import job
-from dbelief.backend import Backend, aligned
+from dbelief.backend import Allocate, Backend, floats
 from dbelief.clip import clip
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
@@ -95,14 +95,15 @@ class SummedGradients:
         backend: Backend,
         strategy: job.SyncSgd,
         checked: Callable[[np.ndarray], object],
+        allocate: Allocate = floats,
     ) -> None:
         self._model, self._part, self._backend, self._strategy = model, part, backend, strategy
         self._checked = checked
         self._rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-        self.result = aligned(part.size, np.float32)
-        self._states = tuple(aligned(part.size, np.float32) for _ in self._rule.state)
+        self.result = allocate(part.size)
+        self._states = tuple(floats(part.size) for _ in self._rule.state)
         self._steps = np.zeros(1, np.int64)
-        self._summed = aligned(part.size, np.float32)
+        self._summed = floats(part.size)
         self._weights = backend.to_device(self.result)
         self._gradient = backend.to_device(self._summed)
 
@@ -181,11 +182,12 @@ class Averaging:
         strategy: job.Elastic,
         moving_rate: Callable[[float], float],
         checked: Callable[[Any], object],
+        allocate: Allocate = floats,
     ) -> None:
         self._backend, self._strategy, self._moving_rate, self._checked = backend, strategy, moving_rate, checked
         self._own = OwnWeights(model, part, backend, clip_norm=strategy.clip_norm)
-        self.result = aligned(part.size, np.float32)  # the centre
-        self._sum, self._used = aligned(part.size, np.float32), aligned(part.size, np.float32)
+        self.result = allocate(part.size)  # the centre
+        self._sum, self._used = floats(part.size), floats(part.size)
         self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not come
         self._helper = ThreadPoolExecutor(1, "sum") if strategy.form == 3 else None
 

@@ -47,6 +47,7 @@ class Options:
     ranks: int | None = None
     listen: str | None = None
     advertise: str | None = None
+    shared_memory: bool = True
 
 
 def processes() -> Comm:
@@ -112,7 +113,13 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> bool:
     # Until there is a lease to finish, a signal simply ends this process.
     meeting = _meeting(task, options)
     session = Session.open(
-        task, wire.ROLE_REPLICA, options.number, options.name, comm, meeting.address if meeting else ""
+        task,
+        wire.ROLE_REPLICA,
+        options.number,
+        options.name,
+        comm,
+        meeting.address if meeting else "",
+        options.shared_memory,
     )
     if meeting is not None:
         session.member.when_ended = meeting.over

@@ -330,9 +330,10 @@ class Replica:
         assert session.data is not None
         split = session.data.validation if message.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {message.set} data, and there is none"
-        copy = Fetched.make(session.part, len(session.parameters.placement.spans), session.backend)
+        parameters = session.parameters
+        copy = Fetched.make(session.part, len(parameters.placement.spans), session.backend, parameters.array)
         try:
-            together(self._ranks, lambda: session.parameters.pull(copy.host, copy.versions, vector=message.vector))
+            together(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=message.vector))
         except Refused:
             # The vector may have died with a shard: then the coordinator does not ask for it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease

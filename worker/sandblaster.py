@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
+from dbelief.backend import Backend, floats
 from dbelief.console import told
 from dbelief.errors import Refused, Unreachable
 from dbelief.layout import RankPart
@@ -88,12 +88,12 @@ class Bundles:
         self._phases = phases
         self._tells = tells
         self._ranks = ranks or Alone()
-        segments = len(parameters.placement.spans)
-        self._trial = Fetched.make(part, segments, backend)
-        self._gradient = backend.to_device(aligned(part.size, np.float32))
+        segments, allocate = len(parameters.placement.spans), parameters.array
+        self._trial = Fetched.make(part, segments, backend, allocate)
+        self._gradient = backend.room(part.size, floats)
         self._views = part.views(self._gradient)
         self._sender = Sender(
-            self._push, [Outgoing.make(part, segments, backend) for _ in range(SLOTS)], self._acknowledged
+            self._push, [Outgoing.make(part, segments, backend, allocate) for _ in range(SLOTS)], self._acknowledged
         )
         self._helper = ThreadPoolExecutor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None

@@ -45,14 +45,14 @@ def downpour(
 ) -> Downpour:
     """Downpour SGD, with its fetch and push threads."""
     part, backend = session.part, session.backend
-    segments = len(session.parameters.placement.spans)
-    copies = Fetched.make(part, segments, backend), Fetched.make(part, segments, backend)
+    segments, allocate = len(session.parameters.placement.spans), session.parameters.array
+    fetched, spare = (Fetched.make(part, segments, backend, allocate) for _ in range(2))
     return Downpour(
         model,
         part,
         backend,
-        Fetcher(session.parameters, copies),
-        Sender(push, [Outgoing.make(part, segments, backend) for _ in range(SLOTS)], acknowledged),
+        Fetcher(session.parameters, (fetched, spare)),
+        Sender(push, [Outgoing.make(part, segments, backend, allocate) for _ in range(SLOTS)], acknowledged),
         Batches(train, strategy.batch, session.job.seed, backend),
         DownpourSettings(
             Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
@@ -115,12 +115,15 @@ def together(
     """A worker that exchanges with the others of its group."""
     part, backend = session.part, session.backend
     method: SummedGradients | Averaging
+    allocate = session.parameters.array
     if isinstance(strategy, job.SyncSgd):
-        method = SummedGradients(model, part, backend, strategy, lambda gradient: check_finite(gradient, part))
+        method = SummedGradients(
+            model, part, backend, strategy, lambda gradient: check_finite(gradient, part), allocate
+        )
     else:
         moving_rate = functools.partial(strategy.moving_rate, replicas=session.job.replicas)
         checked = functools.partial(check_finite, layout=part, what="weights")
-        method = Averaging(model, part, backend, strategy, moving_rate, checked)
+        method = Averaging(model, part, backend, strategy, moving_rate, checked, allocate)
     return Together(
         method,
         meeting,

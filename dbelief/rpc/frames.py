@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -25,17 +25,28 @@ M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
 """Payload that a message is filled up to; a larger segment goes alone. A segment has at most so much."""
+IN_SLOTS = 16
+"""How many times as much a message may tell of where segments do not lie in it, but in shared memory."""
 
 DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
 """Payload codecs that this version reads."""
 CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
 
 _OPENING, _SEGMENT = 1, 2
-_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _SLOT = range(1, 9)
+_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _SLOT, _ANSWER = range(1, 10)
+_BLOCK, _FROM, _SIZE = range(1, 4)  # of a slot
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Bytes of the kinds that have always so many."""
 _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
+
+
+class Slot(NamedTuple):
+    """A `SharedSlot` message; see protos/segments.proto."""
+
+    block: str = ""
+    offset: int = 0
+    length: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +60,8 @@ class Part:
     codec: int = segments.CODEC_FP32
     unchanged: bool = False
     data: memoryview | None = None
+    slot: Slot | None = None
+    answer: Slot | None = None
 
 
 def numbers(part: Part) -> np.ndarray:
@@ -75,6 +88,11 @@ def part_of(index: int, version: int, values: np.ndarray) -> Part:
     return Part(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
 
 
+def placed(index: int, version: int, values: np.ndarray, slot: Slot) -> Part:
+    """A whole segment of (length,) float32 or float64 numbers that lie in a slot."""
+    return Part(index, version, 0, len(values), CODECS[values.dtype], slot=slot)
+
+
 def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
     """Header and payload of a message with this one segment; joined they are the message."""
     inner = bytearray()
@@ -84,6 +102,9 @@ def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
         if value:
             inner.append(number << 3 | _VARINT)
             inner += _varint(value)
+    for number, slot in ((_SLOT, part.slot), (_ANSWER, part.answer)):
+        if slot is not None:
+            inner += _slot_field(number, slot)
     if part.data is None:
         return _prefixed(_SEGMENT, len(inner)) + inner, b""
     inner += _prefixed(_DATA, part.data.nbytes)
@@ -93,6 +114,16 @@ def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
 def encode(part: Part) -> bytes:
     """A message with this one segment. Cost: one copy of the payload."""
     return b"".join(pieces(part))
+
+
+def _slot_field(number: int, slot: Slot) -> bytes:
+    block = slot.block.encode()
+    inner = bytearray(_prefixed(_BLOCK, len(block)) + block if block else b"")
+    for field, value in ((_FROM, slot.offset), (_SIZE, slot.length)):
+        if value:
+            inner.append(field << 3 | _VARINT)
+            inner += _varint(value)
+    return _prefixed(number, len(inner)) + inner
 
 
 def opening(message: bytes) -> bytes:
@@ -164,6 +195,8 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
     index = version = offset = length = codec = 0
     unchanged = False
     data: memoryview | None = None
+    slot: Slot | None = None
+    answer: Slot | None = None
     for number, kind, value, stop in _fields(message, at, end):
         if kind == _VARINT:
             if number == _INDEX:
@@ -180,10 +213,28 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
                 unchanged = value != 0
         elif kind == _BYTES:
             if number == _DATA:
-                data = view[value:stop]
+                data, slot = view[value:stop], None
             elif number == _SLOT:  # of a oneof the last one holds
-                data = None
-    return Part(index, version, offset, length, codec, unchanged, data)
+                data, slot = None, _slot(message, value, stop, slot or Slot())
+            elif number == _ANSWER:
+                answer = _slot(message, value, stop, answer or Slot())
+    return Part(index, version, offset, length, codec, unchanged, data, slot, answer)
+
+
+def _slot(message: bytes, at: int, end: int, slot: Slot) -> Slot:
+    """A slot that has come in two halves is both together."""
+    block, offset, length = slot
+    for number, kind, value, stop in _fields(message, at, end):
+        if kind == _VARINT and number == _FROM:
+            offset = value
+        elif kind == _VARINT and number == _SIZE:
+            length = value
+        elif kind == _BYTES and number == _BLOCK:
+            try:
+                block = message[value:stop].decode()
+            except UnicodeDecodeError:
+                raise _Malformed("the name of a block that is no text") from None
+    return Slot(block, offset, length)
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

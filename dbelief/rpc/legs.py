@@ -25,10 +25,15 @@ from dbelief.rpc import segments_pb2 as segments
 
 from . import frames
 from .convert import push_to_wire, pusher_to_wire
+from .sharing import Lies, Shared
 from .streams import Stream
 
 _LOOK_S = 0.5
 """How often a sender that waits looks whether it still is to send."""
+
+
+_NOWHERE = (None, None)
+"""Of the arrays of a leg none is used by the shard."""
 
 
 class Leg(ABC):
@@ -42,6 +47,8 @@ class Leg(ABC):
         The segments that it is about, in order; the first `done` of them are finished.
     stream
         Where it is under way; None while it is not.
+    lies
+        Where the arrays that it is about are in blocks, in the order in which the call has them; empty: they are not.
     waiting_since_s, tries
         Since when the next answer is awaited, by the monotonic clock, and how often it was begun again since.
     """
@@ -56,6 +63,21 @@ class Leg(ABC):
         self.stream: Stream | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
+        self.lies: Sequence[Lies | None] = ()
+        self._shared: Sequence[Shared | None] = _NOWHERE
+
+    def share(self, arrays: Sequence[Shared | None]) -> None:
+        """Have the shard use these of its arrays where they lie, until it is done."""
+        self._shared = arrays or _NOWHERE
+
+    @property
+    def shares(self) -> bool:
+        """Whether the shard may be at work on its arrays."""
+        return self.done < len(self.run) and any(array is not None for array in self._shared)
+
+    def unshare(self) -> None:
+        """Go on without; the shard was left what it may be at work on."""
+        self.lies, self._shared = (), _NOWHERE
 
     @property
     def where(self) -> str:
@@ -152,6 +174,9 @@ class PullLeg(Leg):
         held = self._versions[left]
         if (held >= 0).all():
             request.if_newer_than.extend(held.tolist())
+        for span in self.run[self.done :]:
+            if (slot := self._slot(span)) is not None:
+                request.slots.add(block=slot.block, offset=slot.offset, length=slot.length)
         yield request.SerializeToString()
 
     def take(self, answer: object) -> None:
@@ -164,13 +189,28 @@ class PullLeg(Leg):
             if self.done == len(self.run) or part.index != self.run[self.done].index:
                 raise Refused(f"{self.where}: answered segment {part.index}, which was not the next asked for")
             span = self.run[self.done]
-            if not part.unchanged:
+            if part.slot is not None:
+                if part.slot != self._slot(span):
+                    raise Refused(f"{self.where}: segment {span.index} was put elsewhere than asked for")
+            elif not part.unchanged:
                 values = frames.numbers(part)
                 if len(values) != span.length:
                     raise Refused(f"{self.where}: segment {span.index} of {len(values)} numbers, not {span.length}")
                 self._out[span.start - self._origin : span.stop - self._origin] = values
             self._versions[span.index] = part.version
             self.done += 1
+
+
+    def _slot(self, span: Span) -> frames.Slot | None:
+        """Where the shard is to write a segment."""
+        out = self._shared[0]
+        return out.slot(span.start - self._origin, span.length, self._out.itemsize) if out is not None else None
+
+    def unshare(self) -> None:
+        """See `Leg`; what is not done may be written half, and is of no version."""
+        super().unshare()
+        for span in self.run[self.done :]:
+            self._versions[span.index] = -1
 
 
 class PushLeg(Leg):
@@ -203,18 +243,30 @@ class PushLeg(Leg):
         left = self.run[self.done :]
         opening = push_to_wire(self.push, self.target, self._rule, len(left))
         message: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
-        groups = list(_together(left))
+        groups = list(_together(left, self._full_bytes))
         origin = self._origin
         blocks = self._source.blocks([(group[0].start - origin, group[-1].stop - origin) for group in groups])
         for group, block in zip(groups, blocks, strict=True):
             for span in group:
                 values = block[span.start - group[0].start : span.stop - group[0].start]
                 version = max(0, int(self._versions[span.index]))
-                message += frames.pieces(frames.part_of(span.index, version, values))
+                message += frames.pieces(self._part(span, version, values))
             if not self.may_send():
                 return
             yield b"".join(message)
             message = []
+
+    @property
+    def _full_bytes(self) -> int:
+        """How much of a push a message tells."""
+        return frames.FULL_BYTES * (1 if self._shared[0] is None else frames.IN_SLOTS)
+
+    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part:
+        """One segment, in the message or where it lies."""
+        if (lies := self._shared[0]) is None:
+            return frames.part_of(span.index, version, values)
+        slot = lies.slot(span.start - self._origin, span.length, values.itemsize)
+        return frames.placed(span.index, version, values, slot)
 
     def may_send(self) -> bool:
         """Whether the next message may leave; False where this leg was broken off meanwhile."""
@@ -263,6 +315,22 @@ class ExchangeLeg(PushLeg):
         self._out = out
         self._ahead = threading.Semaphore(WINDOW)
 
+    @property
+    def _full_bytes(self) -> int:
+        """How much of an exchange a message tells, wherever it lies: its answer is kept."""
+        return frames.FULL_BYTES
+
+    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part:
+        """See `PushLeg`; and where its answer is to lie."""
+        part = super()._part(span, version, values)
+        part.answer = self._slot(span)
+        return part
+
+    def _slot(self, span: Span) -> frames.Slot | None:
+        """Where the shard is to write the answer for a segment."""
+        out = self._shared[1]
+        return out.slot(span.start - self._origin, span.length, self._out.itemsize) if out is not None else None
+
     def requests(self) -> Iterator[bytes]:
         """See `PushLeg`; what was begun before in vain has a semaphore of its own, and ends."""
         self._ahead = threading.Semaphore(WINDOW)
@@ -287,18 +355,21 @@ class ExchangeLeg(PushLeg):
             if self.done == len(self.run) or part.index != self.run[self.done].index:
                 raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one sent")
             span = self.run[self.done]
-            self._out[span.start - self._origin : span.stop - self._origin] = frames.numbers(part)
+            if part.slot is None:
+                self._out[span.start - self._origin : span.stop - self._origin] = frames.numbers(part)
+            elif part.slot != self._slot(span):
+                raise Refused(f"{self.where}: segment {part.index} was put elsewhere than asked for")
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
             self._versions[span.index] = part.version + 1
             self.done += 1
         self._ahead.release()
 
 
-def _together(run: Sequence[Span]) -> Iterator[Sequence[Span]]:
+def _together(run: Sequence[Span], full_bytes: int) -> Iterator[Sequence[Span]]:
     """Cut a run into those that share a message: neighbours, as many as fill it."""
     first = 0
     for number, span in enumerate(run):
-        full = 4 * (span.stop - run[first].start) > frames.FULL_BYTES
+        full = 4 * (span.stop - run[first].start) > full_bytes
         if number > first and (full or span.start != run[number - 1].stop):
             yield run[first:number]
             first = number

@@ -8,13 +8,17 @@ A stream that breaks is opened again and goes on from the first segment that was
 by then; the shard's ledger makes the repetition harmless. Where the shard is in another life, its part of a push begins
 anew, with the push's number as base: what was acknowledged before and is gone comes back as `Pushed.lost`. The deadline
 is "no segment for so long", never a limit on the whole.
+
+Shards on the same host read and write arrays made by `array` where they lie, and messages only say where that is.
+Where a stream breaks, its shard may go on doing so for some time: so the arrays' memory is left to it and renewed, and
+what is not done goes over TCP this once.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,9 +29,11 @@ from dbelief.outgoing import OnHost, Source
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.shared import Block
 
 from .channel import named_errors
 from .legs import ExchangeLeg, Leg, PullLeg, PushLeg
+from .sharing import Sharing
 from .streams import Streams, Watchdog
 
 L = TypeVar("L", bound=Leg)
@@ -60,6 +66,8 @@ class ShardedParameters:
     part
         What pulls and pushes are about, where that is one rank's part of the vector: arrays are as long as it is, and
         shards that hold nothing of it are not spoken to.
+    shares_memory
+        Whether arrays lie in memory that shards on this host may have.
 
     Attributes
     ----------
@@ -76,6 +84,7 @@ class ShardedParameters:
         deadline_s: float = 60.0,
         refresh: Callable[[], Placement] | None = None,
         part: Range | None = None,
+        shares_memory: bool = True,
     ) -> None:
         self.job = job
         self.placement = placement
@@ -88,12 +97,19 @@ class ShardedParameters:
         self._origin = part[0] if part is not None else 0
         self._streams = Streams()
         self._watchdog = Watchdog(deadline_s)
+        leads = pusher is None or not pusher.rank
+        self._sharing = Sharing(job, self._streams, self._watchdog, shares_memory, tells=leads)
         self._pushed_to: dict[tuple[int, str], int] = {}  # by shard and vector: the life that has the last push
 
     def close(self) -> None:
         """Close all channels."""
         self._watchdog.close()
+        self._sharing.close()
         self._streams.close()
+
+    def array(self, size: int) -> np.ndarray:
+        """See `Parameters.array`."""
+        return self._sharing.array(size)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`.
@@ -107,7 +123,7 @@ class ShardedParameters:
             PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin)
             for place, run in self._runs()
         ]
-        self._run(legs)
+        self._run(legs, out)
         return max((leg.waited_s for leg in legs), default=0.0)
 
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[Span, np.ndarray]]:
@@ -138,7 +154,7 @@ class ShardedParameters:
             PushLeg(self.job, place, run, source, versions, push, self._rule, self._origin)
             for place, run in self._runs()
         ]
-        self._run(legs)
+        self._run(legs, values)
         duplicates = sum(leg.duplicates for leg in legs)
         applied = sum(len(leg.run) for leg in legs) - duplicates
         lost = max((leg.lost for leg in legs), default=0)
@@ -169,7 +185,7 @@ class ShardedParameters:
             ExchangeLeg(self.job, place, run, source, out, versions, push, self._rule, self._origin)
             for place, run in self._runs()
         ]
-        self._run(legs)
+        self._run(legs, values, out)
         segments_here = sum(len(leg.run) for leg in legs)
         lost = max((leg.lost for leg in legs), default=0)
         return Pushed(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
@@ -182,8 +198,12 @@ class ShardedParameters:
 
     # -- legs --------------------------------------------------------------------------------------------
 
-    def _run(self, legs: list[L]) -> None:
-        """Begin all legs, then read their answers in turn until all are done; those that go on elsewhere are added."""
+    def _run(self, legs: list[L], *arrays: np.ndarray | Source) -> None:
+        """Begin all legs, then read their answers in turn until all are done; those that go on elsewhere are added.
+
+        `arrays` are what they are about, in the order of `Leg.lies`.
+        """
+        blocks = self._share(legs, arrays)
         try:
             for leg in legs:
                 self._begin(leg)
@@ -195,7 +215,13 @@ class ShardedParameters:
                         left += self._go_on(leg, legs)
                         continue
                     self._step(leg)
-                except (Unreachable, Moved) as trouble:
+                except Moved as trouble:
+                    self._broke(leg, trouble)  # an answer: whoever gave it has ended his work
+                except Unreachable as trouble:
+                    for other in self._unshare(legs, blocks):
+                        if other is not leg and other.stream is not None:
+                            self._drop(other)
+                            self._begin(other)
                     self._broke(leg, trouble)
                 if leg.stream is not None and leg.done >= len(leg.run):
                     self._finished(leg)
@@ -204,6 +230,26 @@ class ShardedParameters:
         finally:
             for leg in legs:
                 self._drop(leg)
+            self._unshare(legs, blocks)
+
+    def _share(self, legs: Sequence[Leg], arrays: Sequence[np.ndarray | Source]) -> Collection[Block]:
+        """Have shards on this host use the arrays where they lie; gives the blocks that do."""
+        lies = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
+        blocks = {found.block for found in lies if found is not None}
+        if blocks:
+            self._sharing.attach(blocks, [leg.place for leg in legs])
+            for leg in legs:
+                leg.lies = lies
+        return blocks
+
+    def _unshare(self, legs: Sequence[L], blocks: Collection[Block]) -> list[L]:
+        """Leave shards the memory that they may be at work on; gives the legs that are to go on without."""
+        using = [leg for leg in legs if leg.shares]
+        if using:
+            for leg in using:
+                leg.unshare()
+            self._sharing.renew(blocks)
+        return using
 
     def _begin(self, leg: Leg) -> None:
         """Give a stream all that is left to ask or send."""
@@ -212,6 +258,7 @@ class ShardedParameters:
             # To a shard that has nothing of this pusher but what another gave it, this life is as new as after a death.
             unheard = before != leg.place.shard_epoch and (before is not None or leg.push.sequence > 1)
             leg.begin(leg.push.sequence if unheard else leg.push.base)
+        leg.share([self._sharing.seen(leg.place, found) for found in leg.lies])
         leg.stream = self._streams.take(leg.place.address, leg.method)
         leg.stream.give(leg.requests())
 
@@ -276,6 +323,7 @@ class ShardedParameters:
             self.placement = self._refresh()
         if leg.place.address not in {place.address for place in self.placement.places}:
             self._streams.leave(leg.place.address)
+            self._sharing.leave(leg.place.address)
         further = leg.go_on(self.placement)
         legs += further
         for one in further:

@@ -390,6 +390,7 @@ class PullRequest(_message.Message):
     IF_NEWER_THAN_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     PUSHER_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
@@ -412,6 +413,10 @@ class PullRequest(_message.Message):
         who asks; absent for a reader that is no member
         """
 
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SharedSlot]:
+        """empty, or per segment where to write it: 4 or 8 bytes a number"""
+
     def __init__(
         self,
         *,
@@ -421,10 +426,11 @@ class PullRequest(_message.Message):
         if_newer_than: _abc.Iterable[_builtins.int] | None = ...,
         clock: _builtins.int = ...,
         pusher: _segments_pb2.Pusher | None = ...,
+        slots: _abc.Iterable[_segments_pb2.SharedSlot] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "slots", b"slots", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__pusher: _TypeAlias = _typing.Literal["pusher"]  # noqa: Y015
     _WhichOneofArgType__pusher: _TypeAlias = _typing.Literal["_pusher", b"_pusher"]  # noqa: Y015
@@ -434,8 +440,9 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 
 @_typing.final
 class PullReply(_message.Message):
-    """The next segments of an answer; with the dial, one without any comes first, when the wait is over. Small ones ride together, since a message has a price of its own: a sender fills up
-    to 1 MiB; a larger segment goes alone.
+    """The next segments of an answer; with the dial, one without any comes first, when the wait is over. Small ones ride
+    together, since a message has a price of its own: a sender fills up to 1 MiB; a larger segment goes alone. Of segments
+    in slots a message tells up to 16 MiB.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -636,6 +643,94 @@ class ExchangeReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExchangeReply: _TypeAlias = ExchangeReply  # noqa: Y015
+
+@_typing.final
+class AttachRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def target(self) -> Global___Target:
+        """job and life of the shard"""
+
+    @_builtins.property
+    def block(self) -> Global___SharedBlock:
+        """to be attached; absent: none"""
+
+    @_builtins.property
+    def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of attached blocks that this client names no more"""
+
+    def __init__(
+        self,
+        *,
+        target: Global___Target | None = ...,
+        block: Global___SharedBlock | None = ...,
+        left: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "left", b"left", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
+
+@_typing.final
+class SharedBlock(_message.Message):
+    """A file of /dev/shm, "dbelief-" and its name, mode 0600, of the same user; it has the name until this is answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """32 hexadecimal digits"""
+    token: _builtins.bytes
+    """32 bytes that the file begins with"""
+    size: _builtins.int
+    """bytes, all of them in memory"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        token: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "size", b"size", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedBlock: _TypeAlias = SharedBlock  # noqa: Y015
+
+@_typing.final
+class AttachReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHED_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    attached: _builtins.bool
+    """whether the block may be named in slots from now on"""
+    refusal: _builtins.str
+    """why not"""
+    def __init__(
+        self,
+        *,
+        attached: _builtins.bool = ...,
+        refusal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttachReply: _TypeAlias = AttachReply  # noqa: Y015
 
 @_typing.final
 class OperateRequest(_message.Message):

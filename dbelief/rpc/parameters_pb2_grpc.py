@@ -54,6 +54,11 @@ class ParametersStub:
                 request_serializer=dbelief_dot_rpc_dot_parameters__pb2.PushRequest.SerializeToString,
                 response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.FromString,
                 _registered_method=True)
+        self.Attach = channel.stream_stream(
+                '/dbelief.v1.Parameters/Attach',
+                request_serializer=dbelief_dot_rpc_dot_parameters__pb2.AttachRequest.SerializeToString,
+                response_deserializer=dbelief_dot_rpc_dot_parameters__pb2.AttachReply.FromString,
+                _registered_method=True)
         self.Operate = channel.unary_unary(
                 '/dbelief.v1.Parameters/Operate',
                 request_serializer=dbelief_dot_rpc_dot_parameters__pb2.OperateRequest.SerializeToString,
@@ -119,6 +124,16 @@ class ParametersServicer:
         as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
         that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
         from the first message that was not answered. A stream is kept open as that of a push.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attach(self, request_iterator, context):
+        """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
+        name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
+        has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+        broke: it takes other memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,6 +205,11 @@ def add_ParametersServicer_to_server(servicer, server):
                     servicer.Exchange,
                     request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.PushRequest.FromString,
                     response_serializer=dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.SerializeToString,
+            ),
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=dbelief_dot_rpc_dot_parameters__pb2.AttachRequest.FromString,
+                    response_serializer=dbelief_dot_rpc_dot_parameters__pb2.AttachReply.SerializeToString,
             ),
             'Operate': grpc.unary_unary_rpc_method_handler(
                     servicer.Operate,
@@ -330,6 +350,33 @@ class Parameters:
             '/dbelief.v1.Parameters/Exchange',
             dbelief_dot_rpc_dot_parameters__pb2.PushRequest.SerializeToString,
             dbelief_dot_rpc_dot_parameters__pb2.ExchangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attach(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dbelief.v1.Parameters/Attach',
+            dbelief_dot_rpc_dot_parameters__pb2.AttachRequest.SerializeToString,
+            dbelief_dot_rpc_dot_parameters__pb2.AttachReply.FromString,
             options,
             channel_credentials,
             insecure,

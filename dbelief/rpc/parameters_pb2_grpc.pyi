@@ -55,6 +55,12 @@ class ParametersStub:
     that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
     from the first message that was not answered. A stream is kept open as that of a push.
     """
+    Attach: _grpc.StreamStreamMultiCallable[_parameters_pb2.AttachRequest, _parameters_pb2.AttachReply]
+    """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
+    name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
+    has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+    broke: it takes other memory.
+    """
     Operate: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]
     """Runs a short program over named vectors; only scalars come back."""
     Snapshot: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.SnapshotRequest, _parameters_pb2.SnapshotReply]
@@ -92,6 +98,12 @@ class ParametersAsyncStub(ParametersStub):
     as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
     that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
     from the first message that was not answered. A stream is kept open as that of a push.
+    """
+    Attach: _aio.StreamStreamMultiCallable[_parameters_pb2.AttachRequest, _parameters_pb2.AttachReply]  # type: ignore[assignment]
+    """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
+    name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
+    has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+    broke: it takes other memory.
     """
     Operate: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]  # type: ignore[assignment]
     """Runs a short program over named vectors; only scalars come back."""
@@ -151,6 +163,18 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
         as it was before they were applied to it. A sender is at most 16 messages ahead of the answers, so that a segment
         that comes says which answers have: a shard keeps the last 16, and gives them again where a broken exchange goes on
         from the first message that was not answered. A stream is kept open as that of a push.
+        """
+
+    @_abc_1.abstractmethod
+    def Attach(
+        self,
+        request_iterator: _MaybeAsyncIterator[_parameters_pb2.AttachRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_parameters_pb2.AttachReply], _abc.AsyncIterator[_parameters_pb2.AttachReply]]:
+        """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
+        name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
+        has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+        broke: it takes other memory.
         """
 
     @_abc_1.abstractmethod

@@ -92,9 +92,9 @@ class SharedSlot(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
     block: _builtins.str
-    """name of the shared block"""
+    """name of a block that this connection has attached"""
     offset: _builtins.int
-    """bytes from its start"""
+    """bytes from its start, a multiple of a number's bytes, behind the first page (4,096)"""
     length: _builtins.int
     """bytes"""
     def __init__(
@@ -126,6 +126,7 @@ class Segment(_message.Message):
     UNCHANGED_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """index in the job's segment table"""
     version: _builtins.int
@@ -142,7 +143,11 @@ class Segment(_message.Message):
     """length times the codec's bytes"""
     @_builtins.property
     def slot(self) -> Global___SharedSlot:
-        """not read by this version"""
+        """length times the codec's bytes (only CODEC_FP32 and CODEC_FP64 lie in shared memory)"""
+
+    @_builtins.property
+    def answer(self) -> Global___SharedSlot:
+        """to an exchange only: where its answer is to be written; absent: into the answering message"""
 
     def __init__(
         self,
@@ -155,10 +160,11 @@ class Segment(_message.Message):
         unchanged: _builtins.bool = ...,
         data: _builtins.bytes = ...,
         slot: Global___SharedSlot | None = ...,
+        answer: Global___SharedSlot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "payload", b"payload", "slot", b"slot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "data", b"data", "payload", b"payload", "slot", b"slot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "offset", b"offset", "payload", b"payload", "slot", b"slot", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "offset", b"offset", "payload", b"payload", "slot", b"slot", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["data", "slot"]  # noqa: Y015
     _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015

@@ -104,7 +104,7 @@ class Streams:
         self._lock = threading.Lock()
 
     def take(self, address: str, method: str) -> Stream:
-        """An open stream for `method`, "Pull", "Push" or "Exchange", that nobody else has."""
+        """An open stream for `method`, "Pull", "Push", "Exchange" or "Attach", that nobody else has."""
         key = address, method
         with self._lock:
             idle = self._idle.get(key, [])
@@ -155,22 +155,22 @@ class Watchdog:
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
-        self._since: dict[Stream, float] = {}
+        self._until: dict[Stream, float] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def watching(self, stream: Stream) -> Iterator[None]:
-        """Watch a stream for as long as the block waits for it."""
+    def watching(self, stream: Stream, patience_s: float | None = None) -> Iterator[None]:
+        """Watch a stream for as long as the block waits for it; None: for `deadline_s` at most."""
         with self._lock:
-            self._since[stream] = time.monotonic()
+            self._until[stream] = time.monotonic() + (self.deadline_s if patience_s is None else patience_s)
         try:
             yield
         finally:
             with self._lock:
-                del self._since[stream]
+                del self._until[stream]
 
     def close(self) -> None:
         """End the watch on everything."""
@@ -179,8 +179,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._closed.wait(min(1.0, self.deadline_s / 4)):
-            limit = time.monotonic() - self.deadline_s
+            now = time.monotonic()
             with self._lock:
-                late = [stream for stream, since_s in self._since.items() if since_s < limit]
+                late = [stream for stream, until_s in self._until.items() if until_s < now]
             for stream in late:
                 stream.cancel()

@@ -24,6 +24,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Restore": frozenset({"coordinator"}),
         "Pull": frozenset({"worker", "coordinator"}),
         "Push": frozenset({"worker"}),
+        "Attach": frozenset({"worker"}),
         "Exchange": frozenset({"worker"}),
         "Stats": ALL,
         "Give": frozenset({"coordinator"}),
