@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.layout import cut, place
+from dbelief.layout import Span, cut, place
 from dbelief.metrics import Metrics
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pusher
@@ -35,7 +35,7 @@ def nothing(service: ShardService) -> None:
 class Job:
     """Two shards behind servers, configured as a coordinator does it, with `count` segments of 8 numbers, all 0.
 
-    `prepare` may change each service before it is served.
+    `spans` are the segments, where they are to be others; `prepare` may change each service before it is served.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Job:
         deadline_s: float = 10.0,
         prepare: Prepare = nothing,
         rule: str = "sgd",
+        spans: Sequence[Span] | None = None,
     ) -> None:
         self.rule = segments.Rule(name=rule)
         self.metrics = [Metrics("ps") for _ in range(2)]
@@ -56,7 +57,7 @@ class Job:
         self.stubs = [stubs.ParametersStub(channel) for channel in self.channels]
         self.clients: list[ShardedParameters] = []
         self.commands = itertools.count(1)
-        spans = tuple(cut([(0, 8 * count - 3)], 8))
+        spans = tuple(spans or cut([(0, 8 * count - 3)], 8))
         runs = place(spans, 2)
         self.placement = Placement(
             1, spans, tuple(Place(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))

@@ -27,7 +27,7 @@ from dbelief.rpc.serving import MESSAGES
 
 KINDS = {"made": 40, "noise": 15, "cut": 15, "bent": 15, "repeated": 14.9, "long": 0.1}
 """How often each comes, in hundredths."""
-STREAMED = frozenset({"Pull", "Push", "Exchange"})
+STREAMED = frozenset({"Pull", "Push", "Exchange", "Attach"})
 _DEEPEST = 3
 _INTS = {
     FieldDescriptor.CPPTYPE_INT32: (32, True),
