@@ -232,10 +232,8 @@ class Session:
             See `Membership`.
         ranks
             This rank and the others; None: a model that is not cut.
-        address
-            Where others of a group find this process, host:port; "": nowhere.
-        shares_memory
-            Whether parameters and gradients lie in memory that shards on this host may have.
+        address, shares_memory
+            Where others of a group find this process, host:port; "": nowhere. See `ShardedParameters`.
 
         Raises
         ------
@@ -276,14 +274,7 @@ class Session:
             rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = ShardedParameters(
-                job.name,
-                member.placement,
-                rule,
-                pusher,
-                job.deadlines.progress_s,
-                refresh=member.placed,
-                part=own,
-                shares_memory=shares_memory,
+                job.name, member.placement, rule, pusher, job.deadlines.progress_s, member.placed, own, shares_memory
             )
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})

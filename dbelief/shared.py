@@ -18,6 +18,7 @@ Nothing here is known to Python's resource tracker, which would unlink what othe
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import functools
 import hmac
@@ -43,6 +44,8 @@ FOLDER = Path("/dev/shm")
 HEADER_BYTES = 4096
 """The first page, which has the token; numbers begin on the next."""
 TOKEN_BYTES = 32
+LEFT = 8
+"""One part of so many of /dev/shm stays free: MPI and others would be killed where it has no page for them."""
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PREFIX = "dbelief-"
@@ -258,6 +261,9 @@ def _file(size: int) -> tuple[int, str, bytes]:
         os.fchmod(fd, _MODE)  # whatever the process's mask
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.posix_fallocate(fd, 0, size)
+        room = os.fstatvfs(fd)
+        if room.f_bavail * LEFT < room.f_blocks:
+            raise OSError(errno.ENOSPC, f"an eighth of its {room.f_blocks * room.f_frsize >> 20} MiB is left to others")
         token = secrets.token_bytes(TOKEN_BYTES)
         os.pwrite(fd, token, 0)
     except BaseException:

@@ -34,9 +34,10 @@ _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
     "Pull": (None, None),
     "Exchange": (None, None),
     "Push": (None, wire.PushReply.SerializeToString),
+    "Attach": (None, wire.AttachReply.SerializeToString),
     "Carry": (None, wire.CarryReply.SerializeToString),
 }
-"""How the bulk methods' messages are decoded and encoded on their way through gRPC: not at all, where they are bulk."""
+"""How streams' messages are decoded and encoded on their way through gRPC: not at all, where they may be bulk."""
 
 
 class Kept:
@@ -245,12 +246,11 @@ class ShardService(stubs.ParametersServicer):
             waiters.release()
 
     @streams
-    def Attach(
-        self, messages: Iterator[wire.AttachRequest], context: grpc.ServicerContext
-    ) -> Iterator[wire.AttachReply]:
+    def Attach(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.AttachReply]:
         """See protos/parameters.proto."""
         with self._attached.connected(context.peer()) as answer:
-            for request in messages:
+            for message in messages:
+                request = frames.parse(wire.AttachRequest, message)
                 self.life.at(request.target)
                 yield answer(request)
 

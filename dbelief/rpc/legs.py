@@ -200,7 +200,6 @@ class PullLeg(Leg):
             self._versions[span.index] = part.version
             self.done += 1
 
-
     def _slot(self, span: Span) -> frames.Slot | None:
         """Where the shard is to write a segment."""
         out = self._shared[0]

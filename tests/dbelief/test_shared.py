@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -114,7 +115,7 @@ def test_only_the_block_that_is_meant_is_opened() -> None:
         refused("another token", block.name, bytes(32), block.size)
         refused("no block has such a name or token", block.name, block.token[:-1], block.size)
         refused(f"has {block.size} bytes", block.name, block.token, block.size + 4096)
-        assert open_block(block.name, block.token, block.size)
+        assert open_block(block.name, block.token, block.size).size == block.size
     refused("no such block is on this host", block.name, block.token, block.size)
 
 
@@ -135,7 +136,7 @@ def written(path: Path, size: int = 8192) -> int:
     fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     os.posix_fallocate(fd, 0, size)
     os.pwrite(fd, b"t" * 32, 0)
-    shared.fcntl.flock(fd, shared.fcntl.LOCK_EX)
+    fcntl.flock(fd, fcntl.LOCK_EX)
     return fd
 
 
@@ -143,7 +144,7 @@ def test_what_is_not_safe_to_be_mapped_is_refused(path: Path, monkeypatch: pytes
     name = path.name.removeprefix("dbelief-")
     fd = written(path)
     try:
-        assert open_block(name, b"t" * 32, 8192)
+        assert open_block(name, b"t" * 32, 8192).size == 8192
         os.chmod(path, 0o640)
         refused("with mode 600", name, b"t" * 32, 8192)
         os.chmod(path, 0o600)
@@ -164,7 +165,7 @@ def test_links_and_pipes_are_refused(path: Path, tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path, 0o600)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    shared.fcntl.flock(reader, shared.fcntl.LOCK_EX)
+    fcntl.flock(reader, fcntl.LOCK_EX)
     refused("not a file of this user's", name, b"t" * 32, 8192)
     for held in (fd, reader):
         os.close(held)
@@ -215,6 +216,22 @@ def test_that_there_is_none_is_said_once(no_room: None, capfd: pytest.CaptureFix
     said = capfd.readouterr().err
     assert said.count("\n") == 1
     assert "/dev/shm gives no 1.0 MiB (No space left on device)" in said
+
+
+def test_some_of_the_file_system_is_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Small:
+        f_bavail, f_blocks, f_frsize = 8, 64, 1 << 20
+
+    monkeypatch.setattr(shared, "_told", threading.Event())
+    monkeypatch.setattr(os, "fstatvfs", lambda fd: Small)
+    assert make_block(ROOM) is not None
+    Small.f_bavail = 7
+    held = len(os.listdir("/proc/self/fd"))
+    assert make_block(ROOM) is None
+    assert len(os.listdir("/proc/self/fd")) == held
+    assert "(an eighth of its 64 MiB is left to others)" in capfd.readouterr().err
 
 
 _MAKER = """

@@ -53,7 +53,7 @@ def part(slot: Slot, length: int = 4, codec: int = segments.CODEC_FP32) -> Part:
 @pytest.mark.parametrize(("codec", "dtype"), [(segments.CODEC_FP32, np.float32), (segments.CODEC_FP64, np.float64)])
 def test_numbers_are_used_where_they_lie(attached: Attached, block: Block, codec: int, dtype: type) -> None:
     size = np.dtype(dtype).itemsize
-    here = block.bytes(HEADER_BYTES, 8 * COUNT).view(dtype)
+    here: np.ndarray = block.bytes(HEADER_BYTES, 8 * COUNT).view(dtype)
     here[:] = np.arange(here.size)
     blocks = attached.of("me")
     slot = Slot(block.name, HEADER_BYTES + 3 * size, 4 * size)
@@ -92,7 +92,7 @@ def test_a_slot_that_is_none_is_refused(
     with pytest.raises(Refused, match=reason):
         attached.of("me").numbers(part(slot, length, codec))
     with pytest.raises(Refused):
-        attached.of("me").put(slot, np.zeros(length, {segments.CODEC_FP64: "f8"}.get(codec, "f4")))
+        attached.of("me").put(slot, np.zeros(length, np.float64 if codec == segments.CODEC_FP64 else np.float32))
 
 
 def test_what_a_connection_attached_no_other_one_may_name(attached: Attached, block: Block) -> None:

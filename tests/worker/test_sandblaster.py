@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.backend import choose, floats
 from dbelief.errors import Refused, Unreachable
 from dbelief.layout import Layout
 from dbelief.nn import Batch
@@ -37,6 +37,9 @@ class Shards:
         self.refuses = 0  # so many pulls
         self.pushed: list[tuple[int, int | None, np.ndarray]] = []
         self.error: Exception | None = None
+
+    def array(self, size: int) -> np.ndarray:
+        return floats(size)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, vector: str) -> None:
         assert vector == "trial"

@@ -1,0 +1,128 @@
+"""Real processes that share memory: a job with it and without, a peer that dies, a peer that stands still."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dbelief.bench.shards import JOB as BENCH
+from dbelief.bench.shards import Shards
+from dbelief.errors import Unreachable
+from dbelief.pushes import Pusher
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.shared import FOLDER
+
+from .conftest import Operator, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: shared
+model: {layers: [{dense: 32}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 64, rule: {name: adagrad, rate: 0.05}, warm_start: null}
+limits: {epochs: 2}
+shards: 2
+replicas: 1
+"""
+
+
+def test_a_job_with_shared_memory_and_one_without_train_the_same_model(
+    operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    models = []
+    for flags in ([], ["--no-shared-memory"]):
+        train = operator.start("train", "train", "--quiet", *flags, str(write_job(JOB)))
+        assert train.ends() == 0, train.log.read_text()
+        folder = operator.folder / "runs" / "shared"
+        models.append((folder / "model.safetensors").read_bytes())
+        said = (folder / "logs" / "worker-0.log").read_text()
+        assert ("shares memory with shards 0 and 1" in said) == (not flags)
+        assert "no shared memory" not in said
+        assert not names()
+    assert models[0] == models[1]
+
+
+def names() -> list[Path]:
+    return list(FOLDER.glob("dbelief-*"))
+
+
+_WORKER = """
+import sys
+import numpy as np
+from dbelief.layout import Span
+from dbelief.placement import Place, Placement
+from dbelief.pushes import Pusher
+from dbelief.rpc.parameters import ShardedParameters
+
+address, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+length = size // count
+spans = tuple(Span(k, k * length, length) for k in range(count))
+client = ShardedParameters("bench", Placement(1, spans, (Place(0, address, 1, 0, count),)), pusher=Pusher(1, 2))
+out = client.array(size)
+while True:
+    client.pull(out, np.full(count, -1, np.int64))
+    print("pulled", flush=True)
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_memory_with_its_shard(tmp_path: Path) -> None:
+    with Shards(tmp_path, 1 << 20) as shards:
+        place = shards.placement.places[0]
+        arguments = [place.address, str(1 << 20), str(len(shards.spans))]
+        with subprocess.Popen([sys.executable, "-c", _WORKER, *arguments], stdout=subprocess.PIPE) as worker:
+            assert worker.stdout is not None
+            try:
+                assert worker.stdout.readline() == b"pulled\n"
+                assert mapped(shards.children[0].process)
+            finally:
+                worker.send_signal(signal.SIGKILL)
+        wait_for(lambda: None if mapped(shards.children[0].process) else True, "the shard to let go of it")
+    assert not names()
+
+
+def mapped(process: subprocess.Popen[bytes] | None) -> bool:
+    """Whether a process has a block mapped."""
+    assert process is not None
+    return f"{FOLDER}/" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: Path) -> None:
+    size = 16 << 20
+    with Shards(tmp_path, size) as shards:
+        process = shards.children[0].process
+        assert process is not None
+        client = ShardedParameters(BENCH, shards.placement, shards.rule, Pusher(1, 2), 0.5)
+        other = ShardedParameters(BENCH, shards.placement, shards.rule, Pusher(2, 3), 20.0)
+        out, versions = client.array(size), np.full(len(shards.spans), -1, np.int64)
+        client.pull(out, versions)
+        before = pulled(other, size)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            versions[:] = -1
+            with pytest.raises(Unreachable):
+                client.pull(out, versions)  # the shard has the request, and answers it when it goes on
+            out[:] = 8.0
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        for _ in range(3):
+            assert pulled(other, size) == before
+        np.testing.assert_array_equal(out, 8.0)
+        client.pull(out, np.full(len(shards.spans), -1, np.int64))
+        np.testing.assert_array_equal(out, 0.0)
+        for one in (client, other):
+            one.close()
+    assert not names()
+
+
+def pulled(client: ShardedParameters, size: int) -> float:
+    out = client.array(size)
+    client.pull(out, np.full(len(client.placement.spans), -1, np.int64))
+    return float(out.sum())
