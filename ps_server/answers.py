@@ -17,7 +17,7 @@ Answer = tuple[int, np.ndarray]
 class Answers:
     """The newest answers to each pusher, by message: number of the exchange, and answers by segment.
 
-    Cost: at most `WINDOW` messages, 1 MiB each, for each pusher.
+    Cost: at most `WINDOW` messages, 1 MiB each, and the one at hand, for each pusher.
     """
 
     def __init__(self) -> None:
@@ -27,13 +27,15 @@ class Answers:
         self._lock = threading.Lock()
 
     def begin(self, pusher: Pusher, sequence: int) -> int:
-        """A message comes: what came `WINDOW` messages before was answered, and all of earlier exchanges.
+        """A message comes: what came more than `WINDOW` messages before was answered, and all of earlier exchanges.
+
+        That many may have been answered in vain, and the first of them come again.
 
         Returns its number, of all messages of all pushers from 1.
         """
         with self._lock:
             self._messages += 1
-            kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW))
+            kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW + 1))
             if kept and kept[-1][0] < sequence:
                 kept.clear()
             kept.append((sequence, {}))
@@ -71,7 +73,7 @@ class Answers:
         """Keep what another shard has kept of a segment."""
         with self._lock:
             for (pusher, number), answer in answers.items():
-                kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW))
+                kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW + 1))
                 if not kept or kept[-1][0] < number:
                     kept.append((number, {}))
                 if kept[-1][0] == number:  # else the pusher has gone on, and asks for this no more

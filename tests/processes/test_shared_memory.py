@@ -65,7 +65,7 @@ from dbelief.rpc.parameters import ShardedParameters
 address, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 length = size // count
 spans = tuple(Span(k, k * length, length) for k in range(count))
-client = ShardedParameters("bench", Placement(1, spans, (Place(0, address, 1, 0, count),)), pusher=Pusher(1, 2))
+client = ShardedParameters("bench", Placement(1, spans, (Place(0, address, 1, ((0, count),)),)), pusher=Pusher(1, 2))
 out = client.array(size)
 while True:
     client.pull(out, np.full(count, -1, np.int64))
@@ -94,6 +94,7 @@ def mapped(process: subprocess.Popen[bytes] | None) -> bool:
     return f"{FOLDER}/" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
+@pytest.mark.long
 def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: Path) -> None:
     size = 16 << 20
     with Shards(tmp_path, size) as shards:

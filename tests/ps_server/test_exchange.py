@@ -138,6 +138,18 @@ def test_a_life_that_is_over_is_refused(job: Job) -> None:
     np.testing.assert_array_equal(job.read(), moved)
 
 
+def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
+    """All that a sender may be ahead with was answered, and nothing of it came through."""
+    shard: Any = job.services[0].life.loaded()
+    push = Push(Pusher(3, 13), 1, HALF)
+    parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.spans[:WINDOW]]
+    told, again = ([shard.exchange(push, [part]) for part in parts] for _ in range(2))
+    for (before, _, _), (after, duplicates, _) in zip(told, again, strict=True):
+        assert duplicates == 1
+        assert before[0][0] == after[0][0]
+        np.testing.assert_array_equal(before[0][1], after[0][1])
+
+
 def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
     """A sender that breaks the protocol's promise and repeats what it was answered more than a window ago."""
     shard: Any = job.services[0].life.loaded()
