@@ -46,12 +46,12 @@ def test_a_job_with_shared_memory_and_one_without_train_the_same_model(
         said = (folder / "logs" / "worker-0.log").read_text()
         assert ("shares memory with shards 0 and 1" in said) == (not flags)
         assert "no shared memory" not in said
-        assert not names()
+        nothing_left()
     assert models[0] == models[1]
 
 
-def names() -> list[Path]:
-    return list(FOLDER.glob("dbelief-*"))
+def nothing_left() -> None:
+    wait_for(lambda: None if list(FOLDER.glob("dbelief-*")) else True, "the names of blocks to go")
 
 
 _WORKER = """
@@ -85,7 +85,7 @@ def test_a_worker_that_is_killed_leaves_no_memory_with_its_shard(tmp_path: Path)
             finally:
                 worker.send_signal(signal.SIGKILL)
         wait_for(lambda: None if mapped(shards.children[0].process) else True, "the shard to let go of it")
-    assert not names()
+    nothing_left()
 
 
 def mapped(process: subprocess.Popen[bytes] | None) -> bool:
@@ -120,7 +120,7 @@ def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: P
         np.testing.assert_array_equal(out, 0.0)
         for one in (client, other):
             one.close()
-    assert not names()
+    nothing_left()
 
 
 def pulled(client: ShardedParameters, size: int) -> float:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.processes
 
 
 def nothing_left() -> bool:
+    """Other tests' blocks have names for a moment too."""
     return not list(FOLDER.glob("dbelief-*"))
 
 
@@ -102,7 +103,7 @@ def test_what_goes_through_shared_memory_is_bit_for_bit_what_goes_over_tcp(
     here, there = (trained(spans, rule, (first, last), orders, seed, shared) for shared in (True, False))
     for one, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert nothing_left()
+    wait_until(nothing_left)
 
 
 def test_only_what_is_newer_is_written_and_the_rest_stays(job: Job) -> None:
@@ -151,7 +152,7 @@ def test_a_worker_says_once_with_which_shards_it_shares_memory(job: Job, capfd: 
     for _ in range(2):
         client.pull(client.array(job.placement.size), job.held())
     assert told(capfd) == ["shares memory with shards 0 and 1"]
-    assert nothing_left()
+    wait_until(nothing_left)
 
 
 @pytest.mark.parametrize("shards", [(0,), (0, 1)])
@@ -211,7 +212,7 @@ def test_a_shard_in_a_new_life_is_shared_with_anew(job: Job, tmp_path: Path) -> 
         np.testing.assert_array_equal(out, 0.0)
         client.pull(out, job.held())
         assert job.services[0]._metrics.value("shared_bytes_total", direction="sent")
-    assert nothing_left()
+    wait_until(nothing_left)
 
 
 # -- what breaks off -----------------------------------------------------------------------------------------
