@@ -1,0 +1,70 @@
+"""A shard and its follower, real processes: each is killed once while the job trains, and no push is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Operator, Role, wait_for
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: replicated
+model: {layers: [{dense: 32}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: STRATEGY, batch: 16, RULE, warm_start: null}
+limits: {epochs: 60}
+shards: 1
+replication: 2
+replicas: 2
+snapshots: {every_s: null}
+deadlines: {beat_s: 4, lease_s: 2}
+"""
+DOWNPOUR = JOB.replace("STRATEGY", "downpour").replace("RULE", "rule: {name: adagrad, rate: 0.03}")
+ELASTIC = (
+    JOB.replace("STRATEGY", "async-easgd").replace("RULE", "rate: 0.1, rho: 0.3").replace(", warm_start: null", "")
+)
+
+
+def until(operator: Operator, event: str, times: int = 1) -> list[dict[str, Any]]:
+    """Wait until something was noted so often."""
+
+    def look() -> list[dict[str, Any]] | None:
+        found = [row for row in operator.events("replicated") if row["event"] == event]
+        return found if len(found) >= times else None
+
+    return wait_for(look, f"{times} times {event!r}")
+
+
+@pytest.mark.parametrize("job", [DOWNPOUR, ELASTIC], ids=["downpour", "async-easgd"])
+def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
+    coordinator, address = operator.coordinator(write_job(job))
+
+    def shard(name: str) -> Role:
+        role = operator.start(name, "ps", "--coordinator", address)
+        role.said("(shard 0 of job)")
+        return role
+
+    first = shard("ps-first")  # leads
+    workers = [operator.start(f"worker-{n}", "worker", "--coordinator", address) for n in range(2)]
+    second = shard("ps-second")
+    until(operator, "followed")
+    operator.until_samples("replicated", 3_000)
+    first.kill()
+    until(operator, "promoted")
+    third = shard("ps-third")
+    until(operator, "followed", times=2)
+    third.kill()
+    until(operator, "unfollowed")
+    samples = max(row["samples"] for row in operator.events("replicated") if row["event"] == "progress")
+    operator.until_samples("replicated", samples + 500)
+    assert [role.ends() for role in (coordinator, second, *workers)] == [0] * 4
+    summary = operator.summary("replicated")
+    assert (summary["pushes_lost"], summary["pushes_trained_twice"]) == (0, 0)
+    assert summary["samples"] == 60 * 1_257
+    assert summary["test_accuracy"] >= 0.9
+    assert not [row for row in operator.events("replicated") if row["event"] == "shard_back"], "no set was loaded"
