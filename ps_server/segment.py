@@ -10,6 +10,10 @@ but rule and copies run beside each other. Two pushes that write a number at the
 steps only: a lost update. What is read, by pull, exchange or snapshot, has of a push that is under way some numbers and
 lacks others; each number is one that was there. The ledger counts a push from when it begins, so that none is applied
 twice; the version from when it is over, so that who holds a version holds all that was pushed up to it.
+
+While a snapshot set is written, a segment that is not in it yet has a mark, and whatever is about to change an array
+leaves a copy there: `mark.py`. Without a lock the mark is made and copies are left under it all the same: a set has of
+pushes that were under way at its beginning some numbers, and none of those that began later.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 from .deeds import Deed, Dropped, Round
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
 from .lock import Lock
+from .mark import Mark
 from .passes import Sum
 
 LIFE = 1 << 40
@@ -112,6 +117,8 @@ class Segment:
         Told of each deed that changes it, under its lock; None: nobody follows it, or has it yet.
     away
         Where it has gone, in words: nobody may touch it here any more; "" while it lives here.
+    mark
+        What a set that is being written is to hold of it; None where there is none, or it is written.
     """
 
     span: Span
@@ -135,6 +142,7 @@ class Segment:
     away: str = ""
     journal: Callable[[Deed], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
+    mark: Mark | None = None
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
@@ -209,6 +217,7 @@ class Segment:
         if push.vector not in self.vectors:
             check_room("named vectors", push.vector, self.vectors, MOST_VECTORS)
             self.vectors[push.vector] = np.zeros(self.span.length, values.dtype)
+        self.changes(self.vectors[push.vector])
         self.vectors[push.vector][offset : offset + len(values)] = values
         filled = self.filled.get(push.vector, 0)
         if offset <= filled:
@@ -235,6 +244,7 @@ class Segment:
             return version, self.vectors[PARAMETERS].copy()
 
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
+        self.changes(self.vectors[PARAMETERS], *self.state)
         number = self.applied + 1
         with self._aside:
             self.rule.apply(w, gradient, states, rate, number)
@@ -266,6 +276,7 @@ class Segment:
         assert push.bundle is not None
         if ACCRUED not in self.vectors:
             self.vectors[ACCRUED] = np.zeros(self.span.length, np.float64)
+        self.changes(self.vectors[ACCRUED])
         if not self.sum.add(self.vectors[ACCRUED], push.clock, push.bundle, gradient, ordered):
             return Outcome.DUPLICATE
         self.wrote([ACCRUED])
@@ -306,6 +317,7 @@ class Segment:
     def _step_together(self, arrived: Sequence[Staged]) -> None:
         w, rate = self.vectors[PARAMETERS], arrived[0].rate
         if isinstance(self.rule, Elastic):  # moves towards each: weights have no mean that would stand for them
+            self.changes(w)
             self.rule.together(np, w, [one.gradient for one in arrived], rate)
             self._count()
             return
@@ -323,6 +335,28 @@ class Segment:
             for (vector, pusher), last in self.ledger.items()
         }
 
+    # -- snapshot sets -----------------------------------------------------------------------------------
+
+    def be_marked(self) -> None:
+        """Be in the set that is begun as it is now: its vectors that are whole, and the rule's state.
+
+        Raises
+        ------
+        Refused
+            Where it has no initial values.
+        """
+        if not self.holds(PARAMETERS):
+            raise Refused(f"segment {self.span.index} has no initial values")
+        arrays = {name: values for name, values in self.vectors.items() if self.holds(name)}
+        arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
+        ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
+        self.mark = Mark(Stored(self.span, self.version, self.applied, self.rounds, self.lost, ledger, arrays))
+
+    def changes(self, *arrays: np.ndarray) -> None:
+        """Whoever writes to arrays of it says so before."""
+        if self.mark is not None:
+            self.mark.leave(arrays)
+
     # -- coming back -------------------------------------------------------------------------------------
 
     def empty(self) -> None:
@@ -336,6 +370,7 @@ class Segment:
 
         `again`: the life goes on, so nobody is to repeat what he has had acknowledged in it.
         """
+        self.changes(*self.vectors.values(), *self.state)
         for name, target in zip(self.rule.state, self.state, strict=True):
             target[:] = stored.arrays[state_key(name)]
         vectors = stored.arrays.keys() - {state_key(name) for name in self.rule.state}

@@ -2,66 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dbelief.errors import NotWritten, Torn
-from dbelief.parts import Stored, read_parts, state_key, write_part
+from dbelief.parts import Stored, read_parts, write_part
 
 from .segment import Segment
 from .shard import Shard
-
-Source = tuple[Segment, Mapping[str, np.ndarray]]
-"""A segment, and what a set is to hold of it: the segment's own arrays, not copies."""
 
 
 def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_epoch: int) -> tuple[Path, int]:
     """Write the shard's file and manifest into the set's folder; returns the manifest and the file's bytes.
 
-    Cost: one segment is copied at a time, under its lock and into one buffer, so that each is caught between two
-    pushes while training goes on. Of other vectors than "w" a set holds those that are whole in a segment at its
-    beginning. A call that is repeated while the first still writes waits for it, and writes again.
+    The set shows the shard as it is when this begins: all segments are marked, each between two pushes, before the
+    first is written, and training goes on meanwhile. Of other vectors than "w" a set holds those that are whole in a
+    segment then. A call that is repeated while the first still writes waits for it, and writes again.
+
+    Cost: a segment's lock is held for marking it (10 us, and its ledger) and for one copy of it. Memory: one segment,
+    and copies of what changes before it is written (see `mark.py`).
 
     Raises
     ------
     Refused
         Where initial values are missing.
     NotWritten
-        Where a file cannot be written; names it.
+        Where a file cannot be written, or what changed could not be copied; names it.
     """
-    shard.check_complete()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
-    with shard.saving:
-        sources = [(segment, _arrays(segment)) for _, segment in sorted(shard.segments.items())]
-        table = [(segment.span, {name: a.dtype for name, a in arrays.items()}) for segment, arrays in sources]
-        return write_part(folder, number, about, table, _copies(sources))
+    with shard.saving, _marked(shard) as segments:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
+        table = [(segment.span, _kinds(segment)) for segment in segments]
+        return write_part(folder, number, about, table, _stored(segments, folder))
 
 
-def _arrays(segment: Segment) -> dict[str, np.ndarray]:
-    with segment.lock:
-        whole = {name: values for name, values in segment.vectors.items() if segment.holds(name)}
-        return whole | {state_key(name): a for name, a in zip(segment.rule.state, segment.state, strict=True)}
+@contextmanager
+def _marked(shard: Shard) -> Iterator[list[Segment]]:
+    """All segments, by rising index, marked; at the end no mark is left, nor what it kept."""
+    segments = [segment for _, segment in sorted(shard.segments.items())]
+    try:
+        for segment in segments:
+            with segment.lock:
+                segment.be_marked()
+        yield segments
+    finally:
+        for segment in segments:
+            with segment.lock:
+                segment.mark = None
 
 
-def _copies(sources: Sequence[Source]) -> Iterator[Stored]:
-    """Each segment as it is when it is asked for; one buffer holds them all in turn."""
-    buffer = np.empty(max((sum(a.nbytes for a in arrays.values()) for _, arrays in sources), default=0), np.uint8)
-    for segment, arrays in sources:
-        copies, at = {}, 0
+def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
+    """Names and element types of what the set is to hold of a marked segment."""
+    assert segment.mark is not None
+    return {name: array.dtype for name, array in segment.mark.stored.arrays.items()}
+
+
+def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[Stored]:
+    """Each segment as it was marked; one buffer holds, in turn, what nobody has changed since."""
+    bytes_of = (segment.span.length * sum(kind.itemsize for kind in _kinds(segment).values()) for segment in segments)
+    buffer = np.empty(max(bytes_of, default=0), np.uint8)
+    for segment in segments:
         with segment.lock:
-            for name, values in arrays.items():
-                copies[name] = buffer[at : at + values.nbytes].view(values.dtype)
-                copies[name][:] = values
-                at += values.nbytes
-            ledger = {key: last for key, last in segment.applied_ledger().items() if key[0] in arrays}
-            counts = segment.version, segment.applied, segment.rounds, segment.lost
-        yield Stored(segment.span, *counts, ledger, copies)
+            mark, segment.mark = segment.mark, None
+            assert mark is not None
+            stored = mark.take(buffer)
+        if mark.lacking:
+            raise NotWritten(
+                f"{folder}: segment {segment.span.index} changed while the set was written, and there was no memory "
+                "for a copy of it as it was"
+            )
+        yield stored
 
 
 def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int, again: bool = False) -> int:

@@ -109,6 +109,7 @@ def run(program: Sequence[Operation], segment: Segment) -> list[float]:
         for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
             segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
         arrays = [segment.vectors[name] for name in operation.vectors]
+        segment.changes(*(segment.vectors[name] for name in operation.writes))
         answers += _LOOPS[operation.name](arrays, operation.scalars)
         segment.wrote(operation.writes)
     return answers
