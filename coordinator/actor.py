@@ -17,7 +17,7 @@ from dbelief.console import announce, told
 from dbelief.errors import Moved, NotWritten, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.rpc.parameters import ShardedParameters
-from dbelief.sets import drop_old_sets, read_set, write_set
+from dbelief.sets import drop_old_sets, give_up_set, read_set, write_set
 
 from .actions import (
     Action,
@@ -214,6 +214,7 @@ class Actor:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
+            give_up_set(folder.parent, set_id)
             announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
             return
         drop_old_sets(folder.parent, job.snapshots.keep)

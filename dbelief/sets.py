@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +61,13 @@ def drop_old_sets(snapshots: Path, keep: int) -> None:
     if len(complete) > keep:
         for folder in folders[: folders.index(complete[-keep])]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def give_up_set(snapshots: Path, set_id: str) -> None:
+    """Make room: what was written of a set that will not be complete goes. Its folder stays, for its count is given."""
+    for path in (snapshots / set_id).glob("*"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def set_aside(snapshots: Path, set_id: str) -> None:

@@ -211,9 +211,12 @@ def _worker(line: Line) -> None:
     spans = tuple(Span(*row) for row in told["spans"])
     placement = Placement(1, spans, tuple(Place(*row) for row in told["places"]))
     pusher = Pusher(*told["pusher"])
-    client = ShardedParameters(told["job"], placement, (told["rule"], told["options"]), pusher, WAIT_S / 2)
-    out, gradient = aligned(placement.size, np.float32), aligned(placement.size, np.float32)
-    gradient[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), placement.size)
+    first, stop = told["part"] or (0, placement.size)
+    client = ShardedParameters(
+        told["job"], placement, (told["rule"], told["options"]), pusher, WAIT_S / 2, part=(first, stop)
+    )
+    out, gradient = aligned(stop - first, np.float32), aligned(stop - first, np.float32)
+    gradient[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), stop - first)
     versions = np.zeros(len(spans), np.int64)
     numbers = itertools.count(1)
 

@@ -163,6 +163,15 @@ class Shards:
         """A client as a worker has one; close it."""
         return ShardedParameters(JOB, self.placement, self.rule, pusher, CALL_S)
 
+    def snapshot(self, folder: Path, set_id: str) -> tuple[int, float]:
+        """Have all shards write a set at the same time; its bytes, and the seconds that the slowest needed."""
+        command = wire.Command(leader_epoch=1, id=next(self._commands))
+        request = wire.SnapshotRequest(command=command, job=JOB, folder=str(folder), set=set_id)
+        calls = [stub.Snapshot.future(request, timeout=CALL_S) for stub in self._stubs]
+        with named_errors("a shard"):
+            replies = [call.result() for call in calls]
+        return sum(reply.bytes for reply in replies), max(reply.seconds for reply in replies)
+
     def cpu_s(self) -> float:
         """Seconds of processor time that the shards have used, all threads, user and system."""
         total = 0.0

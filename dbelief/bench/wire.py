@@ -71,7 +71,7 @@ def _timed(turn: Callable[[], Any]) -> float:
 def _ratios(folder: Path, size: int, rounds: int) -> dict[str, Any]:
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, size // 4))
-        turns = _ours(_worker(stack, folder, shards)) | _copy(size)
+        turns = _ours(worker(stack, folder, shards)) | _copy(size)
         turns |= _bare(stack, folder, size, "socket") | _bare(stack, folder, size, "fast_socket")
         if importlib.util.find_spec("torch"):
             turns |= _gloo(stack, folder, size)
@@ -104,8 +104,10 @@ def _sum(seconds: dict[str, list[float]], what: str) -> list[float]:
     return [pull + push for pull, push in zip(seconds[f"{what}pull"], seconds[f"{what}push"], strict=True)]
 
 
-def _worker(stack: ExitStack, folder: Path, shards: Shards, number: int = 0) -> Peer:
-    """A worker of these shards."""
+def worker(
+    stack: ExitStack, folder: Path, shards: Shards, number: int = 0, part: tuple[int, int] | None = None
+) -> Peer:
+    """A worker of these shards, or of a part of their numbers."""
     peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-of-{shards.placement.size}"))
     peer.ask(
         {
@@ -115,6 +117,7 @@ def _worker(stack: ExitStack, folder: Path, shards: Shards, number: int = 0) -> 
             "spans": [list(asdict(span).values()) for span in shards.spans],
             "places": [list(asdict(where).values()) for where in shards.placement.places],
             "pusher": [number + 1, number + 2],
+            "part": part,
         }
     )
     return peer
@@ -183,7 +186,7 @@ def _workers(folder: Path, count: int, pushes: int, size: int) -> dict[str, Any]
     each = -(-pushes // count)
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, size // 4))
-        peers = [_worker(stack, folder, shards, number) for number in range(count)]
+        peers = [worker(stack, folder, shards, number) for number in range(count)]
         for times in (WARM_UP, each):
             for peer in peers:
                 peer.line.tell({"turns": ["push"], "times": times})
@@ -203,10 +206,10 @@ def _small(folder: Path, steps: int) -> dict[str, Any]:
     """Processor time of pull and push of a small model."""
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(folder, SMALL, SMALL_SHARDS))
-        worker = _worker(stack, folder, shards)
-        worker.ask({"turns": ["pull", "push"], "times": 20})
+        one = worker(stack, folder, shards)
+        one.ask({"turns": ["pull", "push"], "times": 20})
         there = shards.cpu_s()
-        done = worker.ask({"turns": ["pull", "push"], "times": steps})
+        done = one.ask({"turns": ["pull", "push"], "times": steps})
         here, there, wall = (s * 1e3 / steps for s in (done["cpu_s"], shards.cpu_s() - there, sum(done["seconds"])))
     return {
         "parameters": SMALL,

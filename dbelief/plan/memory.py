@@ -29,6 +29,8 @@ one computed while the other is on its way. And one to add up several mini-batch
 DRAWN = 2
 """Copies that a rank has for a moment at the start. Of the whole model where it has all of it: as it was drawn, and as
 one vector. Else of what is drawn at a time: the piece that its own part is taken of, and the next one."""
+SET = "copies while a snapshot set is written"
+"""Of what is pushed to before it is in the set: all that pushes change, at worst. Groups do not push meanwhile."""
 METHOD = 5
 """Vectors that a batch method has on the shards beside its pairs: parameters, trial, gradient, the one before,
 direction. Of pairs there is one more than the history holds, for the next one."""
@@ -146,12 +148,13 @@ def exchange_bytes(step: Sequence[Passage], rank: int) -> int:
 
 
 def shard_memory(job: Job, numbers: int) -> dict[str, int]:
-    """Memory of a shard that holds so many parameters, by what it is for."""
+    """Memory of a shard that holds so many parameters, by what it is for; at its most, a snapshot set being written."""
     strategy, vector = job.strategy, numbers * FLOAT32
     if isinstance(strategy, Sandblaster):
         return {
             "parameters and the method's vectors": (METHOD + 2 * (strategy.history + 1)) * vector,
             "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
+            SET: numbers * np.dtype(np.float64).itemsize,  # no program runs then, but bundles may come
         }
     rule = strategy.at_shards
     states = make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})).state
@@ -162,6 +165,8 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
         found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = (1 if strategy.turns else job.replicas) * vector
+    if not (isinstance(strategy, SyncSgd | Elastic) and strategy.grouped):
+        found[SET] = (1 + len(states)) * vector
     return found
 
 

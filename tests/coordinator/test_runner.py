@@ -25,6 +25,7 @@ from dbelief.metrics import Metrics
 from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
 from dbelief.report.summary import read_summary
+from dbelief.sets import newest_count
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -148,9 +149,13 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A shard refuses its part, or set.json cannot be written here."""
+    """A shard refuses its part, or set.json cannot be written here. What there is of it goes."""
+    parts: list[Path] = []
 
     def full(folder: Path, set_id: str) -> None:
+        folder.mkdir(parents=True)
+        parts.append(folder / "shard-0.safetensors")
+        parts[-1].touch()
         raise kind(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
 
     monkeypatch.setattr(runner._actor._shards, "snapshot", full)
@@ -158,7 +163,10 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
     runner._actor.put(world.machine.training.begin_set())
     carry_out(runner)
     assert world.state() is State.READY
-    assert "was not written, the one before stands: shard 1: " in capsys.readouterr().err
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "snapshot" in line)
+    assert "was not written, the one before stands: shard 1: " in told
+    assert [path.exists() for path in parts] == [False]
+    assert newest_count(parts[0].parents[1]) == world.machine.training.snapshots.count
     world.machine.state = State.CLOSING
     runner._actor.put(world.machine.training.begin_set())
     carry_out(runner)

@@ -22,7 +22,7 @@ from dbelief.optim import RULES, make_rule
 from dbelief.optim.make import warm_up
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import make_plan
-from dbelief.plan.memory import METHOD, machine_bytes, shard_memory
+from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory
 from dbelief.plan.plan import placed
 from dbelief.pushes import Push, Pusher
 from dbelief.ranks import Alone
@@ -159,7 +159,19 @@ def test_a_shard_has_the_rules_state(rule: str) -> None:
     _, held, _ = traced(made)
     planned_bytes = shard_memory(planned, numbers)
     planned_bytes.pop("answers kept for repetition", None)  # nobody has exchanged yet
+    copies = planned_bytes.pop(SET)  # none is written
     assert held == pytest.approx(sum(planned_bytes.values()), rel=0.02)
+
+    def written() -> Shard:
+        shard = made()
+        for segment in shard.segments.values():
+            segment.be_marked()
+        for span in placement.spans:
+            shard.push(Push(Pusher(0, 1), 3, np.float32(0.1)), span.index, values[span.start : span.stop])
+        return shard
+
+    _, marked, _ = traced(written)
+    assert marked - held == pytest.approx(copies, rel=0.05)
 
 
 def test_a_shard_keeps_what_else_the_strategy_needs() -> None:
@@ -184,6 +196,7 @@ def test_a_batch_method_has_so_many_vectors(history: int) -> None:
     numbers = sum(len(values) for values in space.vectors.values()) // 6
     planned = shard_memory(job({**SANDBLASTER, "history": history}), 6)
     assert numbers == METHOD + 2 * (history + 1) + 1
+    assert planned.pop(SET) == 6 * 8, "of the sum"
     assert sum(planned.values()) == 6 * (4 * (numbers - 1) + 8)
 
 
@@ -199,4 +212,7 @@ def test_in_turn_a_shard_keeps_nothing_for_others() -> None:
         "parameters": 4000,
         "state of elastic": 0,
         "gradients of a round": 4000,
+        SET: 4000,
     }
+    among_themselves = job({"name": "sync-easgd", "rate": 0.1, "form": 2}, replicas=4)
+    assert SET not in shard_memory(among_themselves, 1000), "nothing is written meanwhile"
