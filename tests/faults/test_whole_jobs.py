@@ -44,9 +44,10 @@ replicas: 2
 snapshots: {{every_s: 0.5}}
 deadlines: {{beat_s: 3}}
 """
+UNWRITTEN = "was not written, the one before stands"
 EPOCH = 1_257
 """Samples."""
-AMOUNTS = {Harm.KILL: 0.0, Harm.PAUSE: 1.0, Harm.TORN_FILE: 0.5}
+AMOUNTS = {Harm.KILL: 0.0, Harm.PAUSE: 1.0, Harm.TORN_FILE: 0.5, Harm.DISK_FULL: 4_000.0}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,9 @@ AMOUNTS = {Harm.KILL: 0.0, Harm.PAUSE: 1.0, Harm.TORN_FILE: 0.5}
         pytest.param("ps-1", [Harm.KILL], 8, id="a shard is killed"),
         pytest.param(
             "ps-1", [Harm.KILL, Harm.TORN_FILE], 8, id="the newest set is damaged too", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "ps-1", [Harm.DISK_FULL, Harm.KILL], 16, id="its disk is full before it is killed", marks=pytest.mark.long
         ),
         pytest.param("ps-0", [Harm.PAUSE], 8, id="a shard is stopped", marks=pytest.mark.long),
         pytest.param("worker-1", [Harm.KILL], 30, id="a worker is killed", marks=pytest.mark.long),
@@ -76,18 +80,22 @@ def test_the_books_are_right_whoever_dies(
     if Harm.TORN_FILE in harms:
         sets = operator.folder / "runs" / "counting" / "snapshots"
         wait_for(lambda: True if len(list(sets.glob("*/set.json"))) >= 2 else None, "a set before the newest")
-    strike(operator, members[victim], victim, harms)
+    strike(operator, members[victim], victim, harms, coordinator.log)
     if Harm.KILL in harms:
         members[victim] = operator.start(f"{victim}-again", *words[victim])
     assert coordinator.ends() == 0
     assert ("was set aside" in coordinator.log.read_text()) == (Harm.TORN_FILE in harms)
+    assert (UNWRITTEN in coordinator.log.read_text()) == (Harm.DISK_FULL in harms)
     assert [member.ends() for member in members.values()] == [0] * 4
     check_gone([role.process.pid for role in operator.roles])
     check_books(operator, victim, harms[0], epochs * EPOCH)
 
 
-def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm]) -> None:
-    """Let this happen to one process; to its files only when its death is known, for no set is written then."""
+def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm], log: Path) -> None:
+    """Let this happen to one process; to its files only when its death is known, for no set is written then.
+
+    What comes after its disk is full waits until the coordinator's log tells of a set that could not be written.
+    """
 
     def written(name: str) -> list[Path]:
         operator.until_died("counting")
@@ -99,6 +107,8 @@ def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm]) -> 
         carry_out(Accident(0, victim, harm, AMOUNTS[harm]), {victim: struck.process.pid}, written)
         if harm is Harm.KILL:
             struck.process.wait(10)
+        elif harm is Harm.DISK_FULL:
+            wait_for(lambda: True if UNWRITTEN in log.read_text() else None, "a set that cannot be written")
 
 
 def check_books(operator: Operator, victim: str, harm: Harm, samples: int) -> None:
