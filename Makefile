@@ -11,7 +11,7 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy test-containers image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills wheel clean
+.PHONY: help run test test-long test-deploy test-containers image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,12 @@ bench-memory: .venv/ready-to-develop ## what a shard takes under load for ten mi
 
 bench-kills: .venv/ready-to-develop ## MNIST with any one process killed, five times each (DBELIEF_DATA names its folder)
 	@$(BIN)/python benchmarks/kills.py $(ARGS)
+
+bench-wire: .venv/ready-to-develop ## pull, push and exchange against a bare socket; ARGS=--peers: torch and Ray too, where installed
+	@$(BIN)/dbelief bench wire $(ARGS)
+
+bench-snapshots: .venv/ready-to-develop ## pushes with and without a snapshot set being written, and how long a set takes
+	@$(BIN)/python benchmarks/snapshots.py $(ARGS)
 
 wheel: .venv/ready-to-develop ## build the wheel into dist/
 	@rm -rf build

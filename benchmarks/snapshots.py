@@ -32,7 +32,7 @@ from rich.table import Table
 
 from dbelief.bench.peers import Peer
 from dbelief.bench.shards import Shards
-from dbelief.bench.wire import worker
+from dbelief.bench.workers import worker
 from dbelief.rpc import settings
 
 KINDS = ("all of it", "one segment")

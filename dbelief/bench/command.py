@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -92,35 +92,53 @@ def bench_kernels(
             kernels.show(name, results)
 
 
+def _counts(context: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    """Read 1,16,64 as three numbers."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise click.BadParameter(f"must be whole numbers above 0 with commas between, not {text!r}")
+    return sorted({int(part) for part in parts})
+
+
 @command.command("wire")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of tables.")
-@click.option("--mib", type=_AT_LEAST_1, default=160, show_default=True, help="Size of the vector.")
-@click.option("--rounds", type=_AT_LEAST_1, default=15, show_default=True, help="Interleaved rounds.")
-@click.option("--workers", type=_AT_LEAST_1, default=4, show_default=True, help="Workers that push at the same time.")
-@click.option("--pushes", type=_AT_LEAST_1, default=400, show_default=True, help="Pushes of these, in all.")
-@click.option("--push-mib", type=_AT_LEAST_1, default=16, show_default=True, help="Size of each of these.")
+@click.option("--transport", type=click.Choice(["tcp", "shm", "both"]), default="both", show_default=True)
+@click.option("--sizes", default="1,16,64,160", show_default=True, callback=_counts, help="Of the vector, MiB.")
+@click.option("--rounds", type=_AT_LEAST_1, default=25, show_default=True, help="Interleaved rounds of each size.")
+@click.option("--peers", is_flag=True, help="Also measure gloo, torch RPC and Ray, those that are installed.")
+@click.option("--workers", default="1,2,4", show_default=True, callback=_counts, help="At the same time, of crowds.")
+@click.option("--shards", default="1,2,4", show_default=True, callback=_counts, help="That they work on.")
+@click.option("--turns", type=_AT_LEAST_1, default=100, show_default=True, help="Pushes, and pulls, of a crowd.")
+@click.option("--crowd-mib", type=_AT_LEAST_1, default=16, show_default=True, help="Size of each of these.")
 @click.option("--steps", type=_AT_LEAST_1, default=300, show_default=True, help="Pulls and pushes of the small model.")
-def bench_wire(as_json: bool, mib: int, rounds: int, workers: int, pushes: int, push_mib: int, steps: int) -> None:
-    """Time pull and push between a worker and a shard against a bare socket, a copy and, if it is there, gloo."""
+def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
+    """Time pull, push and exchange between workers and shards, over TCP and shared memory, against a bare socket.
+
+    Of sizes below 32 MiB there are four times as many rounds.
+    """
     from dbelief.rpc.settings import prepare_process
 
     prepare_process()
     with exits_cleanly():
-        from dbelief.bench import wire
+        from dbelief.bench import wire, wire_table
+        from dbelief.bench.workers import TRANSPORTS
         from dbelief.errors import Interrupted
 
+        transports = TRANSPORTS if transport == "both" else (transport,)
+        if not set(transports) <= set(TRANSPORTS):
+            raise click.UsageError(f"--transport {transport}: is not there yet")
         try:
-            found = wire.measure(mib, rounds, workers, pushes, push_mib, steps)
+            found = wire.measure(wire.Wanted(transports, **wanted))
         except KeyboardInterrupt:
             raise Interrupted("stopped before it was done") from None
         if as_json:
             print(json.dumps(found))
         else:
-            wire.show(found)
+            wire_table.show(found)
 
 
 @command.command("peer", hidden=True)
-@click.argument("kind", type=click.Choice(["socket", "gloo", "worker"]))
+@click.argument("kind", type=click.Choice(["socket", "gloo", "torch-rpc", "ray", "worker"]))
 @click.option("--connect", required=True, metavar="HOST:PORT", help="Where the process that measures listens.")
 def bench_peer(kind: str, connect: str) -> None:
     """Be the other end of something that `dbelief bench` measures."""
@@ -129,6 +147,6 @@ def bench_peer(kind: str, connect: str) -> None:
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        from dbelief.bench import peers
+        from dbelief.bench import kinds
 
-        peers.run(kind, connect)
+        kinds.run(kind, connect)

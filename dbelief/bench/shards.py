@@ -75,6 +75,11 @@ class Shards:
     ------
     Failure
         One of them does not come up; with its last words.
+
+    Attributes
+    ----------
+    name
+        What logs of theirs, and of who works on them, are told apart by.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Shards:
         self._lock_free = lock_free
         self.spans = tuple(cut([(0, size)], nominal_length(size, count)))
         self.rule = rule, dict(options or {})
+        self.name = f"{size}-by-{rule}-on-{count}"
         self._commands = itertools.count(1)
         self._stubs: list[stubs.ParametersStub] = []
         with ExitStack() as stack:
@@ -106,7 +112,7 @@ class Shards:
                     f"ps-{number}",
                     ["ps", "--coordinator", server.address, "--number", str(number)]
                     + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
-                    folder / f"ps-{number}-of-{size}.log",
+                    folder / f"ps-{number}-of-{self.name}.log",
                 )
                 for number in range(count)
             ]

@@ -255,6 +255,21 @@ def test_pushes_go_on_while_a_set_is_written_and_are_not_in_it(make: Make, tmp_p
     assert subject.shard.ledgers()["w", A] == (1 + turns, 1 + turns)
 
 
+def test_segments_that_go_to_another_shard_meanwhile_are_in_the_set_of_the_one_that_had_them(
+    make: Make, tmp_path: Path
+) -> None:
+    subject = make((5, 3, 4))
+    before = subject.read()
+    shard = subject.shard
+    kept = {0: shard.segments[0]}
+    with between([lambda: shard.hold(kept, {})]):
+        save(shard, tmp_path)
+    check_parts(tmp_path, *SET[:2], "sgd", 3)
+    stored = {one.span.index: one.arrays["w"].tobytes() for one in read_parts(tmp_path, *SET[:2], "sgd", subject.spans)}
+    assert b"".join(numbers for _, numbers in sorted(stored.items())) == before.tobytes()
+    assert no_marks(shard)
+
+
 def test_what_was_under_way_without_a_lock_may_be_in_a_set_by_half_and_nothing_that_began_later(
     tmp_path: Path,
 ) -> None:

@@ -44,7 +44,8 @@ WORDS = [
     Wrong("a sweep of no runs at a time", "sweep job.yaml --jobs 0", "Invalid value for '--jobs': 0 is not in .*"),
     Wrong("a size that is none", "bench apply --parameters 1X",
           r"Invalid value for '--parameters': must be a whole .*"),
-    Wrong("a number of workers below 1", "bench wire --workers 0", "Invalid value for '--workers': 0 is not in .*"),
+    Wrong("a number of workers below 1", "bench wire --workers 2,0",
+          r"Invalid value for '--workers': must be whole numbers above 0 with commas between, not '2,0'.*"),
 ]  # fmt: skip
 FOLDERS = [
     Wrong("export of nothing", "export nowhere", r"nowhere/job\.yaml: no such file"),

@@ -1,23 +1,29 @@
 """What `dbelief bench wire` prints and leaves behind; no figure is held to anything here."""
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dbelief.bench import peers, wire
+from dbelief.bench import peers, wire, wire_table
+from dbelief.bench.rays import Ray
 from dbelief.bench.shards import Shards
+from dbelief.bench.torches import Gloo, TorchRpc
+from dbelief.bench.workers import TRANSPORTS
 from dbelief.errors import Failure
 
 pytestmark = pytest.mark.processes
-TINY = ["--mib", "1", "--rounds", "2", "--workers", "2", "--pushes", "6", "--push-mib", "1", "--steps", "3"]
-WIRE = [sys.executable, "-P", "-m", "dbelief", "bench", "wire", *TINY]
+TINY = ["--sizes", "1", "--rounds", "1", "--workers", "1,2", "--shards", "1", "--turns", "6", "--crowd-mib", "1"]
+WIRE = [sys.executable, "-P", "-m", "dbelief", "bench", "wire", *TINY, "--steps", "3"]
 
 
 def test_the_figures_are_told_as_json_and_nothing_is_left(tmp_path: Path) -> None:
@@ -25,15 +31,29 @@ def test_the_figures_are_told_as_json_and_nothing_is_left(tmp_path: Path) -> Non
     done = subprocess.run([*WIRE, "--json"], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert (found["mib"], found["rounds"]) == (1, 2)
-    for name in ("pull", "push", "socket_pull", "socket_push", "copy"):
-        assert found[f"{name}_ms"] > 0
-    assert all(found[name] > 0 for name in ("pull_x", "push_x", "roundtrip_x", "copy_x", "shard_mib"))
-    workers, small = found["workers"], found["small"]
-    assert (workers["count"], workers["pushes"], workers["mib"]) == (2, 6, 1)
-    assert workers["p99_over_p50"] == pytest.approx(workers["p99_ms"] / workers["p50_ms"])
-    assert (small["parameters"], small["shards"], small["segments"], small["steps"]) == (203_530, 2, 17, 3)
-    assert small["cpu_ms_per_step"] == pytest.approx(small["worker_cpu_ms"] + small["shards_cpu_ms"])
+    both, ours = ["pull", "push"], [f"dbelief, {transport}" for transport in TRANSPORTS]
+    turns: dict[str, list[str]] = {}
+    for row in found["ways"]:
+        turns.setdefault(row["way"], []).append(row["what"])
+        assert (row["mib"], row["rounds"], row["beside"]) == (1, wire.MORE, None)
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert row["x"] > 0
+        assert row["gb_per_s"] > 0
+    assert turns == {
+        **{way: [*both, "exchange", "round trip"] for way in ours},
+        **{way: [*both, "round trip"] for way in ("socket", "socket, aligned memory")},
+        "copy": ["copy"],
+    }
+    assert found["missing"] == {}
+    crowds = {(row["transport"], row["what"], row["workers"], row["shards"]) for row in found["crowds"]}
+    assert crowds == {(transport, what, count, 1) for transport in TRANSPORTS for what in both for count in (1, 2)}
+    for row in found["crowds"]:
+        assert row["turns"] >= 6
+        assert row["p99_over_p50"] == pytest.approx(row["p99_ms"] / row["p50_ms"])
+        assert row["gb_per_s"] > 0
+    for small in found["small"]:
+        assert (small["parameters"], small["shards"], small["segments"], small["steps"]) == (203_530, 2, 17, 3)
+        assert small["cpu_ms_per_step"] == pytest.approx(small["worker_cpu_ms"] + small["shards_cpu_ms"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,7 +63,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     command = [*WIRE, "--rounds", "100000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     until_s = time.monotonic() + 60
-    while not list(tmp_path.glob("*/socket.log")):  # the last to come up
+    while len(list(tmp_path.glob("*/worker-*.log"))) < 2 * len(TRANSPORTS):  # the last to come up
         assert process.poll() is None
         assert time.monotonic() < until_s
         time.sleep(0.02)
@@ -54,32 +74,41 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_ratios_are_taken_within_a_round() -> None:
-    seconds = {
-        "pull": [2.0, 4.0, 8.0],
-        "push": [2.0, 4.0, 8.0],
-        "socket_pull": [1.0, 4.0, 2.0],
-        "socket_push": [3.0] * 3,
-    }
-    assert wire._ratio(seconds["socket_pull"], seconds["pull"]) == 0.5
-    assert wire._ratio(wire._sum(seconds, ""), wire._sum(seconds, "socket_")) == 8 / 7
+def row(way: str, what: str, beside: str | None = None) -> dict[str, Any]:
+    numbers = {"p50_ms": 10.0, "p99_ms": 20.0, "gb_per_s": 1.5, "x": 1.25}
+    return {"mib": 160, "rounds": 9, "beside": beside, "way": way, "what": what, **numbers}
 
 
-def test_the_tables_name_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = dict.fromkeys(
-        [f"{name}_{what}" for name in ("pull", "push", "socket_pull", "socket_push", "copy") for what in ("ms", "x")],
-        1.5,
-    )
-    gloo = dict.fromkeys(["gloo_pull_ms", "gloo_push_ms", "gloo_pull_x", "gloo_push_x", "gloo_roundtrip_x"], 2.5)
-    workers = {"count": 4, "pushes": 400, "mib": 16, "p50_ms": 10.0, "p99_ms": 20.0, "p99_over_p50": 2.0}
-    small = {"parameters": 7, "segments": 3, "shards": 2, **dict.fromkeys(["worker_cpu_ms", "shards_cpu_ms"], 1.0)}
-    small |= {"cpu_ms_per_step": 2.0, "wall_ms": 3.0}
-    whole = {"mib": 160, "rounds": 9, "roundtrip_x": 1.25, "workers": workers, "small": small, **figures}
-    for found, named in ((whole, False), (whole | gloo, True)):
-        wire.show(found)
-        shown = capsys.readouterr().out
-        assert ("gloo" in shown) == named
-        assert all(word in shown for word in ("dbelief", "socket", "copy", "1.25", "4 workers", "2.00 times"))
+def test_the_tables_name_what_was_measured_and_what_was_not(capsys: pytest.CaptureFixture[str]) -> None:
+    ways = [row("dbelief, tcp", what) for what in ("push", "pull", "exchange", "round trip")]
+    ways += [row("socket", "pull"), row("copy", "copy"), row("socket", "pull", "Ray"), row("Ray", "pull", "Ray")]
+    crowd = {"workers": 4, "shards": 2, "transport": "tcp", "what": "push", "turns": 100, "mib": 16, "gb_per_s": 2.125}
+    small = {"transport": "tcp", "parameters": 7, "segments": 3, "shards": 2, "cpu_ms_per_step": 2.0, "wall_ms": 3.0}
+    small |= dict.fromkeys(["worker_cpu_ms", "shards_cpu_ms"], 1.0)
+    found = {"ways": ways, "missing": {"gloo": "torch is not installed"}, "small": [small]}
+    wire_table.show({**found, "crowds": [{**crowd, "p50_ms": 1.0, "p99_ms": 2.0}]})
+    shown = capsys.readouterr().out
+    for words in ("160 MiB, 9 rounds", "Ray beside it", "gloo took no part: torch is not installed", "2.12", "1.25"):
+        assert words in shown
+    lines = [line for line in shown.splitlines() if "pu" in line or "exchange" in line or "trip" in line]
+    order = [word for line in lines for word in ("pull", "push", "round trip", "exchange") if word in line]
+    assert order[:4] == ["pull", "push", "round trip", "exchange"], "whatever their order was"
+
+
+def test_what_is_not_installed_and_what_does_not_come_up_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
+    wanted = wire.Wanted(["tcp"], [1], 1, True, [1], [1], 1, 1, 1)
+    missing: dict[str, str] = {}
+    here = wire._others(wanted, missing)
+    assert [(other.name, other.busy) for other in here] == [("gloo", False), ("torch RPC", True)]
+    assert missing == {"Ray": "ray is not installed"}
+    monkeypatch.setattr("dbelief.processes.with_parent.__file__", str(tmp_path / "missing.py"))
+    with ExitStack() as stack:
+        assert wire._begin(stack, tmp_path, here, missing) == []
+    assert {"gloo", "torch RPC", "Ray"} == {*missing}
+    assert missing["torch RPC"].startswith("no torch-rpc to measure: torch-rpc-0 ended with exit code 2")
 
 
 def test_a_shard_that_does_not_come_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +124,24 @@ def test_a_peer_that_dies_is_told_of(tmp_path: Path) -> None:
         assert peer.child.process is not None
         peer.child.process.kill()
         with pytest.raises(Failure, match="socket was killed by SIGKILL"):
-            peer.ask({"bytes": 8})
+            peer.ask({"bytes": 8, "fast": False})
 
 
 @pytest.mark.torch
-def test_gloo_takes_part_where_torch_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Gloo, TorchRpc])
+def test_torch_takes_part_where_it_is(kind: type[Gloo] | type[TorchRpc], tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    found = wire._ratios(tmp_path, 1 << 20, 2)
-    assert all(found[name] > 0 for name in ("gloo_pull_x", "gloo_push_x", "gloo_roundtrip_x"))
+    with ExitStack() as stack:
+        way = kind(stack, tmp_path)
+        for size in (1 << 20, 2 << 20):
+            way.prepare(size)
+            assert all(way.turn(what) > 0 for what in way.turns)
+
+
+def test_ray_takes_part_where_it_is_and_leaves_nothing() -> None:
+    pytest.importorskip("ray")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, ExitStack() as stack:  # short: paths of its sockets
+        way = Ray(stack, Path(folder), 2 << 20)
+        for size in (1 << 20, 2 << 20):
+            way.prepare(size)
+            assert all(way.turn(what) > 0 for what in way.turns)

@@ -1,0 +1,69 @@
+"""How the process that measures and its peers talk: JSON lines over a socket, and blocks of bytes between them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+from typing import Any
+
+from dbelief.errors import Unreachable
+
+WAIT_S = 120.0
+"""How long either end may be silent."""
+
+
+class Line:
+    """A connection that carries JSON lines, and between them blocks of bytes of a known length."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        connection.settimeout(WAIT_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def wait_in_kernel(self) -> None:
+        """Be a socket as it comes: a call waits where it is, and is not made again for each bit that is ready."""
+        self._socket.settimeout(None)
+        for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(WAIT_S), 0))
+
+    def tell(self, message: Any) -> None:
+        """Send one line; that nobody is there shows when the answer is missing."""
+        self.send(memoryview(json.dumps(message).encode() + b"\n"))
+
+    def hear(self) -> Any:
+        """The next line; None where the other end is gone."""
+        line = bytearray()
+        while not line.endswith(b"\n"):  # byte by byte: what follows the line may be a block
+            byte = bytearray(1)
+            if not self._fill(memoryview(byte)):
+                return None
+            line += byte
+        return json.loads(line)
+
+    def send(self, block: memoryview) -> None:
+        """Send a block; as `tell`."""
+        with contextlib.suppress(ConnectionError):
+            self._socket.sendall(block)
+
+    def receive(self, block: memoryview) -> None:
+        """Fill a block."""
+        filled = 0
+        while filled < len(block):
+            count = self._fill(block[filled:])
+            if not count:
+                raise Unreachable("the other end of the socket is gone")
+            filled += count
+
+    def _fill(self, block: memoryview) -> int:
+        try:
+            return self._socket.recv_into(block)
+        except ConnectionError:
+            return 0
+        except (TimeoutError, BlockingIOError):
+            raise Unreachable(f"nothing came through the socket for {WAIT_S:g} s") from None
+
+    def close(self) -> None:
+        """Close it; the peer ends."""
+        self._socket.close()

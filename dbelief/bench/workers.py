@@ -1,0 +1,114 @@
+"""Our own way: a worker, a process that does nothing else, and shards, each a real `dbelief ps`.
+
+A push is done when Adagrad is applied to all of it and acknowledged; an exchange has shards of its own, which apply the
+elastic rule and give back the centre as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.backend import aligned
+
+from .line import WAIT_S, Line
+from .peers import Peer
+from .shards import JOB, Shards
+
+TRANSPORTS = ("tcp",)
+
+
+def worker(
+    stack: ExitStack,
+    folder: Path,
+    shards: Shards,
+    number: int = 0,
+    part: tuple[int, int] | None = None,
+    transport: str = "tcp",
+) -> Peer:
+    """A worker of these shards, or of a part of their numbers, over TCP or through shared memory."""
+    peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-{transport}-of-{shards.name}"))
+    peer.ask(
+        {
+            "job": JOB,
+            "rule": shards.rule[0],
+            "options": shards.rule[1],
+            "spans": [list(asdict(span).values()) for span in shards.spans],
+            "places": [list(asdict(where).values()) for where in shards.placement.places],
+            "pusher": [number + 1, number + 2],
+            "part": part,
+            "transport": transport,
+        }
+    )
+    return peer
+
+
+class Ours:
+    """Pull, push and exchange by one transport; for one size, that of the shards."""
+
+    turns = ("pull", "push", "exchange")
+
+    def __init__(
+        self, stack: ExitStack, folder: Path, transport: str, number: int, trained: Shards, averaged: Shards
+    ) -> None:
+        self.name = f"dbelief, {transport}"
+        trains = worker(stack, folder, trained, number, transport=transport)
+        averages = worker(stack, folder, averaged, number, transport=transport)
+        self._workers = {"pull": trains, "push": trains, "exchange": averages}
+
+    def prepare(self, size: int) -> None:
+        """See `Way`; the shards have it."""
+
+    def turn(self, what: str) -> float:
+        """See `Way`."""
+        (seconds,) = self._workers[what].ask({"turns": [what], "times": 1})["seconds"]
+        return float(seconds)
+
+
+def be_worker(line: Line) -> None:
+    """A worker that only pulls, pushes and exchanges; tells the seconds of each, and the processor time of all."""
+    from dbelief.layout import Span
+    from dbelief.placement import Place, Placement
+    from dbelief.pushes import Push, Pusher
+    from dbelief.rpc.parameters import ShardedParameters
+
+    told = line.hear()
+    spans = tuple(Span(*row) for row in told["spans"])
+    placement = Placement(1, spans, tuple(Place(*row) for row in told["places"]))
+    pusher = Pusher(*told["pusher"])
+    first, stop = told["part"] or (0, placement.size)
+    rule = told["rule"], told["options"]
+    client = ShardedParameters(told["job"], placement, rule, pusher, WAIT_S / 2, part=(first, stop))
+    out, values = aligned(stop - first, np.float32), aligned(stop - first, np.float32)
+    values[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), stop - first)
+    versions = np.zeros(len(spans), np.int64)
+    numbers = itertools.count(1)
+
+    def pull() -> None:
+        versions[:] = -1
+        client.pull(out, versions)
+
+    def push() -> None:
+        client.push(values, versions, Push(pusher, next(numbers), np.float32(1e-6)))
+
+    def exchange() -> None:
+        client.exchange(values, out, versions, Push(pusher, next(numbers), np.float32(1e-6)))
+
+    turns = {"pull": pull, "push": push, "exchange": exchange}
+    try:
+        line.tell("ready")
+        while (order := line.hear()) is not None:
+            seconds = []
+            used_s = time.process_time()
+            for what in order["turns"] * order["times"]:
+                began = time.perf_counter()
+                turns[what]()
+                seconds.append(time.perf_counter() - began)
+            line.tell({"seconds": seconds, "cpu_s": time.process_time() - used_s})
+    finally:
+        client.close()
