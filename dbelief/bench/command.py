@@ -125,8 +125,6 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
         from dbelief.errors import Interrupted
 
         transports = TRANSPORTS if transport == "both" else (transport,)
-        if not set(transports) <= set(TRANSPORTS):
-            raise click.UsageError(f"--transport {transport}: is not there yet")
         try:
             found = wire.measure(wire.Wanted(transports, **wanted))
         except KeyboardInterrupt:

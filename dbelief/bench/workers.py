@@ -14,13 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.backend import aligned
+from dbelief.errors import Failure
 
 from .line import WAIT_S, Line
 from .peers import Peer
 from .shards import JOB, Shards
 
-TRANSPORTS = ("tcp",)
+TRANSPORTS = ("tcp", "shm")
+SHARES = "shares memory with shard"
+"""What a client says when it does."""
 
 
 def worker(
@@ -31,7 +33,13 @@ def worker(
     part: tuple[int, int] | None = None,
     transport: str = "tcp",
 ) -> Peer:
-    """A worker of these shards, or of a part of their numbers, over TCP or through shared memory."""
+    """A worker of these shards, or of a part of their numbers, over TCP or through shared memory.
+
+    Raises
+    ------
+    Failure
+        It does not come up; or there is no memory that it can share.
+    """
     peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-{transport}-of-{shards.name}"))
     peer.ask(
         {
@@ -45,6 +53,8 @@ def worker(
             "transport": transport,
         }
     )
+    if transport == "shm" and not any(SHARES in line for line in peer.child.said()):
+        raise Failure(f"{peer.child.name} shares no memory with its shards: {peer.child.last_words()}")
     return peer
 
 
@@ -82,9 +92,16 @@ def be_worker(line: Line) -> None:
     placement = Placement(1, spans, tuple(Place(*row) for row in told["places"]))
     pusher = Pusher(*told["pusher"])
     first, stop = told["part"] or (0, placement.size)
-    rule = told["rule"], told["options"]
-    client = ShardedParameters(told["job"], placement, rule, pusher, WAIT_S / 2, part=(first, stop))
-    out, values = aligned(stop - first, np.float32), aligned(stop - first, np.float32)
+    client = ShardedParameters(
+        told["job"],
+        placement,
+        (told["rule"], told["options"]),
+        pusher,
+        WAIT_S / 2,
+        part=(first, stop),
+        shares_memory=told["transport"] == "shm",
+    )
+    out, values = client.array(stop - first), client.array(stop - first)
     values[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), stop - first)
     versions = np.zeros(len(spans), np.int64)
     numbers = itertools.count(1)
@@ -101,6 +118,7 @@ def be_worker(line: Line) -> None:
 
     turns = {"pull": pull, "push": push, "exchange": exchange}
     try:
+        pull()  # memory is shared from the first one on
         line.tell("ready")
         while (order := line.hear()) is not None:
             seconds = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dbelief.bench import peers, wire, wire_table
+from dbelief.bench import peers, wire, wire_table, workers
 from dbelief.bench.rays import Ray
 from dbelief.bench.shards import Shards
 from dbelief.bench.torches import Gloo, TorchRpc
@@ -117,6 +117,17 @@ def test_a_shard_that_does_not_come_up_is_told_of(tmp_path: Path, monkeypatch: p
         Shards(tmp_path, 4096)
     with pytest.raises(Failure, match="no socket to measure: socket ended with exit code 2"):
         peers.Peer("socket", tmp_path)
+
+
+def test_a_worker_that_gets_no_memory_to_share_is_not_measured_as_if_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SHARES", "shares what it never says")
+    with ExitStack() as stack:
+        shards = stack.enter_context(Shards(tmp_path, 4096))
+        workers.worker(stack, tmp_path, shards, transport="tcp")
+        with pytest.raises(Failure, match=r"worker-1-shm-of-.* shares no memory with its shards"):
+            workers.worker(stack, tmp_path, shards, 1, transport="shm")
 
 
 def test_a_peer_that_dies_is_told_of(tmp_path: Path) -> None:
