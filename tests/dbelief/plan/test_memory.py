@@ -13,7 +13,7 @@ import pytest
 from scipy.optimize import rosen, rosen_der
 
 from coordinator.iterations import PASSES, Iterations, Rules, Step
-from dbelief.backend import choose
+from dbelief.backend import choose, floats
 from dbelief.data import BatchBuffer, Split
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
@@ -78,7 +78,7 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
     layout, _ = initial_values(planned, model)
     session = SimpleNamespace(
         job=planned, data=data, ranks=Alone(), part=layout.part(0), backend=choose("cpu"), pusher=None,
-        parameters=SimpleNamespace(placement=placed(layout, 2)),
+        parameters=SimpleNamespace(placement=placed(layout, 2), array=floats),
     )  # fmt: skip
     replica, held, _ = traced(lambda: Replica(session, model, None, threading.Event()))  # type: ignore[arg-type]
     for threads in (replica._trains, replica._bundles):
