@@ -64,6 +64,8 @@ class Forget:
 class Revive:
     """Bring a shard back in another process: its segments, the newest set, whom to refuse, who takes part.
 
+    One that is new to the job is brought in alike, without segments.
+
     Attributes
     ----------
     incarnation
@@ -130,6 +132,31 @@ class RollBack:
 
 
 @dataclass(frozen=True)
+class Move:
+    """Let segments go from one shard to another; then both know what they hold, whatever came of it."""
+
+    giver: int
+    taker: int
+    segments: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TellHoldings:
+    """Tell these shards which segments they hold: another coordinator may have died while it moved some."""
+
+    shards: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """Let a shard end that has no place any more."""
+
+    shard: int
+    incarnation: int
+    address: str
+
+
+@dataclass(frozen=True)
 class Export:
     """Write model.safetensors from a named vector."""
 
@@ -150,6 +177,17 @@ class Finish:
 
 
 ShardAction = (
-    AssignShards | Restore | TakeSnapshot | MakeReady | Fence | Forget | SetMembership | RunProgram | RollBack | Export
+    AssignShards
+    | Restore
+    | TakeSnapshot
+    | MakeReady
+    | Fence
+    | Forget
+    | SetMembership
+    | RunProgram
+    | RollBack
+    | Export
+    | Move
+    | TellHoldings
 )
-Action = ShardAction | Revive | Follow | StandAlone | Note | Finish
+Action = ShardAction | Revive | Follow | StandAlone | Dismiss | Note | Finish

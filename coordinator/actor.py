@@ -22,12 +22,14 @@ from dbelief.sets import drop_old_sets, give_up_set, read_set, write_set
 from .actions import (
     Action,
     AssignShards,
+    Dismiss,
     Export,
     Fence,
     Finish,
     Follow,
     Forget,
     MakeReady,
+    Move,
     Note,
     Restore,
     Revive,
@@ -36,6 +38,7 @@ from .actions import (
     SetMembership,
     StandAlone,
     TakeSnapshot,
+    TellHoldings,
 )
 from .job import JobMachine
 from .shards import Shards
@@ -126,6 +129,8 @@ class Actor:
                     return machine.members.find("shard", action.place.shard, action.incarnation) is None
                 if isinstance(action, Follow | StandAlone):
                     return not machine.chains.stands(action)
+                if isinstance(action, Dismiss):
+                    return machine.members.find("shard", action.shard, action.incarnation) is None
                 if not machine.recovery.away:  # it has not been missed yet
                     return False
                 machine.postpone(action)
@@ -154,6 +159,12 @@ class Actor:
                 machine.ready(now_s)
         elif isinstance(action, Restore | RollBack | TakeSnapshot | Export):
             self._do_with_files(action)
+        elif isinstance(action, Move):
+            self._move(action)
+        elif isinstance(action, TellHoldings):
+            self._shards.hold(action.shards)
+        elif isinstance(action, Dismiss):
+            self._shards.dismiss(action)
         else:
             self._do_for_members(action)
 
@@ -174,6 +185,24 @@ class Actor:
         scalars = self._shards.run(action.program)
         with self._step() as (machine, now_s):
             machine.program_ran(action.ticket, scalars, now_s)
+
+    def _move(self, move: Move) -> None:
+        """Make a move, where it is still to be made; then tell both shards what they hold, as that has ended."""
+        with self._step() as (machine, began_s):
+            due = machine.resizing.due(move)
+        if due:
+            try:
+                sent = self._shards.move(move)
+            except (Unreachable, Refused) as error:
+                announce(f"{len(move.segments)} segments stay at shard {move.giver}: {error}")
+                with self._step() as (machine, now_s):
+                    machine.not_moved(move, str(error), now_s)
+            else:
+                with self._step() as (machine, now_s):
+                    machine.moved(move, now_s - began_s, sent, now_s)
+        with self._step() as (machine, _):
+            self._shards.placement = machine.placement
+        self._shards.hold((move.giver, move.taker))
 
     def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
         if isinstance(action, Fence):

@@ -10,16 +10,15 @@ Every method that takes an event first does what the event says, then `_advance`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dbelief.errors import Refused
 from dbelief.layout import Layout
 from dbelief.work import Lease
 
-from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore, Revive, RollBack
+from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore
 from .bundles import NOTHING, Asks, Computed
 from .members import Member
-from .standing import Standing
+from .sharding import Sharding
 from .states import Closing, Compute, Evaluate, State, Stop, Together, Told, Wait, Work
 
 _STUCK = 2.0
@@ -29,7 +28,7 @@ _DOING = {Lease: "training", Together: "training", Compute: "training", Evaluate
 """What a member is seen to do, by its work."""
 
 
-class JobMachine(Standing):
+class JobMachine(Sharding):
     """The job; see `Standing` for what it is made of."""
 
     # -- joining and beating -----------------------------------------------------------------------------
@@ -69,8 +68,8 @@ class JobMachine(Standing):
         member = self.members.join(kind, token, name, address, now_s, wish)
         if self.members.incarnations > lives:  # else the call is a repeated one
             self._note("member", role=member.kind, id=member.number, what="joined", reason="", name=name)
-            if member.kind == "shard" and self.placement is not None:
-                self.actions.append(self.recovery.revive(member, self._next_epoch()))
+            if member.kind == "shard":
+                self._shard_joined(member)
         self._advance(now_s)
         return member
 
@@ -117,7 +116,7 @@ class JobMachine(Standing):
         if how == "died":
             self.died.append(f"{member.kind} {member.number}")
         if member.kind in ("shard", "follower"):
-            self._server_gone(member, how, reason)
+            self._server_gone(member, how, reason, now_s)
             return
         self.training.gone(member.incarnation, how == "died", now_s)
         self.opening.gone(member.incarnation, last=not self._lives())
@@ -185,30 +184,6 @@ class JobMachine(Standing):
             return
         self.training.begin(now_s)
         self._become(State.READY, "")
-        self._advance(now_s)
-
-    def revived(self, revive: Revive, set_id: str | None, now_s: float) -> None:
-        """A shard is back in another process, with what this set holds."""
-        due = self.recovery.revived(revive, set_id)
-        if due is not None:
-            event = "promoted" if revive.promoted else "shard_back"
-            self._note(event, shard=revive.place.shard, set=set_id)
-            self.chains.served(revive.place.shard)
-            self.actions += due
-            if self.recovery.back_to is not None and not self.recovery.away:
-                self.actions += [*self.chains.pause(), RollBack(self.recovery.back_to)]
-            self._advance(now_s)
-
-    def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
-        """All shards hold this set again."""
-        if self.over or not self.recovery.rolled_back(set_id):
-            return
-        self.chains.resume()
-        back = self.training.rewind(state["batch"], now_s)
-        self._note("rolled_back", set=set_id, iterations=back)
-        if back:  # those parameters are gone
-            self.progress.test = None
-        self.commit_due = True
         self._advance(now_s)
 
     def postpone(self, action: Action) -> None:
@@ -343,7 +318,7 @@ class JobMachine(Standing):
     def _advance(self, now_s: float) -> None:
         self.training.settle(now_s)
         assigned = self.placement if self.opening.assigned and not self.over else None
-        self.actions += self.chains.advance(assigned, self.recovery.away, self._next_epoch, now_s)
+        self.actions += self.chains.advance(assigned, self.recovery.away, self.next_shard_epoch, now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:
@@ -364,6 +339,7 @@ class JobMachine(Standing):
 
     def _advance_ready(self, now_s: float) -> None:
         self.actions += self.training.advance(self._replicas(), now_s)
+        self.actions += self.resizing.advance(now_s)
         batch = self.training.batch
         if batch is not None and batch.method.failed:
             self.fail(batch.ended)

@@ -67,16 +67,20 @@ class Members:
     ----------
     beat_s
         A member silent for so long is dead.
-    shards, replication
-        How many shards the job plans, and processes for each; one more is refused.
+    shards
+        Numbers that shards may have: at first as many as the job plans.
+    replication
+        Processes for each shard; one more is refused.
     lease_s
         A shard or follower silent for so long is dead, if that is less.
+    needed
+        Those of the shards without whom the job cannot go on.
     dead, settled
         Lives of pushers that are over; those of them whose ledgers were read.
     """
 
     beat_s: float
-    shards: int
+    shards: set[int]
     replication: int = 1
     lease_s: float = math.inf
     incarnations: int = 0
@@ -84,6 +88,9 @@ class Members:
     settled: set[int] = field(default_factory=set)
     _looked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.needed = set(self.shards)
 
     def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
         """Take a member in; a repeated call with the same token gets the same answer.
@@ -100,11 +107,11 @@ class Members:
             if member.token == token and kind in (member.kind, _LIKE.get(member.kind)) and member.alive:
                 return member
         number = self._free_number(kind, wish)
-        if kind == "shard" and number >= self.shards and (unfollowed := self._unfollowed(address)):
+        if number is None and kind == "shard" and (unfollowed := self._unfollowed(address)):
             kind, number = "follower", wish if wish in unfollowed else unfollowed[0]
-        elif kind == "shard" and number >= self.shards:
-            raise Full(f"the job has its {self.shards} shards; set `shards` in the job file for more")
-        if kind != "shard" and number >= MOST_MEMBERS:
+        if number is None and kind == "shard":
+            raise Full(f"the job has its {len(self.shards)} shards; `dbelief scale ps` lets it have more")
+        if number is None:
             raise Full(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
@@ -135,13 +142,15 @@ class Members:
         """The living shard of this number, or the one that follows it, where this is its life."""
         return self.find("shard", number, incarnation) or self.find("follower", number, incarnation)
 
-    def _free_number(self, kind: str, wish: int | None) -> int:
+    def _free_number(self, kind: str, wish: int | None) -> int | None:
+        """The number of one that joins; None where none is left."""
         # Replicas and clients both push, so they share one row of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
-        if wish is not None and wish not in taken and wish < (self.shards if kind == "shard" else MOST_MEMBERS):
+        numbers = sorted(self.shards) if kind == "shard" else range(MOST_MEMBERS)
+        if wish is not None and wish not in taken and wish in numbers:
             return wish
-        return next(n for n in range(len(taken) + 1) if n not in taken)
+        return next((number for number in numbers if number not in taken), None)
 
     def named(self, kind: str, name: str, token: int) -> Member | None:
         """The earlier life of a process that was started again."""

@@ -13,7 +13,7 @@ class Patience:
     ----------
     join_s
         How long members may be missing.
-    shards, replicas
+    replicas
         How many the job plans.
     resumes
         Whether it goes on from a snapshot set.
@@ -24,10 +24,9 @@ class Patience:
         How the last shard that is gone ended, for people.
     """
 
-    def __init__(self, members: Members, join_s: float, shards: int, replicas: int, resumes: bool) -> None:
+    def __init__(self, members: Members, join_s: float, replicas: int, resumes: bool) -> None:
         self._members = members
         self._join_s = join_s
-        self._shards = shards
         self._replicas = replicas
         self._resumes = resumes
         self.shard_lost = ""
@@ -36,9 +35,9 @@ class Patience:
 
     def waiting_for(self, state: State, begins: bool) -> str:
         """The members, or their doing, that a job waits for; `begins`: in lockstep, and not without all replicas."""
-        shards, replicas = len(self._members.alive("shard")), len(self._members.alive("replica"))
-        if shards < self._shards:
-            return f"shards ({shards} of {self._shards} joined)"
+        shards, replicas = self._shards(), len(self._members.alive("replica"))
+        if shards < len(self._members.needed):
+            return f"shards ({shards} of {len(self._members.needed)} joined)"
         if not self._members.alive("replica", "client"):
             return "a replica to join"
         if state is State.INITIALISING:
@@ -58,7 +57,7 @@ class Patience:
         waiting = self.waiting_for(state, begins)
         someone = bool(self._members.alive("replica", "client"))
         few = begins and len(self._members.alive("replica")) < self._replicas
-        shards = len(self._members.alive("shard")) == self._shards
+        shards = self._shards() == len(self._members.needed)
         complete = state is not State.EMPTY and shards and not (state is State.READY and few)
         if self._someone_s is None or someone or not needs_replica:
             self._someone_s = now_s
@@ -70,3 +69,7 @@ class Patience:
         if now_s - self._someone_s > self._join_s:
             return f"no replica for {self._join_s:g} s; waiting for: {waiting}"
         return ""
+
+    def _shards(self) -> int:
+        """How many shards are there of those without whom the job cannot go on."""
+        return sum(member.number in self._members.needed for member in self._members.alive("shard"))

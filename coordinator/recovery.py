@@ -104,10 +104,10 @@ class Recovery:
 
     def is_away(self, place: Place) -> bool:
         """Whether the life at this place is known to be over."""
-        if place.shard not in self.away:
-            return False
-        epoch, incarnation = self._coming.get(place.shard, (0, 0))
-        return epoch != place.shard_epoch or self._members.find("shard", place.shard, incarnation) is None
+        epoch, incarnation = self._coming.get(place.shard, (-1, 0))
+        if epoch == place.shard_epoch:
+            return self._members.find("shard", place.shard, incarnation) is None
+        return place.shard in self.away
 
     def gone(self, number: int, kept: bool = False) -> None:
         """A shard that held segments is dead; `kept`: another process has all that was acknowledged."""
@@ -125,9 +125,13 @@ class Recovery:
         assert placement is not None
         old = next(place for place in placement.places if place.shard == member.number)
         self.away.add(member.number)
-        self._coming[member.number] = shard_epoch, member.incarnation
+        return self.bring_in(member, replace(old, address=member.address, shard_epoch=shard_epoch), promoted)
+
+    def bring_in(self, member: Member, place: Place, promoted: bool = False) -> Revive:
+        """What lets this process be the shard at a place; `promoted` as in `revive`."""
+        self._coming[place.shard] = place.shard_epoch, member.incarnation
         return Revive(
-            replace(old, address=member.address, shard_epoch=shard_epoch),
+            place,
             member.incarnation,
             self.set_id,
             tuple(sorted(self._members.dead)),
@@ -154,6 +158,11 @@ class Recovery:
             return self._release()
         self.back += 1
         return [*self._release(), *self._training.shard_back()]
+
+    def left_out(self, number: int) -> None:
+        """A shard has no place any more."""
+        self.away.discard(number)
+        self.holders.pop(number, None)
 
     def postpone(self, action: Action) -> list[Action]:
         """Keep what could not be told to all shards; what is to be told at once, for they may be back already."""

@@ -92,6 +92,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             placement = machine.placement if machine.recovery.back_to is None else None
             if placement is not None and placement.epoch > request.placement_epoch:
                 reply.placement.CopyFrom(placement_to_wire(placement))
+                machine.commit_due = True  # what is pushed there now must be found there by another coordinator
             return reply
 
     def _shard_told(self, machine: JobMachine, request: wire.BeatRequest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import grpc
 from dbelief.console import announce
 from dbelief.errors import SnapshotError, Unreachable
 from dbelief.job import Job, Sandblaster
-from dbelief.placement import Place, Placement
+from dbelief.placement import Place, Placement, Run, runs_of
 from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
@@ -22,7 +22,7 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import program_to_wire, spans_to_wire
 from dbelief.sets import set_aside, up_to
 
-from .actions import Follow, Revive, SetMembership, StandAlone
+from .actions import Dismiss, Follow, Move, Revive, SetMembership, StandAlone
 
 TIMEOUT_S = 10.0
 """How long a shard may take to obey; writing or reading a snapshot may take `SNAPSHOT_S`."""
@@ -90,16 +90,20 @@ class Shards:
     def _begin(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
         return getattr(self._stub(place), method).future(request, timeout=timeout_s)
 
-    def _answer(self, place: Place, call: Any) -> Any:
-        """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers."""
+    def _answer(self, place: Place, call: Any, *others: Place) -> Any:
+        """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers.
+
+        `others` are those whom it needs for the answer.
+        """
         with named_errors(f"shard {place.shard} at {place.address}"):
             while True:
                 try:
                     return call.result(timeout=_LOOK_S)
                 except grpc.FutureTimeoutError:
-                    if self._away(place):
-                        call.cancel()
-                        raise Unreachable(f"shard {place.shard} at {place.address}: is dead") from None
+                    for one in (place, *others):
+                        if self._away(one):
+                            call.cancel()
+                            raise Unreachable(f"shard {one.shard} at {one.address}: is dead") from None
 
     def assign(self, placement: Placement) -> None:
         """Give every shard its segments, its rule and its life."""
@@ -144,7 +148,7 @@ class Shards:
             return None
         if revive.membership is not None:
             self._tell(place, _membership(revive.membership))
-        set_id = self._restore_newest(place, snapshots, revive.set_id)
+        set_id = self._restore_newest(place, snapshots, revive.set_id) if place.count else revive.set_id
         self._tell(
             place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
         )
@@ -212,6 +216,45 @@ class Shards:
                 set_aside(snapshots, damaged)
             return candidate
         raise SnapshotError("; ".join(torn))
+
+    def move(self, move: Move) -> int:
+        """Let segments go from one shard to another, and be served there; returns how many bytes of numbers that were.
+
+        The placement has it not yet. Whatever this raises, both are to be told what they hold (`hold`).
+
+        Raises
+        ------
+        Unreachable, Moved, Refused
+            One of the two is dead, or in another life; or it cannot be done.
+        """
+        places = {place.shard: place for place in self._places()}
+        giver, taker = places[move.giver], places[move.taker]
+        request = wire.GiveRequest(
+            command=self._command(),
+            target=self._target(giver),
+            segments=move.segments,
+            address=taker.address,
+            shard_epoch=taker.shard_epoch,
+        )
+        call = self._begin(giver, "Give", request, self._job.deadlines.progress_s)
+        sent = int(self._answer(giver, call, taker).bytes)
+        runs = runs_of(sorted({*taker.segments, *move.segments}))
+        self._tell(taker, _holdings(runs))
+        return sent
+
+    def hold(self, shards: Collection[int]) -> None:
+        """Tell these shards what they hold; one that is dead will come back with it."""
+        for place in self._places():
+            if place.shard in shards and not self._away(place):
+                try:
+                    self._tell(place, _holdings(place.runs))
+                except Unreachable:
+                    if not self._away(place):
+                        raise
+
+    def dismiss(self, dismiss: Dismiss) -> None:
+        """Let a shard end that has no place."""
+        self._tell(Place(dismiss.shard, dismiss.address, 0, ()), wire.ConfigureRequest(stop=True))
 
     def make_ready(self) -> None:
         """Let the shards accept pushes by the rule."""
@@ -325,6 +368,11 @@ class Shards:
 
 def _lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
     return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
+
+
+def _holdings(runs: Iterable[Run]) -> wire.ConfigureRequest:
+    rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
+    return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))
 
 
 def _membership(membership: SetMembership) -> wire.ConfigureRequest:

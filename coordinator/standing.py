@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from abc import ABC, abstractmethod
 from typing import Any
 
 from dbelief.job import Job
@@ -13,15 +13,16 @@ from .actions import Action, Finish, Note
 from .chains import Chains
 from .closing import Ending
 from .continuation import Continuation
-from .members import Member, Members
+from .members import Members
 from .opening import Opening
 from .patience import Patience
 from .recovery import Recovery
+from .resizing import Resizing
 from .states import Shape, State
 from .training import Training
 
 
-class Standing:
+class Standing(ABC):
     """A job between events.
 
     Parameters
@@ -53,7 +54,7 @@ class Standing:
         self.state = State.EMPTY
         self.reason = ""
         self.actions: list[Action] = []
-        self.members = Members(job.deadlines.beat_s, job.shards, job.replication, _lease_s(job))
+        self.members = Members(job.deadlines.beat_s, set(range(job.shards)), job.replication, _lease_s(job))
         self.chains = Chains(job.replication, self.members)
         self.training = Training(job, shape)
         self.total = self.training.total
@@ -63,7 +64,8 @@ class Standing:
         self.ending = Ending(shape, self.progress, self.training.evaluations)
         self.continuation = Continuation(self.opening, self.members, self.training)
         self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
-        self.patience = Patience(self.members, job.deadlines.join_s, job.shards, job.replicas, resume is not None)
+        self.resizing = Resizing(job, self.opening, self.members, self.recovery, self.next_shard_epoch)
+        self.patience = Patience(self.members, job.deadlines.join_s, job.replicas, resume is not None)
         self.shard_epoch = first_shard_epoch
         self.died: list[str] = []
         self.commit_due = True
@@ -116,44 +118,22 @@ class Standing:
             self.actions.append(Finish())
 
     def waiting_for(self) -> str:
-        """What a job that does not train waits for."""
-        return self.patience.waiting_for(self.state, self.training.begins_in_lockstep)
+        """What a job that does not train waits for, or the change of its shards."""
+        waits = self.patience.waiting_for(self.state, self.training.begins_in_lockstep)
+        return waits or (self.resizing.waiting_for() if self.state is State.READY else "")
+
+    def next_shard_epoch(self) -> int:
+        """One that no life of a shard had."""
+        self.shard_epoch += 1
+        return self.shard_epoch
 
     def set_state(self) -> dict[str, Any]:
         """What set.json holds beside the shards' manifests; taken when all shards have written theirs."""
         return self.continuation.state(self.shard_epoch)
 
-    # -- shards and those that follow --------------------------------------------------------------------
-
-    def member(self, kind: str, number: int, incarnation: int) -> Member | None:
-        """This very life, where it is alive; of kind "shard" also one that follows."""
-        is_server = kind == "shard"
-        return (self.members.server if is_server else partial(self.members.find, kind))(number, incarnation)
-
-    def _server_gone(self, member: Member, how: str, reason: str) -> None:
-        """A shard, or one that follows, is over."""
-        if member.kind == "follower":
-            self.actions += self.chains.follower_gone(member)
-            return
-        self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
-        if self.placement is None:
-            return
-        heir = self.chains.leader_gone(member)
-        self.recovery.gone(member.number, kept=heir is not None)
-        self.ending.again()
-        if heir is not None:
-            self.actions.append(self.recovery.revive(heir, self._next_epoch(), promoted=True))
-
-    def _next_epoch(self) -> int:
-        self.shard_epoch += 1
-        return self.shard_epoch
-
-    def chain_told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
-        """A shard tells how it stands with its follower, or `unfollowed` is why it has none."""
-        if not self.over:
-            news = list(self.chains.told(shard, epoch, followed, unfollowed))
-            self.commit_due = self.commit_due or bool(news)
-            self.actions += news
+    @abstractmethod
+    def _advance(self, now_s: float) -> None:
+        """Do what is due after an event."""
 
     # -- telling -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dbelief.errors import Failure, Mistake
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 
-from .actions import Fence, Finish, Note, RollBack
+from .actions import Fence, Finish, Note, RollBack, TellHoldings
 from .job import JobMachine
 from .states import Closing, State
 
@@ -41,6 +41,7 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "back_to": machine.recovery.back_to,
         "chains": machine.chains.state(),
         "ending": machine.ending.state(),
+        "resizing": machine.resizing.state(now_s),
         "incarnations": members.incarnations,
     }
     parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
@@ -144,12 +145,14 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
     machine.recovery.restore(
         state["set"], state["set_best"], state["holders"], state["back_to"], machine.chains.promotes
     )
+    machine.resizing.restore(state["resizing"], now_s)
     _ask_again(machine)
 
 
 def _ask_again(machine: JobMachine) -> None:
     """What the other coordinator had asked for and may not have done."""
     machine.actions.append(Note("takeover", {"state": machine.state.value}))
+    machine.actions.append(TellHoldings(tuple(sorted(machine.members.needed))))
     membership = machine.training.membership()
     if membership is not None:
         machine.actions.append(membership)
@@ -158,10 +161,10 @@ def _ask_again(machine: JobMachine) -> None:
         if incarnation not in alive:
             machine.actions.append(Fence(number, incarnation))
     for member in machine.members.alive("shard"):
-        if machine.recovery.holders.get(member.number) != member.incarnation:
-            machine.shard_epoch += 1
+        needed = member.number in machine.members.needed
+        if needed and machine.recovery.holders.get(member.number) != member.incarnation:
             promoted = machine.chains.promotes(member)
-            machine.actions.append(machine.recovery.revive(member, machine.shard_epoch, promoted))
+            machine.actions.append(machine.recovery.revive(member, machine.next_shard_epoch(), promoted))
     if machine.recovery.back_to is not None and not machine.recovery.away:
         machine.actions += [*machine.chains.pause(), RollBack(machine.recovery.back_to)]
     if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:

@@ -99,7 +99,7 @@ class ShardedParameters:
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
         self._sharing = Sharing(job, self._streams, self._watchdog, shares_memory, tells=leads)
-        self._pushed_to: dict[tuple[int, str], int] = {}  # by shard and vector: the life that has the last push
+        self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
 
     def close(self) -> None:
         """Close all channels."""
@@ -204,6 +204,7 @@ class ShardedParameters:
         `arrays` are what they are about, in the order of `Leg.lies`.
         """
         blocks = self._share(legs, arrays)
+        began_in = self.placement.epoch
         try:
             for leg in legs:
                 self._begin(leg)
@@ -227,6 +228,9 @@ class ShardedParameters:
                     self._finished(leg)
                 else:
                     left.append(leg)
+            for leg in legs:
+                if isinstance(leg, PushLeg):
+                    self._pushed_in[leg.push.vector] = began_in
         finally:
             for leg in legs:
                 self._drop(leg)
@@ -254,10 +258,10 @@ class ShardedParameters:
     def _begin(self, leg: Leg) -> None:
         """Give a stream all that is left to ask or send."""
         if isinstance(leg, PushLeg):
-            before = self._pushed_to.get((leg.place.shard, leg.push.vector))
-            # To a shard that has nothing of this pusher but what another gave it, this life is as new as after a death.
-            unheard = before != leg.place.shard_epoch and (before is not None or leg.push.sequence > 1)
-            leg.begin(leg.push.sequence if unheard else leg.push.base)
+            # Where segments have another place, a life may have ended there or on the way: what it had is gone with it,
+            # also for a shard that has been given them since.
+            moved = self._pushed_in.get(leg.push.vector) != self.placement.epoch and leg.push.sequence > 1
+            leg.begin(leg.push.sequence if moved else leg.push.base)
         leg.share([self._sharing.seen(leg.place, found) for found in leg.lies])
         leg.stream = self._streams.take(leg.place.address, leg.method)
         leg.stream.give(leg.requests())
@@ -279,8 +283,6 @@ class ShardedParameters:
         assert leg.stream is not None
         self._streams.put_back(leg.place.address, leg.method, leg.stream)
         leg.stream = None
-        if isinstance(leg, PushLeg):
-            self._pushed_to[leg.place.shard, leg.push.vector] = leg.place.shard_epoch
 
     def _drop(self, leg: Leg) -> None:
         """Give up the stream at hand, if there is one."""

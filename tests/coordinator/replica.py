@@ -11,7 +11,7 @@ import numpy as np
 
 from coordinator.plan import cadence
 from coordinator.states import Evaluate, Stop, Told, Work
-from dbelief.errors import Unreachable
+from dbelief.errors import Moved, Unreachable
 from dbelief.layout import Layout
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from dbelief.work import Lease
@@ -61,7 +61,9 @@ class Replica:
         self.evaluation: Evaluate | None = None
         self.told = Told(0)
         self._unsent: list[int] | None = None  # segments that the push under way has not reached; None: there is none
-        self._met: dict[tuple[int, str], int] = {}  # by shard and vector: the life that was pushed into
+        self._sent: dict[int, tuple[int, int]] = {}  # segments of the push under way: the shard and life they went to
+        self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
+        self._began_in = 0
         world.replicas.append(self)
 
     def __repr__(self) -> str:
@@ -83,17 +85,23 @@ class Replica:
         """Store values under a name."""
         self.sequences[vector] = self.sequences.get(vector, 0) + 1
         push = Push(Pusher(self.number, self.incarnation), self.sequences[vector], vector=vector, assign=True)
-        for number, shard in enumerate(self.world.shards):
-            push = replace(push, base=push.sequence if self._is_new(number, vector) else None)
-            for index in shard.segments:
+        push = replace(push, base=self._base(vector))
+        for _, shard, held in self.world.served():
+            for index in held:
                 if segments is None or index in segments:
                     shard.push(push, index, values[index])
+        self._pushed_in[vector] = self._placement_epoch
 
-    def _is_new(self, shard: int, vector: str) -> bool:
-        """Whether nothing was pushed into this vector of a shard's present life yet, and something in its last one."""
-        life = self.world.lives[shard]
-        known, self._met[shard, vector] = self._met.get((shard, vector), life), life
-        return known != life
+    @property
+    def _placement_epoch(self) -> int:
+        placement = self.world.machine.placement
+        assert placement is not None
+        return placement.epoch
+
+    def _base(self, vector: str) -> int | None:
+        """What a push into this vector says of the ones before, where segments may have another place than then."""
+        sequence = self.sequences[vector]
+        return sequence if sequence > 1 and self._pushed_in.get(vector) != self._placement_epoch else None
 
     # -- work --------------------------------------------------------------------------------------------
 
@@ -128,23 +136,38 @@ class Replica:
             if not self._may_fetch(clock):
                 return False
             self.sequences[PARAMETERS] = self.sequences.get(PARAMETERS, 0) + 1
-            self._unsent = [segment.span.index for segment in self.world.segments]
-        living = [number for number in range(len(self.world.shards)) if number not in self.world.dead]
-        lives = [self._met.get((number, PARAMETERS), self.world.lives[number]) for number in living]
-        if self._unsent or lives != [self.world.lives[number] for number in living]:  # what waited there is gone
+            self._unsent = sorted(index for _, _, held in self.world.places() for index in held)
+            self._sent.clear()
+            self._began_in = self._placement_epoch
+        self._unsent = sorted({*self._unsent, *self._gone()})
+        if self._unsent:
             first = self.lease.epoch * self.world.shape.train + self.lease.start
             gradient = np.zeros(SLOTS, np.float32)
             gradient[first + before : first + after] = 1.0
             self._unsent = self._send(gradient, after - before, clock, self._unsent, only)
-        if self._unsent or (self._lockstep and any(segment.rounds <= clock for segment in self.world.segments)):
+        rounds = [segment.rounds for segment in self.world.segments]
+        if self._unsent or (self._lockstep and (len(rounds) < 4 or min(rounds) <= clock)):
             return False  # a push in lockstep is acknowledged when its round is applied
         self._unsent = None
+        self._pushed_in[PARAMETERS] = self._began_in
         new, steps = after - before, rhythm.steps(after) - rhythm.steps(before)
         t = self.told
         self.told = Told(
             t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum, t.lost
         )
         return True
+
+    def _gone(self) -> list[int]:
+        """Segments of the push under way that have to be sent again: they went to a life that is over by now.
+
+        Where a push waits for its round, whatever is not at the place that it went to.
+        """
+        places = {index: number for number, _, held in self.world.served() for index in held}
+        return [
+            index
+            for index, (number, life) in self._sent.items()
+            if index in places and (life != self.world.lives[number] or (self._lockstep and places[index] != number))
+        ]
 
     @property
     def passed(self) -> int:
@@ -155,15 +178,15 @@ class Replica:
 
     def _may_fetch(self, clock: int) -> bool:
         """Whether every shard answers the fetch for the push's last mini-batch at once; all are asked together."""
-        living = [shard for number, shard in enumerate(self.world.shards) if number not in self.world.dead]
-        for shard in living:
-            shard.heard(list(shard.segments), self.number, clock)
-        if len(living) < len(self.world.shards) and self.world.job.strategy.staleness is not None:
-            return False
+        served = self.world.served()
         try:
-            for shard in self.world.shards:
-                shard.wait_for_clock(shard.segments, clock, 0.0)
-        except Unreachable:
+            for _, shard, held in served:
+                shard.heard(held, self.number, clock)
+            if self.world.dead & self.world.machine.members.needed and self.world.job.strategy.staleness is not None:
+                return False
+            for _, shard, held in served:
+                shard.wait_for_clock(held, clock, 0.0)
+        except (Unreachable, Moved):
             return False
         return True
 
@@ -174,16 +197,17 @@ class Replica:
     def _send(self, gradient: np.ndarray, samples: int, clock: int, unsent: list[int], only: int | None) -> list[int]:
         sequence = self.sequences[PARAMETERS]
         push = Push(Pusher(self.number, self.incarnation), sequence, samples=samples, clock=clock)
-        living = [n for n in range(len(self.world.shards)) if n not in self.world.dead]
-        anew = {n for n in living if self._is_new(n, PARAMETERS)}
-        for number in anew:  # what its earlier life had acknowledged of this push is gone with it
-            unsent = sorted({*unsent, *self.world.shards[number].segments})
+        served = self.world.served()
+        push = replace(push, base=self._base(PARAMETERS))
         now, lost = set(unsent[:only]), 0
-        for number in living:
-            shard = self.world.shards[number]
-            for index in now & set(shard.segments):
-                taken = shard.push(replace(push, base=sequence if number in anew else None), index, gradient)
+        for number, shard, held in served:
+            for index in now & set(held):
+                try:
+                    taken = shard.push(push, index, gradient)
+                except Moved:  # asked again later, where it lives by then
+                    continue
                 lost = max(lost, taken.lost)
+                self._sent[index] = number, self.world.lives[number]
                 unsent = [other for other in unsent if other != index]
         self.told = replace(self.told, lost=self.told.lost + lost)
         return unsent

@@ -9,7 +9,7 @@ from dbelief.errors import Full, Refused
 
 
 def members(shards: int = 2, beat_s: float = 5.0) -> Members:
-    return Members(beat_s, shards)
+    return Members(beat_s, set(range(shards)))
 
 
 def join(them: Members, kind: str = "replica", token: int = 0, now_s: float = 0.0, wish: int | None = None) -> Member:
@@ -66,7 +66,7 @@ def test_a_shard_wishes_among_the_numbers_of_the_job(wish: int, number: int) -> 
 def test_a_shard_too_many_is_refused_and_takes_nothing() -> None:
     them = members(shards=1)
     join(them, "shard", 1)
-    with pytest.raises(Refused, match=r"the job has its 1 shards; set `shards` in the job file for more"):
+    with pytest.raises(Refused, match=r"the job has its 1 shards; `dbelief scale ps` lets it have more"):
         join(them, "shard", 2)
     assert them.incarnations == 1
     assert len(them.alive("shard")) == 1

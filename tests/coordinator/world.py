@@ -10,7 +10,8 @@ import functools
 import inspect
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,11 +21,13 @@ import numpy as np
 from coordinator.actions import (
     Action,
     AssignShards,
+    Dismiss,
     Export,
     Fence,
     Finish,
     Forget,
     MakeReady,
+    Move,
     Note,
     Restore,
     Revive,
@@ -32,20 +35,29 @@ from coordinator.actions import (
     RunProgram,
     SetMembership,
     TakeSnapshot,
+    TellHoldings,
 )
+from coordinator.actor import Actor
 from coordinator.job import JobMachine
+from coordinator.shards import Shards
 from coordinator.states import Evaluate, Shape, State
 from coordinator.takeover import sections, take_over, unfinished
+from dbelief.clock import ManualClock
+from dbelief.errors import Moved, Unreachable
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout, Span
 from dbelief.parts import Stored
+from dbelief.placement import Placement
 from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
+from ps_server.moves import Moves
 from ps_server.shard import Shard
 from ps_server.vectors import Programs
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
 OTHER_LAYOUT = Layout.of({"counts": np.zeros((SLOTS, 4), np.float32)})
+_FOR_SOME = Note | Finish | Revive | Move | TellHoldings | Dismiss
+"""Actions that need not all shards."""
 SHAPE = Shape(train=100, validation=20, test=30)
 
 
@@ -117,10 +129,14 @@ class Committed:
 
     def _call(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         outcome = method(*arguments, **named)
+        self.commit()
+        return outcome
+
+    def commit(self) -> None:
+        """Write down what has to be."""
         if self.machine.commit_due:
             self.machine.commit_due = False
             self.world.stored = sections(self.machine, self.world.now_s)
-        return outcome
 
 
 @dataclass
@@ -133,6 +149,8 @@ class World:
         Called between the parts of a snapshot set: training goes on while shards write.
     score
         Loss and accuracy of an evaluation.
+    at
+        Called at each step of a move: "begun", "given", "there", and "over" before both shards are told what they hold.
     """
 
     job: Job
@@ -151,6 +169,10 @@ class World:
     finished: bool = False
     dead: set[int] = field(default_factory=set)  # shards whose process is gone, or not loaded yet
     lives: list[int] = field(default_factory=list)  # by shard
+    moves: list[Moves] = field(default_factory=list)  # by shard
+    dismissed: list[int] = field(default_factory=list)  # shards that were told to end
+    at: Callable[[str], None] = lambda step: None
+    placement: Placement | None = None  # as the actor knows it
     stored: dict[str, str] = field(default_factory=dict)  # what the coordinator wrote down
 
     def __post_init__(self) -> None:
@@ -158,6 +180,8 @@ class World:
         self.machine = self._committed(JobMachine(self.job, self.shape, self.resume, first_epoch))
         self.lives = [1] * self.job.shards
         self.shard_members: list[tuple[int, int]] = []  # number, incarnation
+        never = ManualClock()
+        self._actor = Actor(self.step, cast("Shards", self), Path(), lambda note: None, lambda: None, never)
 
     # -- members -----------------------------------------------------------------------------------------
 
@@ -218,15 +242,26 @@ class World:
         if not self.waiting:
             return None
         action = self.waiting.popleft()
-        if self.dead and not isinstance(action, Note | Finish | Revive):
-            if not self.machine.recovery.away:  # tried again until it answers, or is known to be dead
+        try:
+            if self.dead & self.machine.members.needed and not isinstance(action, _FOR_SOME):
+                raise Unreachable("a shard is dead")
+            self._do(action)
+        except (Unreachable, Moved):
+            if self._again(action):
                 self.waiting.appendleft(action)
                 return None
-            self.machine.postpone(action)
             return action
-        self._do(action)
         self.done.append(action)
         return action
+
+    def _again(self, action: Action) -> bool:
+        """Whether an action that some shard did not answer is tried again now; else it is kept, or over."""
+        if isinstance(action, Revive):
+            return self.machine.members.find("shard", action.place.shard, action.incarnation) is not None
+        if not self.machine.recovery.away:  # until it answers, or is known to be dead
+            return True
+        self.machine.postpone(action)
+        return False
 
     def settle(self) -> None:
         """Carry out all actions, and those that follow from them."""
@@ -240,6 +275,7 @@ class World:
         if isinstance(action, AssignShards):
             placement = action.placement
             self.shards = [self._shard(placement.run(place)) for place in placement.places]
+            self.moves = [Moves(shard) for shard in self.holders]
             machine.assigned(now_s)
         elif isinstance(action, Restore):
             self._restore(self.disk[action.set_id])
@@ -247,21 +283,21 @@ class World:
         elif isinstance(action, TakeSnapshot):
             self._snapshot(action.set_id)
         elif isinstance(action, MakeReady):
-            for shard in self.shards:
+            for shard in self.holders:
                 shard.make_ready()
             machine.ready(now_s)
         elif isinstance(action, Revive):
             self._revive(action)
         elif isinstance(action, Fence):
-            for shard in self.shards:
+            for shard in self.holders:
                 shard.fence([action.incarnation])
             lowest, highest = self.ledgers().get(action.incarnation, (0, 0))
             machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
         elif isinstance(action, Forget):
-            for shard in self.shards:
+            for shard in self.holders:
                 shard.forget([action.incarnation])
         elif isinstance(action, SetMembership):
-            clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.shards]
+            clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.holders]
             machine.membership_set(action.member_epoch, max(clocks))
         elif isinstance(action, RunProgram):
             if machine.program_due(action.ticket):
@@ -272,13 +308,21 @@ class World:
         elif isinstance(action, Export):
             self.exported = action.vector, self.vector(action.vector)
             machine.exported(now_s)
+        elif isinstance(action, Move | TellHoldings):
+            self.placement = machine.placement
+            self._actor._do(action)
+        elif isinstance(action, Dismiss):
+            self.dismissed.append(action.shard)
+            if (action.shard, action.incarnation) in self.shard_members:
+                self.shard_members.remove((action.shard, action.incarnation))
+                machine.leave("shard", action.shard, action.incarnation, "the job is over", now_s)
         elif isinstance(action, Finish):
             self.finished = True
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
         """As `coordinator.shards.Shards.ledgers` reads them over the wire."""
         found: dict[int, list[tuple[int, int]]] = {}
-        holders = [shard for shard in self.shards if shard.segments]
+        holders = [shard for shard in self.holders if shard.segments]
         for shard in holders:
             for (vector, pusher), row in shard.ledgers().items():
                 if vector == PARAMETERS:
@@ -291,7 +335,7 @@ class World:
     def _program(self, program: Sequence[Operation]) -> list[float]:
         """As `coordinator.shards.Shards.run` has it run; none of the tests asks for a largest number."""
         parts = []
-        for shard in self.shards:
+        for shard in self.holders:
             programs = Programs(shard)
             parts.append(programs.run(program))
             programs.close()
@@ -299,19 +343,21 @@ class World:
 
     def _snapshot(self, set_id: str) -> None:
         rows = {}
-        for shard in self.shards:
+        for shard in self.holders:
             for index, segment in shard.segments.items():
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
                 ledger = segment.applied_ledger()
                 counts = segment.version, segment.applied, segment.rounds, segment.lost
+                assert index not in rows, "every segment is in one part of a set"
                 rows[index] = Stored(segment.span, *counts, ledger, vectors)
+        assert len(rows) == 4, "and none is missing"
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
         self.machine.snapshot_taken(set_id, self.now_s)
 
     def _restore(self, stored: StoredSet, again: bool = False) -> None:
-        for shard in self.shards:
+        for shard in self.holders:
             self._load(shard, stored, self.machine.shard_epoch, again)
 
     def _load(self, shard: Shard, stored: StoredSet, shard_epoch: int, again: bool = False) -> None:
@@ -325,6 +371,8 @@ class World:
 
     def _revive(self, action: Revive) -> None:
         machine, number = self.machine, action.place.shard
+        if (number, action.incarnation) not in self.shard_members:
+            raise Unreachable(f"shard {number} is dead")
         assert machine.placement is not None
         shard = self._shard(machine.placement.run(action.place))
         if action.membership is not None:
@@ -337,10 +385,52 @@ class World:
             shard.fence(action.fenced)
             shard.forget(action.settled)
         if self.shards:
-            self.shards[number] = shard
-        self.lives[number] += 1
+            self._put(number, shard)
         self.dead.discard(number)
         machine.revived(action, set_id, self.now_s)
+
+    def _put(self, number: int, shard: Shard) -> None:
+        """A process is the shard of this number from now on, in a life of its own."""
+        while len(self.shards) <= number:
+            self.shards.append(self._shard(()))
+            self.moves.append(Moves(self.shards[-1]))
+            self.lives.append(0)
+        self.shards[number], self.moves[number] = shard, Moves(shard)
+        self.lives[number] += 1
+
+    # -- segments move: what `coordinator.shards.Shards` does over the wire ------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[tuple[JobMachine, float]]:
+        """As the runner's: what has to be written down is, at its end."""
+        yield self.machine, self.now_s
+        cast("Committed", self.machine).commit()
+
+    def reach(self, number: int) -> Moves:
+        """A shard that answers."""
+        if number in self.dead:
+            raise Unreachable(f"shard {number} does not answer")
+        return self.moves[number]
+
+    def move(self, move: Move) -> int:
+        """See `Shards.move`; `at` is called at each step of it."""
+        assert self.placement is not None
+        taker = next(place for place in self.placement.places if place.shard == move.taker)
+        self.at("begun")
+        giver = self.reach(move.giver)
+        sent = giver.give(move.segments, "another", lambda carried: self.reach(move.taker).come(carried))
+        self.at("given")
+        self.reach(move.taker).hold([*taker.segments, *move.segments])
+        self.at("there")
+        return sent
+
+    def hold(self, shards: Collection[int]) -> None:
+        """See `Shards.hold`."""
+        assert self.placement is not None
+        self.at("over")
+        for place in self.placement.places:
+            if place.shard in shards and not self.machine.recovery.is_away(place):
+                self.reach(place.shard).hold(list(place.segments))
 
     def take_over(self) -> None:
         """The coordinator dies with all that it had not carried out; another goes on from what it had written."""
@@ -369,7 +459,23 @@ class World:
     @property
     def segments(self) -> list[Any]:
         """All segments, by index."""
-        return [segment for shard in self.shards for _, segment in sorted(shard.segments.items())]
+        found = {index: shard.segments.get(index) for _, shard, held in self.places() for index in held}
+        return [segment for _, segment in sorted(found.items()) if segment is not None]
+
+    def places(self) -> list[tuple[int, Shard, list[int]]]:
+        """The shards that have a place, each with its number and the segments that it is to hold."""
+        assert self.machine.placement is not None
+        places = self.machine.placement.places
+        return [(place.shard, self.shards[place.shard], list(place.segments)) for place in places]
+
+    def served(self) -> list[tuple[int, Shard, list[int]]]:
+        """Of these, those that live."""
+        return [place for place in self.places() if place[0] not in self.dead]
+
+    @property
+    def holders(self) -> list[Shard]:
+        """The shards that have a place."""
+        return [shard for _, shard, _ in self.places()]
 
     def vector(self, name: str = PARAMETERS) -> np.ndarray:
         """A named vector as (segments, SLOTS)."""
