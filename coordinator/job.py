@@ -90,7 +90,7 @@ class JobMachine(Sharding):
         """A member says goodbye: what it had not finished goes back."""
         member = self.member(kind, number, incarnation)
         if member is not None:
-            self._gone(member, "left", reason, now_s)
+            self._gone(member, "left", self._why_left(member) or reason, now_s)
 
     def initialises(self, number: int, incarnation: int) -> bool:
         """Whether this replica is to push the initial values."""

@@ -66,7 +66,8 @@ class Resizing:
         self._under_way: Move | None = None
         self._again_s = 0.0
         self._began_s = 0.0
-        self._account = {"from": 0, "segments": 0, "bytes": 0, "longest_s": 0.0}
+        self._from = job.shards
+        self._account = {"segments": 0, "bytes": 0, "longest_s": 0.0}
 
     @property
     def _placement(self) -> Placement:
@@ -95,8 +96,8 @@ class Resizing:
         if shards == self.wanted:
             return []
         if not self.running:
-            self._began_s = now_s
-            self._account = {"from": self.wanted, "segments": 0, "bytes": 0, "longest_s": 0.0}
+            self._began_s, self._from = now_s, self.wanted
+            self._account = {"segments": 0, "bytes": 0, "longest_s": 0.0}
         notes: list[Action] = [Note("scaling", {"from": self.wanted, "to": shards})]
         self.wanted, self.running = shards, True
         self._again_s = now_s
@@ -134,7 +135,8 @@ class Resizing:
         if self._members.needed == set(range(self.wanted)):
             self.running = False
             seconds = round(now_s - self._began_s, 3)
-            actions.append(Note("scaled", {"to": self.wanted, "seconds": seconds, **self._account}))
+            about = {"from": self._from, "to": self.wanted, "seconds": seconds}
+            actions.append(Note("scaled", {**about, **self._account}))
         return actions
 
     def _is_over(self, place: Place) -> bool:
@@ -215,10 +217,12 @@ class Resizing:
     def state(self, now_s: float) -> dict[str, Any]:
         """All of it, as of now; JSON holds it."""
         seconds = round(now_s - self._began_s, 3) if self.running else 0.0
-        return {"wanted": self.wanted, "running": self.running, "seconds": seconds, "account": self._account}
+        about = {"wanted": self.wanted, "running": self.running, "from": self._from, "seconds": seconds}
+        return {**about, "account": dict(self._account)}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
         """Take over from another coordinator, after the placement and the members."""
-        self.wanted, self.running, self._account = state["wanted"], state["running"], dict(state["account"])
+        self.wanted, self.running, self._from = state["wanted"], state["running"], state["from"]
+        self._account = dict(state["account"])
         self._began_s = now_s - state["seconds"]
         self._renew()

@@ -1,4 +1,4 @@
-"""How many replicas somebody wants, for a launcher that can start and end them. No clock: time is an argument."""
+"""Who brings about what somebody wants: how many replicas, and what is left to do of shards. No clock."""
 
 from __future__ import annotations
 
@@ -29,6 +29,22 @@ class Scaling:
         """A launcher is there."""
         self._heard_s = now_s
 
+    def is_here(self, now_s: float) -> bool:
+        """Whether there is a launcher."""
+        return self._heard_s is not None and now_s - self._heard_s <= HEARD_S
+
+    def todo(self, shards: int, before: int, now_s: float) -> str:
+        """What a person is to do so that there are so many shards; "" where a launcher does it."""
+        if self.is_here(now_s) or shards == before:
+            return ""
+        commands = (
+            f"with compose, `docker compose up --detach --no-recreate --scale ps={shards}`; with Kubernetes, "
+            f"`kubectl scale statefulset ps --replicas={shards}`"
+        )
+        if shards > before:
+            return f"now start {shards - before} more: {commands}; by hand, `dbelief ps` starts one"
+        return f"{before - shards} will end by themselves; when they have: {commands}"
+
     def want(self, replicas: int, state: State, now_s: float) -> None:
         """Somebody wants so many.
 
@@ -40,7 +56,7 @@ class Scaling:
         name = self._job.name
         if replicas < 1:
             raise Refused(f"job {name} cannot go on without a replica: `dbelief stop` ends it")
-        if self._heard_s is None or now_s - self._heard_s > HEARD_S:
+        if not self.is_here(now_s):
             raise Refused(
                 f"job {name} was not started by `dbelief train`: with compose, `docker compose up --detach "
                 f"--no-recreate --scale worker={replicas}`; with Kubernetes, `kubectl scale deployment worker "

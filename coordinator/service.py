@@ -172,8 +172,13 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Scale(self, request: wire.ScaleRequest, context: grpc.ServicerContext) -> wire.ScaleReply:
         """See protos/coordination.proto."""
+        scaling = self._runner.scaling
         with self._runner.step() as (machine, now_s):
-            self._runner.scaling.want(request.replicas, machine.state, now_s)
+            if request.WhichOneof("what") == "shards":
+                before = len(machine.members.needed)
+                machine.want_shards(request.shards, now_s)
+                return wire.ScaleReply(before=before, todo=scaling.todo(request.shards, before, now_s))
+            scaling.want(request.replicas, machine.state, now_s)
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
 
 

@@ -23,6 +23,11 @@ class Sharding(Standing):
         is_server = kind == "shard"
         return (self.members.server if is_server else partial(self.members.find, kind))(number, incarnation)
 
+    def _why_left(self, member: Member) -> str:
+        """Why the job let a shard go; "" where it did not."""
+        dismissed = member.kind == "shard" and not self.over and member.number not in self.members.needed
+        return f"{self.resizing.wanted} shards are wanted" if dismissed else ""
+
     def _server_gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
         """A shard, or one that follows, is over."""
         if member.kind == "follower":

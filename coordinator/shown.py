@@ -50,7 +50,6 @@ class Shown:
         self._set_s = math.nan
         metrics.lead()
         metrics.leading.set(1)
-        metrics.members_wanted.labels("ps").set(job.shards)
         metrics.members_wanted.labels("worker").set(job.replicas)
         metrics.progress_deadline_seconds.set(job.deadlines.progress_s)
         metrics.snapshot_interval_seconds.set(math.nan if job.snapshots.every_s is None else job.snapshots.every_s)
@@ -70,7 +69,10 @@ class Shown:
         metrics, members = self.metrics, machine.members
         metrics.members.labels("ps").set(len(members.alive("shard")))
         metrics.members.labels("worker").set(len(members.alive("replica", "client")))
+        metrics.members_wanted.labels("ps").set(machine.resizing.wanted)
         metrics.shards_away.set(len(machine.recovery.away))
+        metrics.raise_to("segments_moved_total", machine.resizing.segments)
+        metrics.longest_move_seconds.set(machine.resizing.longest_s)
         metrics.raise_to("shards_back_total", machine.recovery.back)
         metrics.shards_unfollowed.set(machine.chains.unfollowed)
         metrics.raise_to("promotions_total", machine.chains.promotions)

@@ -32,7 +32,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "staleness_mean": progress.staleness_mean,
         "wall_s": wall_s,
         "replicas": job.replicas,
-        "shards": job.shards,
+        "shards": len(machine.members.needed),
         "members_lost": machine.members_lost,
         "died": machine.died,
         "pushes_lost": progress.lost,

@@ -70,6 +70,8 @@ def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
         run_folder=str(runner.folder),
         waiting_for=machine.waiting_for() if not machine.over else "",
         wanted_replicas=runner.scaling.wanted,
+        wanted_shards=machine.resizing.wanted,
+        needed_shards=sorted(machine.members.needed),
         eta_s=math.nan if machine.over else runner.shown.eta_s,
     )
 

@@ -7,7 +7,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ class Cluster:
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
         self._children: list[Child] = []
+        self._shards: dict[int, Child] = {}
         self._workers: dict[int, Child] = {}
         self._leaving: dict[int, Child] = {}
         self._wanted: int | None = None
@@ -141,12 +142,13 @@ class Cluster:
 
     def _start_members(self, address: str) -> None:
         for number in range(self.job.shards * self.job.replication):
-            self._start_member("ps", number, address)
+            self._shards[number] = self._start_member("ps", number, address)
         for number in range(self.job.replicas):
             self._workers[number] = self._start_member("worker", number, address)
 
     def _start_member(self, role: str, number: int, address: str) -> Child:
-        name, wish = f"{role}-{number}", number % self.job.shards if role == "ps" else number
+        follows = role == "ps" and self.job.replication > 1
+        name, wish = f"{role}-{number}", number % self.job.shards if follows else number
         arguments = [role, "--coordinator", address, "--number", str(wish), "--name", name]
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
@@ -172,6 +174,24 @@ class Cluster:
                 announce(f"worker-{number} is started: {wanted} workers are wanted")
                 self._workers[number] = self._start_member("worker", number, address)
 
+    def _scale_shards(self, wanted: int, needed: Collection[int], ended: Collection[int], address: str) -> None:
+        """Start shards until there are as many as the job wants; forget those that it has let end.
+
+        Parameters
+        ----------
+        needed, ended
+            Numbers of the shards without whom the job cannot go on, as it told after these had ended.
+        """
+        for number in ended:
+            child = self._shards[number]
+            if number not in needed and (child.code == 0 or number >= wanted):
+                announce(f"{child.name} has ended: {wanted} shards are wanted")
+                del self._shards[number]
+        for number in range(wanted):
+            if number not in self._shards:
+                announce(f"ps-{number} is started: {wanted} shards are wanted")
+                self._shards[number] = self._start_member("ps", number, address)
+
     def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""
         stop_by_s = 0.0
@@ -183,14 +203,19 @@ class Cluster:
             if stop_by_s and time.monotonic() > stop_by_s:
                 raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
             self._see_to_the_registry()
+            ended = [number for number, child in self._shards.items() if child.code is not None]
             try:
                 status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
                 self._show(status_of(status))
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
+                # Where shards are followed, each process may be any of them.
+                needed = set(status.needed_shards) if self.job.replication == 1 else self._shards.keys()
+                if status.state == wire.STATE_READY:
+                    self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
-                    self._see_to_the_dead(client)
+                    self._see_to_the_dead(client, needed, ended)
             except DbeliefError as error:  # where it has just ended, the loop's condition sees that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise Failure(
@@ -228,14 +253,14 @@ class Cluster:
         except DbeliefError as error:
             announce(f"the coordinator could not be told to stop: {error}")
 
-    def _see_to_the_dead(self, client: CoordinatorClient) -> None:
-        """Start the dead again; where a shard, or every worker, died for good, say why, and end."""
+    def _see_to_the_dead(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
+        """Start the dead again; where a shard that is needed, or every worker, died for good, say why, and end."""
         workers = list(self._workers.values())
-        shards = [child for child in self._children if child.name.startswith("ps")]
         alive = [self._revive(child) for child in workers]
         reason = ""
-        for shard in shards:
-            if shard.code == 0 or not self._revive(shard):
+        for number in ended:
+            shard = self._shards.get(number)
+            if shard is not None and (shard.code == 0 or not self._revive(shard)) and number in needed:
                 reason = f"{shard.fate()}; its part of the parameters is gone"
         if workers and not any(alive):
             reason = f"no worker is left: {workers[-1].fate()}"

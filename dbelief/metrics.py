@@ -81,6 +81,7 @@ class Metrics:
     members: Gauge
     members_wanted: Gauge
     members_lost_total: Counter
+    longest_move_seconds: Gauge
     shards_away: Gauge
     shards_back_total: Counter
     shards_unfollowed: Gauge

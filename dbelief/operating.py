@@ -56,20 +56,22 @@ def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
 
 
 @click.command("scale")
-@click.argument("what", type=click.Choice(["workers"]))
+@click.argument("what", type=click.Choice(["workers", "ps"]))
 @click.argument("count", type=click.IntRange(1))
 @_WHERE
 @with_credentials()
 def scale_command(what: str, count: int, where: str) -> None:
-    """Let a job that `dbelief train` started go on with COUNT workers: it starts more, or lets some leave.
+    """Let a job that trains go on with COUNT workers, or with COUNT shards (ps).
 
-    One that leaves finishes its lease first. Elsewhere the refusal names the command that does it.
+    `dbelief train` starts more workers, or lets some leave, each after its lease; elsewhere the refusal names the
+    command that does it. Of shards, segments move while training goes on; `dbelief train` starts those that are
+    missing, elsewhere the answer names the command. Shards that are too many end when they hold nothing.
     """
     prepare_process()
-    from dbelief.steering import scale_job
+    from dbelief.steering import scale_job, scale_shards
 
     with exits_cleanly():
-        print(scale_job(where, count))
+        print((scale_job if what == "workers" else scale_shards)(where, count))
 
 
 @click.command("health")

@@ -54,6 +54,7 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
         "batch": _batch(status.batch) if status.HasField("batch") else None,
         "members": _members(status.members),
         "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
+        "wanted_shards": status.wanted_shards,
     }
     if status.curves:
         told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}

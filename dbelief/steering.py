@@ -1,4 +1,4 @@
-"""What a person asks of a job that runs: to end in good order, to go on with more or fewer replicas."""
+"""What a person asks of a job that runs: to end in good order, to go on with more or fewer replicas or shards."""
 
 from __future__ import annotations
 
@@ -93,11 +93,28 @@ def scale_job(where: str, replicas: int) -> str:
     Refused
         Nobody can bring it about; the reason names who can.
     """
+    return _scale(where, wire.ScaleRequest(replicas=replicas), plural(replicas, "replica"))
+
+
+def scale_shards(where: str, shards: int) -> str:
+    """Let a job that trains go on with so many shards; what was asked for, and what is left to do, in one line.
+
+    Raises
+    ------
+    Mistake
+        The run is over.
+    Refused
+        It does not train, or cannot be held by so many.
+    """
+    return _scale(where, wire.ScaleRequest(shards=shards), plural(shards, "shard"))
+
+
+def _scale(where: str, request: wire.ScaleRequest, wanted: str) -> str:
     place = Place.of(where)
     found = look(place)
     if isinstance(found, Summary):
         raise Mistake(f"job {found.job} has ended: {found.reason}")
     assert place.address is not None
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
-        before = client.call("Scale", wire.ScaleRequest(replicas=replicas)).before
-    return f"job {found['job']}: {plural(replicas, 'replica')} wanted, {before} there now"
+        reply = client.call("Scale", request)
+    return f"job {found['job']}: {wanted} wanted, {reply.before} there now" + (f"; {reply.todo}" if reply.todo else "")

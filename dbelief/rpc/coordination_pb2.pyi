@@ -1154,6 +1154,8 @@ class StatusReply(_message.Message):
     STALENESS_FIELD_NUMBER: _builtins.int
     CURVES_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
+    WANTED_SHARDS_FIELD_NUMBER: _builtins.int
+    NEEDED_SHARDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1198,6 +1200,8 @@ class StatusReply(_message.Message):
     """as somebody last asked for; absent: nobody has, of this coordinator"""
     eta_s: _builtins.float
     """seconds until the job ends by the first limit in sight; NaN where none is"""
+    wanted_shards: _builtins.int
+    """as the job file, or whoever asked last, says"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]:
         """the latest life of everyone, shards first"""
@@ -1217,6 +1221,10 @@ class StatusReply(_message.Message):
     @_builtins.property
     def curves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Curve]:
         """where they were asked for"""
+
+    @_builtins.property
+    def needed_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """numbers of those without whom the job cannot go on; rising"""
 
     def __init__(
         self,
@@ -1248,10 +1256,12 @@ class StatusReply(_message.Message):
         staleness: _abc.Iterable[_builtins.int] | None = ...,
         curves: _abc.Iterable[Global___Curve] | None = ...,
         eta_s: _builtins.float = ...,
+        wanted_shards: _builtins.int = ...,
+        needed_shards: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
@@ -1485,18 +1495,24 @@ class ScaleRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICAS_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     replicas: _builtins.int
+    """how many there are to be, from 1"""
+    shards: _builtins.int
     """how many there are to be, from 1"""
     def __init__(
         self,
         *,
         replicas: _builtins.int = ...,
+        shards: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas", "shards", b"shards", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas", "shards", b"shards", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["replicas", "shards"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
 
 Global___ScaleRequest: _TypeAlias = ScaleRequest  # noqa: Y015
 
@@ -1505,16 +1521,20 @@ class ScaleReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BEFORE_FIELD_NUMBER: _builtins.int
+    TODO_FIELD_NUMBER: _builtins.int
     before: _builtins.int
     """how many there are now"""
+    todo: _builtins.str
+    """what is left to a person to do, where no launcher does it; empty: nothing"""
     def __init__(
         self,
         *,
         before: _builtins.int = ...,
+        todo: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "todo", b"todo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

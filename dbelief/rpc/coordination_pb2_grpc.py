@@ -119,7 +119,8 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does.
+        """Anyone who may says how many replicas, or how many shards, there are to be; a launcher starts or ends some. Without
+        one, replicas are refused; shards that somebody starts are taken in, and those that are too many end by themselves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

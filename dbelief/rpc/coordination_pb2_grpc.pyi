@@ -47,7 +47,9 @@ class CoordinatorStub:
     Stop: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.StopRequest, _coordination_pb2.StopReply]
     """Anyone who may asks for a clean end: what is leased is finished, a snapshot set taken, the run closed."""
     Scale: _grpc.UnaryUnaryMultiCallable[_coordination_pb2.ScaleRequest, _coordination_pb2.ScaleReply]
-    """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
+    """Anyone who may says how many replicas, or how many shards, there are to be; a launcher starts or ends some. Without
+    one, replicas are refused; shards that somebody starts are taken in, and those that are too many end by themselves.
+    """
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -68,7 +70,9 @@ class CoordinatorAsyncStub(CoordinatorStub):
     Stop: _aio.UnaryUnaryMultiCallable[_coordination_pb2.StopRequest, _coordination_pb2.StopReply]  # type: ignore[assignment]
     """Anyone who may asks for a clean end: what is leased is finished, a snapshot set taken, the run closed."""
     Scale: _aio.UnaryUnaryMultiCallable[_coordination_pb2.ScaleRequest, _coordination_pb2.ScaleReply]  # type: ignore[assignment]
-    """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
+    """Anyone who may says how many replicas, or how many shards, there are to be; a launcher starts or ends some. Without
+    one, replicas are refused; shards that somebody starts are taken in, and those that are too many end by themselves.
+    """
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -128,6 +132,8 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _coordination_pb2.ScaleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_coordination_pb2.ScaleReply, _abc.Awaitable[_coordination_pb2.ScaleReply]]:
-        """Anyone who may says how many replicas there are to be; a launcher starts or ends some. Refused where nobody does."""
+        """Anyone who may says how many replicas, or how many shards, there are to be; a launcher starts or ends some. Without
+        one, replicas are refused; shards that somebody starts are taken in, and those that are too many end by themselves.
+        """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

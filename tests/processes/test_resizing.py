@@ -1,0 +1,125 @@
+"""A job that trains goes on with more shards and fewer: its result is, bit for bit, that of a run that was let be."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Operator, Role, wait_for
+from .test_deaths import child
+from .test_steering import dbelief
+
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
+
+DEADLINE_S = 240.0
+
+JOB = """
+name: resized
+model: {layers: [{dense: 256}, relu, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: STRATEGY, batch: 16, rule: {name: RULE, rate: 0.01}MORE}
+limits: {epochs: EPOCHS}
+evaluate: {every: 12570}
+shards: 2
+replicas: 1
+snapshots: {every_s: 1}
+deadlines: {beat_s: 2}
+"""
+
+
+def job(strategy: str = "downpour", rule: str = "adagrad", epochs: int = 40, more: str = "") -> str:
+    """The job's text."""
+    text = JOB.replace("STRATEGY", strategy).replace("RULE", rule).replace("EPOCHS", str(epochs))
+    return text.replace("MORE", more)
+
+
+def scaled(operator: Operator) -> list[dict[str, Any]]:
+    """What is told of the changes that are over."""
+    return [event for event in operator.events("resized") if event["event"] == "scaled"]
+
+
+def until_scaled(operator: Operator, times: int) -> dict[str, Any]:
+    wait_for(lambda: True if len(scaled(operator)) >= times else None, f"{times} changes of the shards")
+    return scaled(operator)[-1]
+
+
+def ends(train: Role) -> None:
+    """Wait for a good end."""
+    assert train.process.wait(DEADLINE_S) == 0, train.log.read_text()
+
+
+def model(output: Path) -> bytes:
+    return (output / "resized" / "model.safetensors").read_bytes()
+
+
+def let_be(operator: Operator, path: Path) -> bytes:
+    """What the job comes to without any of this."""
+    train = operator.start("alone", "train", "--quiet", "--set", "output=alone", str(path))
+    ends(train)
+    return model(operator.folder / "alone")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule", "more"),
+    [
+        ("downpour", "adagrad", ", warm_start: null"),
+        ("downpour", "momentum", ", warm_start: null, staleness: 0"),
+        ("sync-sgd", "momentum", ""),
+    ],
+)
+def test_two_shards_five_and_three_come_to_the_same_bits(
+    operator: Operator, write_job: Callable[[str], Path], strategy: str, rule: str, more: str
+) -> None:
+    path = write_job(job(strategy, rule, more=more))
+    expected = let_be(operator, path)
+    train = operator.start("train", "train", "--quiet", str(path))
+    run = operator.folder / "runs" / "resized"
+    operator.until_samples("resized", 1000)
+    assert "5 shards wanted, 2 there now" in dbelief("scale", "ps", "5", str(run))
+    grown = until_scaled(operator, 1)
+    assert (grown["from"], grown["to"]) == (2, 5)
+    assert "3 shards wanted, 5 there now" in dbelief("scale", "ps", "3", str(run))
+    shrunk = until_scaled(operator, 2)
+    assert (shrunk["from"], shrunk["to"]) == (5, 3)
+    ends(train)
+    assert model(operator.folder / "runs") == expected
+    log = train.log.read_text()
+    assert "ps-4 is started: 5 shards are wanted" in log
+    assert "ps-4 has ended: 3 shards are wanted" in log
+    summary = operator.summary("resized")
+    assert summary["shards"] == 3
+    assert summary["pushes_lost"] == summary["members_lost"] == 0
+
+
+@pytest.mark.parametrize("who", ["ps-0", "ps-4", "dbelief coordinator"])
+def test_whoever_is_killed_while_segments_move_the_job_comes_to_the_shards_that_are_wanted(
+    operator: Operator, write_job: Callable[[str], Path], who: str
+) -> None:
+    path = write_job(job(epochs=80, more=", warm_start: null"))
+    train = operator.start("train", "train", "--quiet", str(path))
+    run = operator.folder / "runs" / "resized"
+    operator.until_samples("resized", 1000)
+    dbelief("scale", "ps", "5", str(run))
+    if who == "ps-4":
+        wait_for(lambda: True if "ps-4 is started" in train.log.read_text() else None, "ps-4")
+    else:
+        wait_for(lambda: True if len(_taken_in(operator)) == 3 else None, "all shards")
+    os.kill(child(train.process.pid, who), signal.SIGKILL)
+    until_scaled(operator, 1)
+    dbelief("scale", "ps", "2", str(run))
+    until_scaled(operator, 2)
+    ends(train)
+    summary = operator.summary("resized")
+    assert summary["samples"] == 80 * 1257
+    assert summary["shards"] == 2
+    assert summary["test_accuracy"] > 0.94
+    assert who == "ps-0" or not summary["pushes_lost"]
+
+
+def _taken_in(operator: Operator) -> list[dict[str, Any]]:
+    return [event for event in operator.events("resized") if event["event"] == "shard_taken_in"]
