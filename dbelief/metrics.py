@@ -81,11 +81,12 @@ class Metrics:
     members: Gauge
     members_wanted: Gauge
     members_lost_total: Counter
-    longest_move_seconds: Gauge
     shards_away: Gauge
     shards_back_total: Counter
     shards_unfollowed: Gauge
     promotions_total: Counter
+    segments_moved_total: Counter
+    longest_move_seconds: Gauge
     pushes_twice_total: Counter
     pushes_lost_total: Counter
     leases_outstanding: Gauge

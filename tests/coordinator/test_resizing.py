@@ -296,7 +296,9 @@ def survive(world: World, turns: int) -> None:
             start_missing(world)
 
 
-@pytest.mark.parametrize("staleness", [None, 0, 2])
+@pytest.mark.parametrize(
+    "staleness", [None, pytest.param(0, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("to", [4, 1])
 @pytest.mark.parametrize("step", ["begun", "given", "there", "over"])
 @pytest.mark.parametrize("what", TROUBLES)
@@ -313,8 +315,7 @@ def test_whatever_happens_at_any_step_of_a_move_costs_what_it_would_cost_else(
     assert trouble.left < 0
     if "replica" in what:
         world.replica()
-    for _ in range(20):
-        survive(world, 20)
+    survive(world, 100)
     world.run()
     assert world.state() is State.DONE, world.machine.reason
     wanted = 2 if what == "other wish" else to
@@ -331,9 +332,10 @@ def test_whatever_happens_at_any_step_of_a_move_costs_what_it_would_cost_else(
         assert not world.machine.progress.lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("staleness", [None, 2])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=15)
+@settings(max_examples=100)
 def test_whoever_dies_and_whatever_is_wished_every_loss_is_told(
     a_world: MakeWorld, staleness: int | None, seed: int
 ) -> None:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from coordinator.job import JobMachine
-from coordinator.scaling import Scaling
+from coordinator.scaling import HEARD_S, Scaling
 from coordinator.seen import Seen
 from coordinator.service import LONGEST_TEXT, CoordinatorService
 from coordinator.states import State
@@ -331,6 +331,35 @@ def test_replicas_are_wanted_of_a_launcher(training: Caller) -> None:
     assert not training("Status", wire.StatusRequest(scales=True)).HasField("wanted_replicas")
     assert training("Scale", wants).before == len(training.world.replicas)
     assert training("Status", wire.StatusRequest()).wanted_replicas == 7
+
+
+def test_shards_are_wanted_of_a_launcher_or_of_a_person(training: Caller) -> None:
+    reply = training("Scale", wire.ScaleRequest(shards=4))
+    assert reply.before == 2
+    assert reply.todo.startswith("now start 2 more: with compose, `docker compose up ")
+    assert "--scale ps=4`" in reply.todo
+    assert "`kubectl scale statefulset ps --replicas=4`" in reply.todo
+    told = training("Status", wire.StatusRequest(scales=True))
+    assert (told.wanted_shards, list(told.needed_shards)) == (4, [0, 1])
+    assert told.waiting_for == "shards (2 of 4 have a place)"
+    assert not training("Scale", wire.ScaleRequest(shards=3)).todo, "a launcher is there"
+    training.world.now_s += HEARD_S + 1.0
+    todo = training("Scale", wire.ScaleRequest(shards=1)).todo
+    assert todo.startswith("1 will end by themselves; when they have: with compose")
+    refusal = training.refusal("Scale", wire.ScaleRequest(shards=5))
+    assert refusal[1] == "job test has 4 segments, and no use for 5 shards"
+
+
+def test_who_hears_of_a_new_placement_hears_of_one_that_is_written_down(training: Caller) -> None:
+    replica, machine = training.world.replicas[0], training.world.machine
+    assert machine.placement is not None
+    request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
+    request.placement_epoch = machine.placement.epoch
+    training("Beat", request)
+    assert not machine.commit_due
+    request.placement_epoch -= 1
+    assert training("Beat", request).HasField("placement")
+    assert machine.commit_due
 
 
 def test_the_end_in_sight_and_stragglers_are_those_of_the_metrics(training: Caller) -> None:

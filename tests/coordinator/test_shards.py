@@ -11,9 +11,11 @@ import grpc
 import numpy as np
 import pytest
 
+from coordinator.actions import Move
 from coordinator.lbfgs import Lbfgs, Space
 from coordinator.shards import Shards
-from dbelief.errors import Refused, Unreachable
+from coordinator.spread import moved
+from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.job.load import parse_job
 from dbelief.layout import cut, place
 from dbelief.metrics import Metrics
@@ -203,3 +205,40 @@ def test_what_is_sent_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
             sizes.append(sum(counted))
     assert sizes[0] == sizes[2] == 3 * 2 * 2, "two round trips a step"
     assert abs(sizes[1] - sizes[3]) < 100
+
+
+def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) -> None:
+    with cluster(tmp_path, 3) as here:
+        values = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
+        here.write("x", values)
+        first = here.placement.places[0]
+        move = Move(0, 2, tuple(first.segments)[-3:])
+        assert here.shards.move(move) > 0
+        with pytest.raises(Moved, match="lives at another shard now"):
+            here.read("x")
+        here.shards.hold((0, 2))  # as the placement still has it: the move is undone
+        assert (here.read("x") == values).all()
+        here.shards.move(move)
+        here.shards.placement = here.client.placement = moved(here.placement, move)
+        for _ in range(2):
+            here.shards.hold((0, 2))
+            assert (here.read("x") == values).all()
+        held = [here.shards.stats(place).segments for place in here.shards.placement.places]
+        assert held == [place.count for place in here.shards.placement.places]
+        here.dead.add(0)
+        here.servers[0].close(0.0)
+        here.shards.hold((0, 1, 2))
+        with pytest.raises(Unreachable, match="shard 0 at "):
+            here.shards.move(Move(0, 1, (0,)))
+
+
+def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as here:
+        here.servers[1].close(0.0)
+        with pytest.raises(Moved, match="carry: shard at "):
+            here.shards.move(Move(0, 1, (0, 1)))
+        with pytest.raises(Unreachable):
+            here.shards.hold((0, 1))
+        here.dead.add(1)
+        here.shards.hold((0, 1))
+        assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count

@@ -15,7 +15,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.rpc.serving import Server
-from dbelief.steering import scale_job, stop_job
+from dbelief.steering import scale_job, scale_shards, stop_job
 from tests.dbelief.test_status import JOB, SUMMARY
 
 pytestmark = pytest.mark.processes
@@ -45,8 +45,8 @@ class Coordinator(stubs.CoordinatorServicer):
     def Scale(self, request: wire.ScaleRequest, context: grpc.ServicerContext) -> wire.ScaleReply:
         if self.wanted is not None:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "nobody can")
-        self.wanted = request.replicas
-        return wire.ScaleReply(before=2)
+        self.wanted = request.replicas or request.shards
+        return wire.ScaleReply(before=2, todo="now start some" if request.shards else "")
 
 
 @pytest.fixture
@@ -133,3 +133,10 @@ def test_more_or_fewer_replicas_are_asked_for(coordinator: Coordinator, server: 
     assert coordinator.wanted == 5
     with pytest.raises(Refused, match=r"nobody can$"):
         scale_job(server.address, 1)
+
+
+def test_more_or_fewer_shards_are_asked_for_and_what_is_left_to_do_is_told(
+    coordinator: Coordinator, server: Server
+) -> None:
+    assert scale_shards(server.address, 5) == "job digits: 5 shards wanted, 2 there now; now start some"
+    assert coordinator.wanted == 5
