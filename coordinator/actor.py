@@ -130,7 +130,7 @@ class Actor:
                 if isinstance(action, Follow | StandAlone):
                     return not machine.chains.stands(action)
                 if isinstance(action, Dismiss):
-                    return machine.members.find("shard", action.shard, action.incarnation) is None
+                    return machine.members.server(action.shard, action.incarnation) is None
                 if not machine.recovery.away:  # it has not been missed yet
                     return False
                 machine.postpone(action)

@@ -58,8 +58,6 @@ class Chains:
 
     Attributes
     ----------
-    paused
-        Whether shards are to stand alone for now: what they hold is about to change as no follower is told.
     promotions
         Followers that went on in their leader's place, so far.
     """
@@ -68,7 +66,6 @@ class Chains:
         self._members = members
         self._wanted = replication > 1
         self._chains: dict[int, Chain] = {}
-        self.paused = False
         self.promotions = 0
 
     def _of(self, shard: int) -> Chain:
@@ -84,8 +81,11 @@ class Chains:
     def advance(
         self, placement: Placement | None, away: Collection[int], next_epoch: Callable[[], int], now_s: float
     ) -> Iterable[Action]:
-        """Have followers that are there follow their shards; one that was lost at once, after a while."""
-        if placement is None or not self._wanted or self.paused:
+        """Have followers that are there follow their shards; one that was lost at once, after a while.
+
+        `placement`: None while shards are to stand alone.
+        """
+        if placement is None or not self._wanted:
             return
         followers = {member.number: member for member in self._members.alive("follower")}
         for place in placement.places:
@@ -129,16 +129,11 @@ class Chains:
         if self._of(member.number).follower == member.incarnation:
             yield from self._alone(member.number)
 
-    def pause(self) -> Iterable[Action]:
-        """No shard is followed until `resume`."""
-        self.paused = True
+    def dissolve(self) -> Iterable[Action]:
+        """Every shard stands alone: what they hold is about to change as no follower is told."""
         for shard, chain in self._chains.items():
             if chain.follower is not None:
                 yield from self._alone(shard)
-
-    def resume(self) -> None:
-        """What shards hold changes as their followers are told, again."""
-        self.paused = False
 
     # -- a leader dies -------------------------------------------------------------------------------------
 

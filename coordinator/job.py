@@ -317,8 +317,9 @@ class JobMachine(Sharding):
 
     def _advance(self, now_s: float) -> None:
         self.training.settle(now_s)
-        assigned = self.placement if self.opening.assigned and not self.over else None
-        self.actions += self.chains.advance(assigned, self.recovery.away, self.next_shard_epoch, now_s)
+        still = not (self.over or self.resizing.running or self.recovery.back_to) and self.opening.assigned
+        placed = self.placement if still else None
+        self.actions += self.chains.advance(placed, self.recovery.away, self.next_shard_epoch, now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:

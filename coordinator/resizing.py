@@ -149,8 +149,9 @@ class Resizing:
     def _see_to_members(self) -> list[Action]:
         """Bring in those who joined and have no place, and dismiss those for whom there is none any more."""
         actions: list[Action] = []
-        for member in self._members.alive("shard"):
-            if member.number in self._members.needed or member.incarnation in self._seen_to:
+        for member in self._members.alive("shard", "follower"):
+            waits = member.kind == "follower" and member.number < self.wanted
+            if waits or member.number in self._members.needed or member.incarnation in self._seen_to:
                 continue
             self._seen_to.add(member.incarnation)
             if member.number < self.wanted:

@@ -66,14 +66,13 @@ class Sharding(Standing):
             self.chains.served(revive.place.shard)
             self.actions += due
             if self.recovery.back_to is not None and not self.recovery.away:
-                self.actions += [*self.chains.pause(), RollBack(self.recovery.back_to)]
+                self.actions += [*self.chains.dissolve(), RollBack(self.recovery.back_to)]
             self._advance(now_s)
 
     def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
         """All shards hold this set again."""
         if self.over or not self.recovery.rolled_back(set_id):
             return
-        self.chains.resume()
         back = self.training.rewind(state["batch"], now_s)
         self._note("rolled_back", set=set_id, iterations=back)
         if back:  # those parameters are gone
@@ -92,6 +91,8 @@ class Sharding(Standing):
             See `Resizing.want`.
         """
         self.actions += self.resizing.want(shards, self.state, now_s)
+        if self.resizing.running:
+            self.actions += self.chains.dissolve()
         self.commit_due = True
         self._advance(now_s)
 

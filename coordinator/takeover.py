@@ -166,7 +166,7 @@ def _ask_again(machine: JobMachine) -> None:
             promoted = machine.chains.promotes(member)
             machine.actions.append(machine.recovery.revive(member, machine.next_shard_epoch(), promoted))
     if machine.recovery.back_to is not None and not machine.recovery.away:
-        machine.actions += [*machine.chains.pause(), RollBack(machine.recovery.back_to)]
+        machine.actions += [*machine.chains.dissolve(), RollBack(machine.recovery.back_to)]
     if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
         machine.ending.again()
     if machine.over:

@@ -147,9 +147,10 @@ class Cluster:
             self._workers[number] = self._start_member("worker", number, address)
 
     def _start_member(self, role: str, number: int, address: str) -> Child:
-        follows = role == "ps" and self.job.replication > 1
-        name, wish = f"{role}-{number}", number % self.job.shards if follows else number
-        arguments = [role, "--coordinator", address, "--number", str(wish), "--name", name]
+        name = f"{role}-{number}"
+        arguments = [role, "--coordinator", address, "--name", name]
+        # Where shards are followed, each process may be any of them.
+        arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
         return self._start(name, [*arguments, *self._more[role]], RESTARTS)
@@ -184,10 +185,10 @@ class Cluster:
         """
         for number in ended:
             child = self._shards[number]
-            if number not in needed and (child.code == 0 or number >= wanted):
+            if number not in needed and (child.code == 0 or number >= wanted * self.job.replication):
                 announce(f"{child.name} has ended: {wanted} shards are wanted")
                 del self._shards[number]
-        for number in range(wanted):
+        for number in range(wanted * self.job.replication):
             if number not in self._shards:
                 announce(f"ps-{number} is started: {wanted} shards are wanted")
                 self._shards[number] = self._start_member("ps", number, address)
@@ -210,8 +211,8 @@ class Cluster:
                 self._show(status_of(status))
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
-                # Where shards are followed, each process may be any of them.
-                needed = set(status.needed_shards) if self.job.replication == 1 else self._shards.keys()
+                # Where shards are followed, no process is: the coordinator knows when a shard has nobody left.
+                needed = set(status.needed_shards) if self.job.replication == 1 else set()
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:

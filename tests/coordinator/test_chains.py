@@ -234,7 +234,7 @@ def test_where_all_go_back_to_a_set_nobody_follows_meanwhile() -> None:
 
 
 def test_followers_are_on_other_hosts_than_their_leaders_where_there_are_any() -> None:
-    members = Members(5.0, shards=2, replication=2)
+    members = Members(5.0, shards={0, 1}, replication=2)
     for token, host in enumerate(("10.0.0.1", "10.0.0.2")):
         members.join("shard", token, f"s{token}", f"{host}:7000", 0.0)
     one = members.join("shard", 10, "f1", "10.0.0.1:7001", 0.0)
