@@ -199,10 +199,12 @@ class Actor:
                     machine.not_moved(move, str(error), now_s)
             else:
                 with self._step() as (machine, now_s):
-                    machine.moved(move, now_s - began_s, sent, now_s)
+                    machine.moved(move, now_s - began_s, sent)
         with self._step() as (machine, _):
             self._shards.placement = machine.placement
         self._shards.hold((move.giver, move.taker))
+        with self._step() as (machine, now_s):
+            machine.told_holdings(move, now_s)
 
     def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
         if isinstance(action, Fence):

@@ -63,7 +63,8 @@ class Resizing:
         self._recovery = recovery
         self._next_epoch = next_epoch
         self._seen_to: set[int] = set()  # lives without a place that are being brought in, or dismissed
-        self._under_way: Move | None = None
+        self._under_way: Move | None = None  # until both shards know what they hold
+        self._due = False  # it is still to be made
         self._again_s = 0.0
         self._began_s = 0.0
         self._from = job.shards
@@ -131,6 +132,7 @@ class Resizing:
             return actions
         self._under_way = next(iter(moves(self._placement, self.wanted)), None)
         if self._under_way is not None:
+            self._due = True
             return [*actions, self._under_way]
         if self._members.needed == set(range(self.wanted)):
             self.running = False
@@ -178,13 +180,13 @@ class Resizing:
 
     def due(self, move: Move) -> bool:
         """Whether a move that was asked for is still to be made: neither done, nor failed, and both shards live."""
-        return move == self._under_way
+        return self._due and move == self._under_way
 
     def moved(self, move: Move, seconds: float, sent: int) -> bool:
         """The segments are there, and served from now on; False where one of the two has died meanwhile."""
         if not self.due(move):
             return False
-        self._under_way = None
+        self._due = False
         self._renew(moved(self._placement, move))
         self.segments += len(move.segments)
         self.longest_s = max(self.longest_s, seconds)
@@ -197,14 +199,19 @@ class Resizing:
     def failed(self, move: Move, now_s: float) -> None:
         """It could not be made; all is as before."""
         if self.due(move):
-            self._under_way = None
+            self._due = False
             self._again_s = now_s + AGAIN_S
+
+    def told(self, move: Move) -> None:
+        """Both shards, as far as they live, know what they hold: the next one may begin."""
+        if move == self._under_way:
+            self._under_way = None
 
     def gone(self, member: Member) -> bool:
         """A shard's life is over; whether the job goes on without it, for it held nothing."""
         move = self._under_way
         if move is not None and member.number in (move.giver, move.taker):
-            self._under_way = None
+            self._due = False
         place = next((place for place in self._placement.places if place.shard == member.number), None)
         if place is None:
             return True

@@ -96,13 +96,16 @@ class Sharding(Standing):
         self.commit_due = True
         self._advance(now_s)
 
-    def moved(self, move: Move, seconds: float, sent: int, now_s: float) -> None:
+    def moved(self, move: Move, seconds: float, sent: int) -> None:
         """Segments, of so many bytes, are at another shard, which serves them; that took so many seconds."""
-        if self.resizing.moved(move, seconds, sent):
-            self.commit_due = True
-            self._advance(now_s)
+        self.commit_due = self.resizing.moved(move, seconds, sent) or self.commit_due
 
     def not_moved(self, move: Move, reason: str, now_s: float) -> None:
         """Segments stay where they were."""
         self._note("not_moved", shard=move.giver, to=move.taker, segments=len(move.segments), reason=reason)
         self.resizing.failed(move, now_s)
+
+    def told_holdings(self, move: Move, now_s: float) -> None:
+        """Both shards of a move know what they hold, whatever came of it."""
+        self.resizing.told(move)
+        self._advance(now_s)

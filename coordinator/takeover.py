@@ -152,7 +152,8 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
 def _ask_again(machine: JobMachine) -> None:
     """What the other coordinator had asked for and may not have done."""
     machine.actions.append(Note("takeover", {"state": machine.state.value}))
-    machine.actions.append(TellHoldings(tuple(sorted(machine.members.needed))))
+    if machine.resizing.running:
+        machine.actions.append(TellHoldings(tuple(sorted(machine.members.needed))))
     membership = machine.training.membership()
     if membership is not None:
         machine.actions.append(membership)
