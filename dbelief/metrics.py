@@ -87,6 +87,7 @@ class Metrics:
     promotions_total: Counter
     pushes_twice_total: Counter
     pushes_lost_total: Counter
+    residual_lost_total: Counter
     leases_outstanding: Gauge
     leases_expired_total: Counter
     samples_wanted: Gauge
