@@ -9,8 +9,6 @@ Every method that takes an event first does what the event says, then `_advance`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from dbelief.errors import Refused
 from dbelief.layout import Layout
 from dbelief.work import Lease
@@ -19,7 +17,7 @@ from .actions import Action, AssignShards, Export, Fence, Finish, Forget, MakeRe
 from .bundles import NOTHING, Asks, Computed
 from .members import Member
 from .sharding import Sharding
-from .states import Closing, Compute, Evaluate, State, Stop, Together, Told, Wait, Work
+from .states import Closing, Compute, Evaluate, Spent, State, Stop, Together, Told, Wait, Work
 
 _STUCK = 2.0
 """A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
@@ -110,7 +108,9 @@ class JobMachine(Sharding):
 
     def _gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
         self.members.over(member, how)
-        self._note("member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name)
+        kept = self.progress.residual({member.incarnation}) if member.kind != "shard" else 0.0
+        more = {"residual": kept} if kept else {}
+        self._note("member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name, **more)
         if self.over:
             return
         if how == "died":
@@ -223,10 +223,10 @@ class JobMachine(Sharding):
         if member is not None:
             member.moved_s = now_s
 
-    def spent(self, number: int, incarnation: int, seconds: Mapping[str, float], staleness: Sequence[int] = ()) -> None:
-        """A life tells its seconds by phase, and its pushes by staleness, each since it began."""
-        if (seconds or staleness) and self.members.pusher(number, incarnation) is not None:
-            self.progress.spent(number, incarnation, seconds, staleness)
+    def spent(self, number: int, incarnation: int, told: Spent) -> None:
+        """A life tells what it has spent since it began."""
+        if told != Spent() and self.members.pusher(number, incarnation) is not None:
+            self.progress.spent(number, incarnation, told)
 
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> None:
         """A replica or client tells what was acknowledged; what is newly done is taken in."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .states import Told
+from .states import Spent, Told
 
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
@@ -39,8 +39,8 @@ class Evaluated:
 class Figures:
     """What one replica's number has done, over all its lives.
 
-    `spent` is the seconds by phase of each life, `stale` its pushes by staleness, both by its incarnation as text: JSON
-    knows no other keys.
+    `spent` is the seconds by phase of each life, `stale` its pushes by staleness, `wire` its bytes "sent" and
+    "received" and the "residual" of its codec, all by its incarnation as text: JSON knows no other keys.
     """
 
     samples: int = 0
@@ -48,12 +48,23 @@ class Figures:
     staleness_sum: float = 0.0
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
     stale: dict[str, list[int]] = field(default_factory=dict)
+    wire: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds by phase."""
-        phases = dict.fromkeys(phase for life in self.spent.values() for phase in life)
-        return {phase: sum(life.get(phase, 0.0) for life in self.spent.values()) for phase in phases}
+        return _added(self.spent)
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes sent to shards and received from them, payload of segments; {} where nothing was told."""
+        total = _added(self.wire)
+        return {way: int(total[way]) for way in ("sent", "received") if way in total}
+
+
+def _added(lives: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for life in lives.values() for name in life)
+    return {name: sum(life.get(name, 0.0) for life in lives.values()) for name in names}
 
 
 @dataclass
@@ -140,15 +151,20 @@ class Progress:
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
 
-    def spent(
-        self, replica: int, incarnation: int, seconds: Mapping[str, float], staleness: Sequence[int] = ()
-    ) -> None:
-        """Take in what a life's time went into, and how stale its pushes were, since it began."""
-        own = self.replicas.setdefault(replica, Figures())
-        if seconds:
-            own.spent[str(incarnation)] = dict(seconds)
-        if staleness:
-            own.stale[str(incarnation)] = list(staleness)
+    def spent(self, replica: int, incarnation: int, told: Spent) -> None:
+        """Take in what a life has told of itself."""
+        own, life = self.replicas.setdefault(replica, Figures()), str(incarnation)
+        if told.seconds:
+            own.spent[life] = dict(told.seconds)
+        if told.staleness:
+            own.stale[life] = list(told.staleness)
+        if told.wire and all(map(math.isfinite, told.wire.values())):
+            own.wire[life] = dict(told.wire)
+
+    def residual(self, lives: Collection[int] | None = None) -> float:
+        """Sum of magnitudes that codecs of these lives keep, as they told last; None: of all."""
+        told = [(life, row) for own in self.replicas.values() for life, row in own.wire.items()]
+        return sum(row["residual"] for life, row in told if lives is None or int(life) in lives)
 
     def stale(self) -> list[int]:
         """All pushes by staleness, as `Spread` counts them; [] before the first."""

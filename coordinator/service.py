@@ -17,7 +17,7 @@ from dbelief.work import Lease
 from .bundles import Asks, Computed
 from .job import JobMachine
 from .runner import Runner
-from .states import Compute, Evaluate, Together, Told, Wait, Work
+from .states import Compute, Evaluate, Spent, Together, Told, Wait, Work
 from .telling import KINDS, STATES, status
 from .traffic import Edge, Part
 
@@ -124,7 +124,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
             machine.heard(*who, now_s)
-            machine.spent(*who, request.seconds, request.staleness[: len(STALENESS) + 1])
+            machine.spent(*who, _spent(request))
             if request.HasField("progress"):
                 p = request.progress
                 told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
@@ -187,6 +187,12 @@ def _kind(role: wire.Role.ValueType) -> str:
     if kind is None:
         raise Refused("a member is a shard, a replica or a client")
     return kind
+
+
+def _spent(request: wire.ReportRequest) -> Spent:
+    w = request.wire
+    figures = {"sent": w.sent, "received": w.received, "residual": w.residual} if request.HasField("wire") else {}
+    return Spent(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
 
 
 def _part(replica: int, traffic: wire.Traffic) -> Part:

@@ -98,6 +98,7 @@ class Shown:
         metrics.samples_wanted.set(math.nan if machine.total is None else machine.total)
         metrics.raise_to("pushes_twice_total", machine.pushes_twice)
         metrics.raise_to("pushes_lost_total", progress.lost)
+        metrics.raise_to("residual_lost_total", progress.residual(machine.members.dead))
         metrics.staleness_recent.set(progress.staleness)
         metrics.staleness_bound.set(_staleness_bound(machine))
         self.eta_s = self._eta_s(machine, speed, elapsed_s)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from dbelief.work import Lease
@@ -107,6 +108,26 @@ class Together:
 
 
 Work = Lease | Together | Evaluate | Compute | Wait | Stop
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a life tells of itself, since it began.
+
+    Attributes
+    ----------
+    seconds
+        Of its computing thread, by phase; empty: not told, and so below.
+    staleness
+        Pushes by staleness, as `Spread` counts them.
+    wire
+        Bytes of segments' payloads "sent" to shards and "received", and the "residual" that its codec keeps for later
+        pushes, a sum of magnitudes.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    staleness: Sequence[int] = ()
+    wire: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "validation_loss": shown.loss if shown else None,
         "samples": progress.samples,
         "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
+        "bytes_per_replica": {str(n): own.bytes for n, own in sorted(progress.replicas.items()) if own.bytes},
         "phase_seconds": {str(n): own.seconds for n, own in sorted(progress.replicas.items())},
         "epochs": machine.epoch,
         "steps": progress.steps,
@@ -36,6 +37,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "members_lost": machine.members_lost,
         "died": machine.died,
         "pushes_lost": progress.lost,
+        "residual_lost": progress.residual(),
         "parameters": machine.layout.size if machine.layout else 0,
         **(_of_batch(machine.training.batch) if machine.training.batch is not None else {}),
     }

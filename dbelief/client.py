@@ -123,6 +123,7 @@ class Client:
             incarnation=pusher.incarnation,
             progress=self._told,
             staleness=self._spread.counts,
+            wire=self._session.parameters.figures(),
         )
         self._session.client.call("Report", request)
 

@@ -104,6 +104,7 @@ _COORDINATOR = (
     Row("longest_move_seconds", "gauge", "seconds", "at most, for which nobody served the segments of one move"),
     Row("pushes_twice_total", "counter", "pushes", "pushes trained twice because of deaths"),
     Row("pushes_lost_total", "counter", "pushes", "pushes that died with a shard, which came back without them"),
+    Row("residual_lost_total", "counter", "gradient units", "magnitudes that went with residuals of replicas"),
     Row("leases_outstanding", "gauge", "leases", "ranges of samples handed out and not done"),
     Row("leases_expired_total", "counter", "leases", "leases taken back unfinished, for their holder was given up"),
     Row("retries_total", "counter", "calls", _AGAIN, {"to": ("ps",)}),

@@ -22,6 +22,9 @@ from dbelief.errors import ModelError
 Range = tuple[int, int]
 """First number of a flat vector, and one past the last."""
 
+LONGEST = 262_144
+"""Numbers in the longest segment of a job."""
+
 
 @dataclass(frozen=True)
 class Box:
@@ -271,7 +274,7 @@ class Span:
 
 def nominal_length(size: int, shards: int) -> int:
     """Numbers in a full segment: small models spread too, and a large model's segment is one 1 MiB message."""
-    return min(262_144, max(1_024, size // (8 * shards)))
+    return min(LONGEST, max(1_024, size // (8 * shards)))
 
 
 def cut(ranges: Iterable[tuple[int, int]], nominal: int) -> list[Span]:

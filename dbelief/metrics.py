@@ -89,6 +89,7 @@ class Metrics:
     longest_move_seconds: Gauge
     pushes_twice_total: Counter
     pushes_lost_total: Counter
+    residual_lost_total: Counter
     leases_outstanding: Gauge
     leases_expired_total: Counter
     samples_wanted: Gauge

@@ -28,6 +28,7 @@ from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.ranks import Alone, Ranks
 from dbelief.result import read_result
 from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coded import Codecs
 from dbelief.rpc.coordination import CoordinatorClient, Member, Membership
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.trained import build_stacks
@@ -273,9 +274,8 @@ class Session:
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
             rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
-            parameters = ShardedParameters(
-                job.name, member.placement, rule, pusher, job.deadlines.progress_s, member.placed, own, shares_memory
-            )
+            more = job.deadlines.progress_s, member.placed, own, shares_memory, Codecs.of(job.wire, layout.starts)
+            parameters = ShardedParameters(job.name, member.placement, rule, pusher, *more)
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
             session._initialise(begin)

@@ -11,7 +11,7 @@ from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.pushes import Pusher
 from dbelief.rpc import carried_pb2 as wire
-from dbelief.rpc import frames
+from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
@@ -213,7 +213,7 @@ def _pushed(begun: bytes, parts: Sequence[frames.Part]) -> Iterator[Deed]:
             part.index,
             part.version,
             push,
-            frames.numbers(part),
+            coded.numbers(part),
             part.offset,
             exchange=opening.exchange,
             skipped=opening.skipped,

@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
-from dbelief.rpc import frames
+from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
 
 from .attached import Blocks
@@ -29,6 +29,7 @@ class Exchanging(Transfer):
         if asked != own:
             raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
+        self._codec = coded.answering(self.opening.answers)
         self._taken = 0
         self._sent = self._put = 0  # bytes, of messages and in shared memory
 
@@ -65,11 +66,25 @@ class Exchanging(Transfer):
             self._metrics.bytes_total.labels("sent").inc(self._sent)
             self._metrics.shared_bytes_total.labels("sent").inc(self._put)
 
+    def _numbers(self, part: frames.Part) -> np.ndarray:
+        """See `Transfer`; a worker's own weights.
+
+        Raises
+        ------
+        Refused
+            They come by a codec that sends what was left out later: weights have no later.
+        """
+        if part.codec in coded.KEEPING:
+            raise Refused(f"segment {part.index}: an exchange by codec {part.codec}, which sends a part of the numbers")
+        return super()._numbers(part)
+
     def _answer(self, part: frames.Part, version: int, before: np.ndarray) -> frames.Part:
         """What one segment was, in the message or where its sender wants it."""
         if part.answer is None:
-            self._sent += before.nbytes
-            return frames.part_of(part.index, version, before)
+            answer = coded.part_of(part.index, version, before, self._codec)
+            assert answer.data is not None, "an answer has a payload"
+            self._sent += answer.data.nbytes
+            return answer
         self._blocks.put(part.answer, before)
         self._put += before.nbytes
         return frames.placed(part.index, version, before, part.answer)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dbelief.errors import Refused
 from dbelief.metrics import Metrics
-from dbelief.rpc import frames
+from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
 
 from .attached import Blocks
@@ -53,7 +53,7 @@ class Pushing(Transfer):
         shard, push, reply = self._shard, self._push, self._reply
         values = self._numbers(part)
         began = time.perf_counter()
-        taken = shard.push(push, part.index, values, part.offset, part.version)
+        taken = shard.push(push, part.index, values, part.offset, part.version, coded.form_of(part))
         self._metrics.apply_seconds.observe(time.perf_counter() - began)
         reply.acknowledged += 1
         reply.duplicates += taken.outcome is Outcome.DUPLICATE

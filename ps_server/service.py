@@ -12,10 +12,11 @@ from typing import Any
 import grpc
 import numpy as np
 
+from dbelief.codec import Codec
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
-from dbelief.rpc import coordination_pb2, frames
+from dbelief.rpc import coded, coordination_pb2, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import answers, streams
@@ -67,16 +68,21 @@ class Kept:
 
 
 def _encode(
-    index: int, slot: frames.Slot | None, blocks: Blocks, version: int, values: np.ndarray | None
+    index: int,
+    slot: frames.Slot | None,
+    blocks: Blocks,
+    codec: Codec | None,
+    version: int,
+    values: np.ndarray | None,
 ) -> tuple[bytes, int]:
     """One segment as an answer to a pull, and how much of it went through shared memory; its numbers are copied once.
 
-    They go into the answer, or to where its asker wants them.
+    They go into the answer, by a codec, or as they are to where its asker wants them.
     """
     if values is None:
         return frames.encode(frames.Part(index, version, unchanged=True)), 0
     if slot is None:
-        return frames.encode(frames.part_of(index, version, values)), 0
+        return frames.encode(coded.part_of(index, version, values, codec)), 0
     blocks.put(slot, values)
     return frames.encode(frames.placed(index, version, values, slot)), values.nbytes
 
@@ -179,12 +185,13 @@ class ShardService(stubs.ParametersServicer):
             shard.heard(segments, request.pusher.replica, request.clock)
             self._wait("pulls", shard, segments, request.clock)
             yield b""  # no segments: the wait is over
+        codec = coded.answering(request.codec)
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
         slots = [frames.Slot(slot.block, slot.offset, slot.length) for slot in request.slots]
         together: list[bytes] = []
         filled = sent = put = 0
         for index, newer_than, slot in zip_longest(request.segments, known, slots):
-            form = functools.partial(_encode, index, slot, blocks)
+            form = functools.partial(_encode, index, slot, blocks, codec)
             read, shared = shard.read(request.vector, index, newer_than, form)
             weight = max(len(read), shared // frames.IN_SLOTS)
             if filled + weight > frames.FULL_BYTES and together:

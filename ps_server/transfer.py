@@ -10,7 +10,7 @@ import numpy as np
 
 from dbelief.errors import Moved, Refused
 from dbelief.metrics import Metrics
-from dbelief.rpc import frames
+from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.convert import push_from_wire
 
@@ -63,12 +63,14 @@ class Transfer(ABC):
         yield from ()
 
     def _numbers(self, part: frames.Part) -> np.ndarray:
-        """A segment's payload where it lies, counted."""
-        values = self._blocks.numbers(part)
-        if part.slot is None:
-            self._received += values.nbytes
-        else:
+        """A segment's numbers, where they lie or decoded; what they came as is counted."""
+        if part.slot is not None:
+            values = self._blocks.numbers(part)
             self._shared += values.nbytes
+            return values
+        values = coded.numbers(part)
+        assert part.data is not None, "a payload that was read"
+        self._received += part.data.nbytes
         return values
 
     def _tell(self) -> None:

@@ -263,7 +263,14 @@ class Replica:
         with self._told_lock:
             progress = wire.Progress()
             progress.CopyFrom(self._told)
-        self._report(progress=progress)
+        self._report(progress=progress, wire=self._figures())
+
+    def _figures(self) -> wire.WireFigures:
+        """What all ranks have sent and received; for one rank, or all of them at the same time."""
+        own, total = self._session.parameters.figures(), self._ranks.total
+        return wire.WireFigures(
+            sent=int(total(own.sent)), received=int(total(own.received)), residual=total(own.residual)
+        )
 
     def _show(self) -> None:
         for phase, seconds in self._phases.seconds.items():
@@ -316,7 +323,7 @@ class Replica:
         if self._ranks.size > 1:
             self._unreported.append(done)
         else:
-            self._report(bundle=done)
+            self._report(bundle=done, wire=self._figures())
 
     def failed(self, failed: wire.BundleFailed) -> None:
         """A bundle could not be computed; the coordinator decides who tries again."""
@@ -333,7 +340,8 @@ class Replica:
         parameters = session.parameters
         copy = Fetched.make(session.part, len(parameters.placement.spans), session.backend, parameters.array)
         try:
-            together(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=message.vector))
+            vector = message.vector
+            together(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=vector, exact=True))
         except Refused:
             # The vector may have died with a shard: then the coordinator does not ask for it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease

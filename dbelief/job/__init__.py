@@ -19,6 +19,7 @@ from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 from .strategy import Strategy
 from .trials import ComparisonFile, Trial
+from .wire import PushCodec, Wire
 
 __all__ = [
     "AdagradRule",
@@ -50,6 +51,7 @@ __all__ = [
     "NoData",
     "NpzData",
     "PolySchedule",
+    "PushCodec",
     "PythonModel",
     "Reduction",
     "Rule",
@@ -66,6 +68,7 @@ __all__ = [
     "Trial",
     "WarmStart",
     "WarmUp",
+    "Wire",
     "ZooModel",
     "build_job",
     "load_job",

@@ -20,6 +20,7 @@ from .sandblaster import Sandblaster
 from .schedule import ConstantSchedule, PolySchedule, Schedule
 from .sources import Data, NoData, lacks_validation
 from .strategy import Strategy
+from .wire import Wire
 
 
 class Limits(Section):
@@ -108,6 +109,7 @@ class Job(Section):
         default_factory=lambda: ConstantSchedule(kind="constant"),
         description="Learning rate by samples seen",
     )
+    wire: Wire = Field(default_factory=Wire, description="How numbers travel between replicas and shards")
     limits: Limits = Field(default_factory=Limits, description="When the job ends")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
     divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
@@ -218,6 +220,25 @@ class Job(Section):
             raise refusal("record", f"must be false with {form}: there is no order of exchanges to replay")
         if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:
             raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")
+        return self
+
+    @model_validator(mode="after")
+    def _the_wire_fits(self) -> Self:
+        strategy, push = self.strategy, self.wire.push
+        if self.wire == Wire():
+            return self
+        if strategy.grouped:
+            raise refusal("wire", f"must be left out with {strategy.name} among the workers: reduction.wire is theirs")
+        if isinstance(strategy, Sandblaster):
+            raise refusal(
+                "wire", "must be left out with sandblaster: of a difference of two gradients, 16 bits would leave noise"
+            )
+        if isinstance(strategy, Elastic) and push.later:
+            raise refusal(
+                "wire.push",
+                f"must be one of fp32, fp16, bf16 with {strategy.name}, not {push.name}: a worker sends its weights, "
+                "and what is left out of weights is no step to be made later",
+            )
         return self
 
     @model_validator(mode="after")

@@ -20,12 +20,14 @@ from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
 from dbelief.own import OwnWeights
 from dbelief.recorded import Computed, read_record
+from dbelief.rpc.coded import Codecs
 from dbelief.schedule import rate_at, total_samples
 from dbelief.session import begin_from, build_model, initial_values
 from dbelief.work import Cadence
 
 from .exchanges import Worker, replay_exchanges
 from .pushes import GradientOf, replay
+from .wire import Wire
 
 
 def replay_run(run_folder: Path) -> np.ndarray:
@@ -57,7 +59,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
-    gather = _gather(job, data.train, backend)
+    gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
     with threadpool_limits(job.threads):  # as replicas compute: BLAS may sum otherwise on more threads
         if isinstance(strategy, Elastic):
             applied, computed = read_record(run_folder / "record", Cadence(strategy.batch, n_push=strategy.period))
@@ -67,12 +69,12 @@ def replay_run(run_folder: Path) -> np.ndarray:
                 own = OwnWeights(
                     model, layout.part(0), backend, strategy.momentum, strategy.nesterov, strategy.clip_norm
                 )
-                return _Worker(own, gather, lambda samples: rate_at(job, samples, total=total), job)
+                return _Worker(own, gather, lambda samples: rate_at(job, samples, total=total), job, wire)
 
             return replay_exchanges(initial, spans, rule, applied, computed, worker)
         assert isinstance(strategy, Downpour | Asynchronous), "no other strategy can be recorded"
         applied, computed = read_record(run_folder / "record", Cadence(strategy.batch))
-        gradient_of = _gradient_of(strategy, gather, model, layout, backend)
+        gradient_of = _gradient_of(strategy, gather, model, layout, backend, wire)
         return replay(initial, spans, rule, applied, computed, gradient_of)
 
 
@@ -112,16 +114,17 @@ def _gather(job: Job, train: Split, backend: Backend) -> Gather:
 
 
 def _gradient_of(
-    strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend
+    strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend, wire: Wire
 ) -> GradientOf:
-    """The gradient as a replica of the job computes it."""
+    """The gradient as a replica of the job computes it, and shards get it."""
     out = backend.to_device(aligned(layout.size, np.float32))
     out_views = layout.views(out)
 
     def gradient(values: np.ndarray, row: Computed) -> np.ndarray:
-        model.loss_and_gradient(layout.views(backend.to_device(values)), gather(row), out_views)
+        fetched = wire.pulled(values)
+        model.loss_and_gradient(layout.views(backend.to_device(fetched)), gather(row), out_views)
         clip(backend.xp, out, strategy.clip_norm)
-        return backend.to_host(out)
+        return wire.pushed(backend.to_host(out), row.pusher)
 
     return gradient
 
@@ -134,15 +137,17 @@ class _Worker:
     gather: Gather
     rate: Callable[[int], float]
     job: Job
+    wire: Wire
 
     def begin(self, centre: np.ndarray) -> None:
-        self.own.begin(centre)
+        self.own.begin(self.wire.pulled(centre))
 
     def sent(self) -> np.ndarray:
-        return np.array(self.own.backend.to_host(self.own.values))
+        return self.wire.pushed(np.array(self.own.backend.to_host(self.own.values)))
 
     def train(self, row: Computed, centre: np.ndarray | None) -> None:
         assert isinstance(self.job.strategy, Elastic), "no other worker exchanges"
         rate = self.rate(row.samples_before)
         self.own.compute(self.gather(row))
+        centre = self.wire.pulled(centre) if centre is not None else None
         self.own.step(rate, self.job.strategy.moving_rate(rate, self.job.replicas), centre)

@@ -13,6 +13,7 @@ from dbelief.errors import Mistake
 
 from .events import read_events
 from .live import backups, duration, number, plural
+from .planned import size
 from .shares import in_words, shares
 from .summary import Summary, read_summary
 from .table import facts_of, quality
@@ -92,10 +93,13 @@ def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
         *(_of_batch(told, summary) if told.seconds or "iteration" in told.last else _of_pushes(told, summary)),
         *_evaluated(told, summary),
         *_spent(summary),
+        *_over_the_wire(summary),
         ("died", ", ".join(told.died) or "nobody"),
     ]
     if summary is not None and summary.pushes_lost + summary.pushes_trained_twice:
         rows.append(("pushes", f"{summary.pushes_lost:,} lost, {summary.pushes_trained_twice:,} trained twice"))
+    if summary is not None and summary.residual_lost:
+        rows.append(("residual", f"{summary.residual_lost:.4g} in sum of magnitudes, left out and never sent"))
     if told.rolled_back:
         rows.append(("rolled back", f"{plural(told.rolled_back, 'iteration')}, done again"))
     return rows
@@ -105,6 +109,13 @@ def _spent(summary: Summary | None) -> list[tuple[str, str]]:
     """What replicas' time went into; known at the end."""
     parts = shares(summary.phase_seconds) if summary is not None else {}
     return [("replicas' time", in_words(parts))] if parts else []
+
+
+def _over_the_wire(summary: Summary | None) -> list[tuple[str, str]]:
+    """What went over the wire; known at the end."""
+    rows = summary.bytes_per_replica.items() if summary is not None else ()
+    each = [f"{replica}: {size(row['sent'])} sent, {size(row['received'])} received" for replica, row in rows]
+    return [("replicas' bytes", "\n".join(each))] if each else []
 
 
 def _evaluated(told: Account, summary: Summary | None) -> list[tuple[str, str]]:

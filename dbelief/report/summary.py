@@ -29,6 +29,9 @@ class Summary(BaseModel):
 
     samples: int = Field(ge=0, description="samples whose gradients were applied")
     samples_per_replica: dict[str, int] = Field(description="the same by replica")
+    bytes_per_replica: dict[str, dict[str, int]] = Field(
+        default_factory=dict, description="payload of segments that each replica has sent and received"
+    )
     phase_seconds: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="seconds of each replica's computing thread, by phase"
     )
@@ -44,6 +47,9 @@ class Summary(BaseModel):
     members_lost: int = Field(ge=0, description="members that died or fell silent")
     died: list[str] = Field(default_factory=list, description="which ones, in order; a coordinator too")
     pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
+    residual_lost: float = Field(
+        default=0.0, ge=0, description="magnitudes that codecs have left out and never sent, in gradient units"
+    )
     parameters: int = Field(ge=0, description="length of the parameter vector")
 
 

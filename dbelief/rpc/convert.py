@@ -59,8 +59,14 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
     )
 
 
-def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule, count: int = 0) -> parameters.PushOpening:
-    """Encode the opening of a push of `count` segments; 0: all until the stream ends."""
+def push_to_wire(
+    push: Push,
+    target: parameters.Target,
+    rule: segments.Rule,
+    count: int = 0,
+    answers: segments.Codec.ValueType = segments.CODEC_FP32,
+) -> parameters.PushOpening:
+    """Encode the opening of a push of `count` segments (0: all until the stream ends), or of an exchange."""
     return parameters.PushOpening(
         target=target,
         pusher=pusher_to_wire(push.pusher),
@@ -73,6 +79,7 @@ def push_to_wire(push: Push, target: parameters.Target, rule: segments.Rule, cou
         rule=segments.Rule(name="assign") if push.assign else rule,
         bundle=push.bundle,
         segments=count,
+        answers=answers,
     )
 
 

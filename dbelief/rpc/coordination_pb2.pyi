@@ -840,6 +840,7 @@ class ReportRequest(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
+    WIRE_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who tells"""
     incarnation: _builtins.int
@@ -880,6 +881,10 @@ class ReportRequest(_message.Message):
         more; empty: not told.
         """
 
+    @_builtins.property
+    def wire(self) -> Global___WireFigures:
+        """over the wire between it and the shards; absent: not told"""
+
     def __init__(
         self,
         *,
@@ -895,10 +900,11 @@ class ReportRequest(_message.Message):
         seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         traffic: Global___Traffic | None = ...,
         staleness: _abc.Iterable[_builtins.int] | None = ...,
+        wire: Global___WireFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "seconds", b"seconds", "staleness", b"staleness", "traffic", b"traffic", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "seconds", b"seconds", "staleness", b"staleness", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
@@ -910,6 +916,8 @@ class ReportRequest(_message.Message):
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__traffic: _TypeAlias = _typing.Literal["traffic"]  # noqa: Y015
     _WhichOneofArgType__traffic: _TypeAlias = _typing.Literal["_traffic", b"_traffic"]  # noqa: Y015
+    _WhichOneofReturnType__wire: _TypeAlias = _typing.Literal["wire"]  # noqa: Y015
+    _WhichOneofArgType__wire: _TypeAlias = _typing.Literal["_wire", b"_wire"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
     @_typing.overload
@@ -920,8 +928,40 @@ class ReportRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__traffic) -> _WhichOneofReturnType__traffic | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wire) -> _WhichOneofReturnType__wire | None: ...
 
 Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
+
+@_typing.final
+class WireFigures(_message.Message):
+    """What has gone between a replica or client and the shards since its life began, and what has not gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENT_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    RESIDUAL_FIELD_NUMBER: _builtins.int
+    sent: _builtins.int
+    """bytes, payload of segments"""
+    received: _builtins.int
+    """bytes, payload of segments"""
+    residual: _builtins.float
+    """sum of magnitudes that a codec has left out so far, which go with later pushes or never;"""
+    def __init__(
+        self,
+        *,
+        sent: _builtins.int = ...,
+        received: _builtins.int = ...,
+        residual: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received", b"received", "residual", b"residual", "sent", b"sent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WireFigures: _TypeAlias = WireFigures  # noqa: Y015
 
 @_typing.final
 class Traffic(_message.Message):

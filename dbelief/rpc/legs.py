@@ -23,7 +23,7 @@ from dbelief.pushes import WINDOW, Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 
-from . import frames
+from . import coded, frames
 from .convert import push_to_wire, pusher_to_wire
 from .sharing import Lies, Shared
 from .streams import Stream
@@ -51,6 +51,8 @@ class Leg(ABC):
         Where the arrays that it is about are in blocks, in the order in which the call has them; empty: they are not.
     waiting_since_s, tries
         Since when the next answer is awaited, by the monotonic clock, and how often it was begun again since.
+    sent, received
+        Bytes of segments' payloads, whatever became of them.
     """
 
     method = ""
@@ -63,6 +65,7 @@ class Leg(ABC):
         self.stream: Stream | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
+        self.sent = self.received = 0
         self.lies: Sequence[Lies | None] = ()
         self._shared: Sequence[Shared | None] = _NOWHERE
 
@@ -92,6 +95,14 @@ class Leg(ABC):
     @abstractmethod
     def requests(self) -> Iterator[bytes]:
         """Messages for all that is not done."""
+
+    def _read(self, part: frames.Part, out: np.ndarray) -> None:
+        """Write the numbers of an answer where they belong."""
+        try:
+            coded.read_into(part, out)
+        except Refused as error:
+            raise Refused(f"{self.where}: {error}") from None
+        self.received += len(part.data or b"")
 
     @abstractmethod
     def take(self, answer: object) -> None:
@@ -135,12 +146,13 @@ class Leg(ABC):
     def _to(self, place: Place, run: Sequence[Span]) -> Self:
         leg = copy.copy(self)
         leg.place, leg.run, leg.stream = place, run, None
+        leg.sent = leg.received = 0
         leg.forget()
         return leg
 
 
 class PullLeg(Leg):
-    """A pull from one shard into `out`, which begins at number `origin` of the vector.
+    """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 comes by `codec`.
 
     `waited_s` is how long it took until the shard said that the clock asked for has come.
     """
@@ -158,11 +170,12 @@ class PullLeg(Leg):
         clock: int = 0,
         pusher: Pusher | None = None,
         origin: int = 0,
+        codec: segments.Codec.ValueType = segments.CODEC_FP32,
     ) -> None:
         super().__init__(job, place, run)
         self._out, self._versions, self._origin = out, versions, origin
         self._began_s, self.waited_s = time.perf_counter(), 0.0
-        self._request = wire.PullRequest(vector=vector, clock=clock)
+        self._request = wire.PullRequest(vector=vector, clock=clock, codec=codec)
         if pusher is not None:
             self._request.pusher.CopyFrom(pusher_to_wire(pusher))
 
@@ -193,10 +206,7 @@ class PullLeg(Leg):
                 if part.slot != self._slot(span):
                     raise Refused(f"{self.where}: segment {span.index} was put elsewhere than asked for")
             elif not part.unchanged:
-                values = frames.numbers(part)
-                if len(values) != span.length:
-                    raise Refused(f"{self.where}: segment {span.index} of {len(values)} numbers, not {span.length}")
-                self._out[span.start - self._origin : span.stop - self._origin] = values
+                self._read(part, self._out[span.start - self._origin : span.stop - self._origin])
             self._versions[span.index] = part.version
             self.done += 1
 
@@ -213,7 +223,7 @@ class PullLeg(Leg):
 
 
 class PushLeg(Leg):
-    """A push into one shard, from a source that begins at number `origin` of the vector.
+    """A push into one shard, from a source that begins at number `origin` of the vector, written as `payloads` does.
 
     `staleness`, `duplicates` and `lost` are sums over what is acknowledged.
     """
@@ -229,18 +239,21 @@ class PushLeg(Leg):
         versions: np.ndarray,
         push: Push,
         rule: segments.Rule,
+        payloads: coded.Payloads,
         origin: int = 0,
+        answers: segments.Codec.ValueType = segments.CODEC_FP32,
     ) -> None:
         super().__init__(job, place, run)
         self.push = push
         self._source, self._versions, self._rule, self._origin = source, versions, rule, origin
+        self._payloads, self._answers = payloads, answers
         self._first = 0  # how many were done when the stream at hand began
         self.staleness = self.duplicates = self.lost = 0
 
     def requests(self) -> Iterator[bytes]:
         """The opening, and every segment that is left; small ones share a message."""
         left = self.run[self.done :]
-        opening = push_to_wire(self.push, self.target, self._rule, len(left))
+        opening = push_to_wire(self.push, self.target, self._rule, len(left), self._answers)
         message: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
         groups = list(_together(left, self._full_bytes))
         origin = self._origin
@@ -249,7 +262,10 @@ class PushLeg(Leg):
             for span in group:
                 values = block[span.start - group[0].start : span.stop - group[0].start]
                 version = max(0, int(self._versions[span.index]))
-                message += frames.pieces(self._part(span, version, values))
+                part = self._part(span, version, values)
+                if part is None:
+                    return
+                message += frames.pieces(part)
             if not self.may_send():
                 return
             yield b"".join(message)
@@ -260,16 +276,22 @@ class PushLeg(Leg):
         """How much of a push a message tells."""
         return frames.FULL_BYTES * (1 if self._shared[0] is None else frames.IN_SLOTS)
 
-    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part:
-        """One segment, in the message or where it lies."""
-        if (lies := self._shared[0]) is None:
-            return frames.part_of(span.index, version, values)
-        slot = lies.slot(span.start - self._origin, span.length, values.itemsize)
-        return frames.placed(span.index, version, values, slot)
+    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part | None:
+        """One segment, in the message or where it lies; None where the push was given up meanwhile."""
+        if (lies := self._shared[0]) is not None:
+            slot = lies.slot(span.start - self._origin, span.length, values.itemsize)
+            return frames.placed(span.index, version, values, slot)
+        if (part := self._payloads.part(span, version, values)) is not None:
+            self.sent += len(part.data or b"")
+        return part
 
     def may_send(self) -> bool:
         """Whether the next message may leave; False where this leg was broken off meanwhile."""
         return True
+
+    def give_back(self) -> None:
+        """The push is given up: what was not acknowledged was sent in vain."""
+        self._payloads.give_back(self.run[self.done :])
 
     def begin(self, base: int | None) -> None:
         """Be sent with this base; its answers count from here."""
@@ -293,7 +315,7 @@ class PushLeg(Leg):
 class ExchangeLeg(PushLeg):
     """An exchange with one shard: a push whose answers are the numbers as they were before, written into `out`.
 
-    No more than `WINDOW` messages leave before the first of them is answered.
+    They come as `answers` says. No more than `WINDOW` messages leave before the first of them is answered.
     """
 
     method = "Exchange"
@@ -308,9 +330,11 @@ class ExchangeLeg(PushLeg):
         versions: np.ndarray,
         push: Push,
         rule: segments.Rule,
+        payloads: coded.Payloads,
         origin: int = 0,
+        answers: segments.Codec.ValueType = segments.CODEC_FP32,
     ) -> None:
-        super().__init__(job, place, run, source, versions, push, rule, origin)
+        super().__init__(job, place, run, source, versions, push, rule, payloads, origin, answers)
         self._out = out
         self._ahead = threading.Semaphore(WINDOW)
 
@@ -319,10 +343,11 @@ class ExchangeLeg(PushLeg):
         """How much of an exchange a message tells, wherever it lies: its answer is kept."""
         return frames.FULL_BYTES
 
-    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part:
+    def _part(self, span: Span, version: int, values: np.ndarray) -> frames.Part | None:
         """See `PushLeg`; and where its answer is to lie."""
         part = super()._part(span, version, values)
-        part.answer = self._slot(span)
+        if part is not None:
+            part.answer = self._slot(span)
         return part
 
     def _slot(self, span: Span) -> frames.Slot | None:
@@ -355,7 +380,7 @@ class ExchangeLeg(PushLeg):
                 raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one sent")
             span = self.run[self.done]
             if part.slot is None:
-                self._out[span.start - self._origin : span.stop - self._origin] = frames.numbers(part)
+                self._read(part, self._out[span.start - self._origin : span.stop - self._origin])
             elif part.slot != self._slot(span):
                 raise Refused(f"{self.where}: segment {part.index} was put elsewhere than asked for")
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))

@@ -1,21 +1,24 @@
 """The client of the shards: pull and push of the whole vector or a rank's part of it, every shard at once.
 
 Cost of a pull or push of N numbers in S segments on K shards: 4N bytes in at most S messages, K where segments are
-small; one copy of the array into messages on push, one out of them on pull. Streams are kept from call to call. Those
-of all shards run at the same time; answers are read in turn.
+small; one copy of the array into messages on push, one out of them on pull. With a codec fewer bytes; one that keeps
+what it leaves out costs N float32 more, and while a push is under way what is sent of it. Streams are kept from call
+to call. Those of all shards run at the same time; answers are read in turn.
 
 A stream that breaks is opened again and goes on from the first segment that was not acknowledged, wherever that lives
 by then; the shard's ledger makes the repetition harmless. Where the shard is in another life, its part of a push begins
 anew, with the push's number as base: what was acknowledged before and is gone comes back as `Pushed.lost`. The deadline
 is "no segment for so long", never a limit on the whole.
 
-Shards on the same host read and write arrays made by `array` where they lie, and messages only say where that is.
-Where a stream breaks, its shard may go on doing so for some time: so the arrays' memory is left to it and renewed, and
-what is not done goes over TCP this once.
+Shards on the same host read and write arrays made by `array` where they lie, and messages only say where that is; but
+for a way that has a codec, so that what comes of a job does not depend on who shares a host with whom. Where a stream
+breaks, its shard may go on doing so for some time: so the arrays' memory is left to it and renewed, and what is not
+done goes over TCP this once.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,15 +26,19 @@ from typing import TypeVar
 
 import numpy as np
 
+from dbelief.codec import Codec
 from dbelief.errors import Moved, Unreachable
 from dbelief.layout import Range, Span
+from dbelief.loops import compiled
 from dbelief.outgoing import OnHost, Source
 from dbelief.placement import Place, Placement
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.coordination_pb2 import WireFigures
 from dbelief.shared import Block
 
 from .channel import named_errors
+from .coded import AS_THEY_ARE, Codecs, Payloads
 from .legs import ExchangeLeg, Leg, PullLeg, PushLeg
 from .sharing import Sharing
 from .streams import Streams, Watchdog
@@ -68,11 +75,15 @@ class ShardedParameters:
         shards that hold nothing of it are not spoken to.
     shares_memory
         Whether arrays lie in memory that shards on this host may have.
+    codecs
+        How float32 travels. What is assigned, and a pull that is to be exact, travels as it is.
 
     Attributes
     ----------
     retries
         Legs that were begun again after they broke, so far.
+    sent, received
+        Bytes of segments' payloads, so far.
     """
 
     def __init__(
@@ -85,10 +96,14 @@ class ShardedParameters:
         refresh: Callable[[], Placement] | None = None,
         part: Range | None = None,
         shares_memory: bool = True,
+        codecs: Codecs = AS_THEY_ARE,
     ) -> None:
         self.job = job
         self.placement = placement
-        self.retries = 0
+        self.retries = self.sent = self.received = 0
+        self._counting = threading.Lock()
+        self._codecs = codecs
+        self._residuals: dict[str, np.ndarray] = {}  # by vector: what pushes have left out
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self._pusher = pusher
         self._deadline_s = deadline_s
@@ -111,19 +126,37 @@ class ShardedParameters:
         """See `Parameters.array`."""
         return self._sharing.array(size)
 
-    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
-        """See `Parameters.pull`.
+    def figures(self) -> WireFigures:
+        """What went to the shards and came from them so far, and what pushes have left out, to go with later ones.
+
+        To be asked for where no push is under way. Cost: where something is kept, one pass over it.
+        """
+        residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
+        return WireFigures(sent=self.sent, received=self.received, residual=residual)
+
+    def pull(
+        self,
+        out: np.ndarray,
+        versions: np.ndarray,
+        *,
+        vector: str = PARAMETERS,
+        clock: int = 0,
+        exact: bool = False,
+    ) -> float:
+        """See `Parameters.pull`; `exact`: without a codec.
+
 
         Raises
         ------
         Unreachable, Refused
             Naming the shard.
         """
+        codec = segments.CODEC_FP32 if exact else self._codecs.asked
         legs = [
-            PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin)
+            PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
             for place, run in self._runs()
         ]
-        self._run(legs, out)
+        self._run(legs, out if codec == segments.CODEC_FP32 else None)
         return max((leg.waited_s for leg in legs), default=0.0)
 
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[Span, np.ndarray]]:
@@ -151,10 +184,15 @@ class ShardedParameters:
         """
         source = OnHost(values) if isinstance(values, np.ndarray) else values
         legs = [
-            PushLeg(self.job, place, run, source, versions, push, self._rule, self._origin)
+            PushLeg(self.job, place, run, source, versions, push, self._rule, self._payloads(push), self._origin)
             for place, run in self._runs()
         ]
-        self._run(legs, values)
+        try:
+            self._run(legs, values if self._codec_of(push) is None else None)
+        except BaseException:
+            for leg in legs:
+                leg.give_back()
+            raise
         duplicates = sum(leg.duplicates for leg in legs)
         applied = sum(len(leg.run) for leg in legs) - duplicates
         lost = max((leg.lost for leg in legs), default=0)
@@ -180,12 +218,14 @@ class ShardedParameters:
         Unreachable, Refused
             Naming the shard.
         """
+        payloads, asked = self._payloads(push), self._codecs.asked
         source = OnHost(values) if isinstance(values, np.ndarray) else values
         legs = [
-            ExchangeLeg(self.job, place, run, source, out, versions, push, self._rule, self._origin)
+            ExchangeLeg(self.job, place, run, source, out, versions, push, self._rule, payloads, self._origin, asked)
             for place, run in self._runs()
         ]
-        self._run(legs, values, out)
+        shared = values if self._codec_of(push) is None else None
+        self._run(legs, shared, out if self._codecs.pull is None else None)
         segments_here = sum(len(leg.run) for leg in legs)
         lost = max((leg.lost for leg in legs), default=0)
         return Pushed(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
@@ -196,9 +236,22 @@ class ShardedParameters:
         runs = ((place, placement.run(place, self._part)) for place in placement.places)
         return [(place, run) for place, run in runs if run]
 
+    def _codec_of(self, push: Push) -> Codec | None:
+        return None if push.assign else self._codecs.push
+
+    def _payloads(self, push: Push) -> Payloads:
+        """How a push is written."""
+        codec = self._codec_of(push)
+        if codec is None or not codec.keeps:
+            return Payloads(codec)
+        if push.vector not in self._residuals:
+            first, stop = self._part or (0, self.placement.size)
+            self._residuals[push.vector] = np.zeros(stop - first, np.float32)
+        return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts)
+
     # -- legs --------------------------------------------------------------------------------------------
 
-    def _run(self, legs: list[L], *arrays: np.ndarray | Source) -> None:
+    def _run(self, legs: list[L], *arrays: np.ndarray | Source | None) -> None:
         """Begin all legs, then read their answers in turn until all are done; those that go on elsewhere are added.
 
         `arrays` are what they are about, in the order of `Leg.lies`.
@@ -235,8 +288,11 @@ class ShardedParameters:
             for leg in legs:
                 self._drop(leg)
             self._unshare(legs, blocks)
+            with self._counting:
+                self.sent += sum(leg.sent for leg in legs)
+                self.received += sum(leg.received for leg in legs)
 
-    def _share(self, legs: Sequence[Leg], arrays: Sequence[np.ndarray | Source]) -> Collection[Block]:
+    def _share(self, legs: Sequence[Leg], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
         """Have shards on this host use the arrays where they lie; gives the blocks that do."""
         lies = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
         blocks = {found.block for found in lies if found is not None}

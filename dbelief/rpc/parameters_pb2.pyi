@@ -391,10 +391,13 @@ class PullRequest(_message.Message):
     CLOCK_FIELD_NUMBER: _builtins.int
     PUSHER_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    CODEC_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
     clock: _builtins.int
     """with the dial: the last clock that will be computed from it. Waits until all"""
+    codec: _segments_pb2.Codec.ValueType
+    """how float32 is to be written: CODEC_FP32 (default), CODEC_FP16 or CODEC_BF16;"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -427,10 +430,11 @@ class PullRequest(_message.Message):
         clock: _builtins.int = ...,
         pusher: _segments_pb2.Pusher | None = ...,
         slots: _abc.Iterable[_segments_pb2.SharedSlot] | None = ...,
+        codec: _segments_pb2.Codec.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "slots", b"slots", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "slots", b"slots", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__pusher: _TypeAlias = _typing.Literal["pusher"]  # noqa: Y015
     _WhichOneofArgType__pusher: _TypeAlias = _typing.Literal["_pusher", b"_pusher"]  # noqa: Y015
@@ -513,6 +517,7 @@ class PushOpening(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     EXCHANGE_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -541,6 +546,8 @@ class PushOpening(_message.Message):
     """between shards: number of the exchange's message that these came in; 0: no exchange"""
     skipped: _builtins.bool
     """between shards: it was counted, and its values were not used; default false"""
+    answers: _segments_pb2.Codec.ValueType
+    """of an exchange: how the centre is to be written, as in PullRequest"""
     @_builtins.property
     def target(self) -> Global___Target:
         """job and life of the shard"""
@@ -570,10 +577,11 @@ class PushOpening(_message.Message):
         segments: _builtins.int = ...,
         exchange: _builtins.int = ...,
         skipped: _builtins.bool = ...,
+        answers: _segments_pb2.Codec.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015

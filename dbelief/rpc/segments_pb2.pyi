@@ -31,25 +31,53 @@ class _Codec:
 class _CodecEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Codec.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CODEC_FP32: _Codec.ValueType  # 0
-    """IEEE binary32, 4 bytes a number (default)"""
+    """IEEE binary32, 4 bytes a number (default)."""
     CODEC_FP64: _Codec.ValueType  # 1
-    """IEEE binary64, 8 bytes a number: the vector "accrued" """
+    """IEEE binary64, 8 bytes a number: the vector "accrued"."""
     CODEC_FP16: _Codec.ValueType  # 2
-    """IEEE binary16, 2 bytes a number"""
+    """A scale, binary32, a power of two from 2^-126 to 2^113; then IEEE binary16, 2 bytes a number. A number is the scale
+    times its half. A sender divides by the scale that brings the largest finite magnitude between 2^14 and 2^15.
+    """
     CODEC_BF16: _Codec.ValueType  # 3
-    """bfloat16, 2 bytes a number"""
+    """bfloat16, the upper half of binary32, 2 bytes a number; rounded to the nearest, ties to even."""
+    CODEC_ONE_BIT: _Codec.ValueType  # 4
+    """Pushes only. uint32 p, from 1; p times uint32, the lengths of p pieces, each at least 1, together n. Each piece is
+    cut into blocks of 2,048 numbers, its last one shorter. For each block two binary32, finite: what a bit 0 and what a
+    bit 1 stands for. Then for each block its bits in as few bytes as hold them: number i of it is bit i % 8, from the
+    lowest, of byte i / 8. A sender makes pieces of tensors, and keeps what the payload leaves out for its next push.
+    """
+    CODEC_THRESHOLD: _Codec.ValueType  # 5
+    """Pushes only. tau, binary32, finite and above 0; then a uint32 for each number that is not 0, by strictly rising
+    index: the index within this payload in the lower 31 bits; the highest bit is 0 for +tau, 1 for -tau. A sender
+    keeps what the payload leaves out for its next push.
+    """
 
 class Codec(_Codec, metaclass=_CodecEnumTypeWrapper):
-    """How the numbers of a payload are written. Little-endian always."""
+    """How the numbers of a payload are written: n of them, `length` of the segment. Little-endian always. What has codes 2
+    to 5 stands for float32, and is decoded before anything is done with it; a payload that is not as said is refused.
+    """
 
 CODEC_FP32: Codec.ValueType  # 0
-"""IEEE binary32, 4 bytes a number (default)"""
+"""IEEE binary32, 4 bytes a number (default)."""
 CODEC_FP64: Codec.ValueType  # 1
-"""IEEE binary64, 8 bytes a number: the vector "accrued" """
+"""IEEE binary64, 8 bytes a number: the vector "accrued"."""
 CODEC_FP16: Codec.ValueType  # 2
-"""IEEE binary16, 2 bytes a number"""
+"""A scale, binary32, a power of two from 2^-126 to 2^113; then IEEE binary16, 2 bytes a number. A number is the scale
+times its half. A sender divides by the scale that brings the largest finite magnitude between 2^14 and 2^15.
+"""
 CODEC_BF16: Codec.ValueType  # 3
-"""bfloat16, 2 bytes a number"""
+"""bfloat16, the upper half of binary32, 2 bytes a number; rounded to the nearest, ties to even."""
+CODEC_ONE_BIT: Codec.ValueType  # 4
+"""Pushes only. uint32 p, from 1; p times uint32, the lengths of p pieces, each at least 1, together n. Each piece is
+cut into blocks of 2,048 numbers, its last one shorter. For each block two binary32, finite: what a bit 0 and what a
+bit 1 stands for. Then for each block its bits in as few bytes as hold them: number i of it is bit i % 8, from the
+lowest, of byte i / 8. A sender makes pieces of tensors, and keeps what the payload leaves out for its next push.
+"""
+CODEC_THRESHOLD: Codec.ValueType  # 5
+"""Pushes only. tau, binary32, finite and above 0; then a uint32 for each number that is not 0, by strictly rising
+index: the index within this payload in the lower 31 bits; the highest bit is 0 for +tau, 1 for -tau. A sender
+keeps what the payload leaves out for its next push.
+"""
 Global___Codec: _TypeAlias = Codec  # noqa: Y015
 
 @_typing.final
@@ -134,13 +162,13 @@ class Segment(_message.Message):
     offset: _builtins.int
     """first number of this part within the segment; default 0"""
     length: _builtins.int
-    """how many numbers; the payload must hold exactly so many"""
+    """how many numbers; the payload must stand for exactly so many"""
     codec: Global___Codec.ValueType
     """how the payload is written; default CODEC_FP32"""
     unchanged: _builtins.bool
     """pull only: not newer than the version asked for, so no payload; default false"""
     data: _builtins.bytes
-    """length times the codec's bytes"""
+    """as the codec says"""
     @_builtins.property
     def slot(self) -> Global___SharedSlot:
         """length times the codec's bytes (only CODEC_FP32 and CODEC_FP64 lie in shared memory)"""

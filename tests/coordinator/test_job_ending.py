@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.actions import Export, Finish, TakeSnapshot
-from coordinator.states import Closing, Evaluate, Shape, State, Stop, Wait
+from coordinator.states import Closing, Evaluate, Shape, Spent, State, Stop, Wait
 from coordinator.summary import summary_of
 
 if TYPE_CHECKING:
@@ -337,12 +337,16 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
     first.work()
     first.train(pushes=1)
     assert not first.push(only=2)
-    world.machine.spent(0, first.incarnation, {"compute": 1.0})
-    world.machine.spent(0, first.incarnation, {"compute": 2.0, "push": 0.5})
+    world.machine.spent(0, first.incarnation, Spent({"compute": 1.0}))
+    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 50, "received": 60, "residual": 7.0}))
+    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 100, "received": 200, "residual": 2.0}))
+    world.machine.spent(0, first.incarnation, Spent({"compute": 2.0, "push": 0.5}))
     first.die()
     again = world.replica()
-    world.machine.spent(again.number, again.incarnation, {"compute": 4.0, "wait": 1.0})
-    world.machine.spent(again.number, again.incarnation + 1, {"compute": 100.0})
+    world.machine.spent(again.number, again.incarnation, Spent({"compute": 4.0, "wait": 1.0}))
+    world.machine.spent(again.number, again.incarnation, Spent(wire={"sent": 11, "received": 22, "residual": 0.5}))
+    world.machine.spent(again.number, again.incarnation, Spent(wire={"residual": float("nan")}))
+    world.machine.spent(again.number, again.incarnation + 1, Spent({"compute": 100.0}))
     world.score = lambda lease: (0.25, 0.875) if lease.set == "test" else (0.5, 0.75)
     world.run()
     summary = summary_of(world.machine, wall_s=12.5)
@@ -372,6 +376,8 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
         "members_lost": 1,
         "died": ["replica 0"],
         "pushes_lost": 0,
+        "bytes_per_replica": {"0": {"sent": 111, "received": 222}},
+        "residual_lost": 2.5,
         "parameters": 4096,
     }
 

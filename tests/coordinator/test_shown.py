@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.shown import Shown
 from coordinator.speed import Speed
-from coordinator.states import State, Told
+from coordinator.states import Spent, State, Told
 from dbelief.clock import ManualClock
 from dbelief.collectors import STATES
 from dbelief.metrics import Metrics
@@ -113,7 +113,9 @@ def test_a_straggler_is_known_by_its_work(a_world: MakeWorld, tmp_path: Path) ->
     watched = Watched(world, tmp_path)
     for second in range(1, 5):
         for replica, pace_s in zip(world.replicas, (0.01, 0.01, 0.09), strict=True):
-            world.machine.spent(replica.number, replica.incarnation, {"compute": pace_s * 10 * second, "wait": 9.0})
+            world.machine.spent(
+                replica.number, replica.incarnation, Spent({"compute": pace_s * 10 * second, "wait": 9.0})
+            )
             world.machine.progress.replicas[replica.number].samples = 10 * second
         watched.see(1.0)
     assert watched.value("stragglers") == 1

@@ -25,18 +25,37 @@ limits: {{epochs: 3}}
 shards: 2
 replicas: 3
 record: true
+wire: {{push: {push}, pull: {pull}}}
 """
 
 
 DOWNPOUR = "name: downpour, rule: {name: adagrad, rate: 0.05}, warm_start: {samples: 320}, staleness_aware: true"
-"""The hardest case of pushes: rates that were divided by their staleness stand in the log as they were applied."""
+"""The hardest case of pushes: rates that were divided by their staleness stand in the log as they were applied. By one
+bit a push also has what those before it left out."""
 MEASGD = "name: async-measgd, rate: 0.02, period: 2, nesterov: true"
 LONG = ["name: async-sgd, rate: 0.05", "name: async-msgd, rate: 0.01", "name: async-easgd, rate: 0.1"]
 
 
-@pytest.mark.parametrize("strategy", [DOWNPOUR, MEASGD, *(pytest.param(one, marks=pytest.mark.long) for one in LONG)])
-def test_a_logged_run_replays_bit_equal(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(JOB.format(strategy=strategy))
+CODED = [
+    ("name: async-sgd, rate: 0.05", "{name: threshold, tau: 2.0e-3}", "fp32"),
+    ("name: async-sgd, rate: 0.05", "bf16", "fp16"),
+    ("name: async-easgd, rate: 0.1", "fp16", "bf16"),
+]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "push", "pull"),
+    [
+        (DOWNPOUR, "one-bit", "bf16"),
+        (MEASGD, "fp32", "fp32"),
+        *(pytest.param(one, "fp32", "fp32", marks=pytest.mark.long) for one in [DOWNPOUR, *LONG]),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in CODED),
+    ],
+)
+def test_a_logged_run_replays_bit_equal(
+    strategy: str, push: str, pull: str, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job = write_job(JOB.format(strategy=strategy, push=push, pull=pull))
     train = operator.start("train", "train", str(job), "--quiet")
     assert train.ends() == 0
     run = operator.folder / "runs" / "logged"

@@ -100,7 +100,10 @@ def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("worker.replica.REPORT_EVERY_S", -1.0)
     replica: Any = object.__new__(Replica)
     replica._spread = Spread()
-    replica._session = SimpleNamespace(next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator)
+    shards = SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + comm.rank, residual=0.5))
+    replica._session = SimpleNamespace(
+        next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator, parameters=shards
+    )
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()
     replica._phases, replica._shown, replica._together = Phases(), {}, None
@@ -134,6 +137,8 @@ def test_a_lease_of_several_ranks_comes_on_long_before_it_is_through(monkeypatch
     waited = [report.seconds["wait"] for report in coordinator.reports]
     assert waited[0] > 0
     assert waited == sorted(waited), "each report tells what the time went into"
+    told = coordinator.reports[-1].wire
+    assert (told.sent, told.received, told.residual) == (200, 10 + 11, 1.0), "of both ranks"
 
 
 @pytest.mark.parametrize(("lost", "told"), [((0, 4), 4), ((5, 5), 5), ((3, 0), 3)])

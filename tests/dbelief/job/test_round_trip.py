@@ -156,6 +156,11 @@ LIMITS = st.one_of(
     options({"epochs": POSITIVE}, wall_s=POSITIVE),
     options({"samples": COUNT}, epochs=POSITIVE),
 )
+WIRE = options(
+    {},
+    push=st.sampled_from(["fp32", "fp16", "bf16", {"name": "bf16"}]),
+    pull=st.sampled_from(["fp32", "fp16", "bf16"]),
+)
 JOBS = options(
     {
         "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True),
@@ -170,6 +175,7 @@ JOBS = options(
     seed=st.integers(0, 10**15),
     start_from=PATHS | st.none(),
     record=st.booleans(),
+    wire=WIRE,
     snapshots=options({}, every_s=POSITIVE | st.none(), keep=st.integers(1, 9)),
     output=PATHS,
 )

@@ -44,7 +44,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert raw["test_accuracy"] == 0.97
     assert raw["test_loss"] is None
     assert raw["strategy"] == "downpour"
-    assert path.read_text().startswith('{\n  "died": [],\n  "epochs": 0.8,\n  "job": "digits",\n')
+    assert path.read_text().startswith(
+        '{\n  "bytes_per_replica": {},\n  "died": [],\n  "epochs": 0.8,\n  "job": "digits",\n'
+    )
     assert list(raw) == sorted(raw)
     assert list(raw["samples_per_replica"]) == ["replica-0", "replica-1"]
 

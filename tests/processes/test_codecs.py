@@ -1,0 +1,73 @@
+"""Training by every codec with real processes: it learns, and the summary tells what went over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Operator
+
+pytestmark = pytest.mark.processes
+
+JOB = """
+name: coded
+model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entropy}}
+data: {{source: digits}}
+strategy: {{{strategy}, batch: 16}}
+wire: {{push: {push}, pull: {pull}}}
+limits: {{epochs: {epochs}}}
+deadlines: {{beat_s: 2}}
+snapshots: {{every_s: 1}}
+shards: 2
+replicas: 2
+"""
+DOWNPOUR = "name: downpour, rule: {name: adagrad, rate: 0.05}"
+SGD = "name: async-sgd, rate: 0.2"
+EASGD = "name: async-easgd, rate: 0.1, period: 4"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("strategy", "push", "pull", "share"),
+    [
+        (DOWNPOUR, "fp32", "fp32", 1.0),
+        (DOWNPOUR, "bf16", "bf16", 0.5),
+        (DOWNPOUR, "fp16", "fp16", 0.51),
+        (DOWNPOUR, "one-bit", "fp32", 0.05),
+        (SGD, "one-bit", "bf16", 0.05),
+        (SGD, "{name: threshold, tau: 1.0e-3}", "fp32", 0.9),
+        (EASGD, "bf16", "bf16", 0.5),
+        (EASGD, "fp16", "fp16", 0.51),
+    ],
+)
+def test_it_learns(
+    strategy: str, push: str, pull: str, share: float, operator: Operator, write_job: Callable[[str], Path]
+) -> None:
+    job = write_job(JOB.format(strategy=strategy, push=push, pull=pull, epochs=30))
+    train = operator.start("train", "train", str(job), "--quiet", "--no-shared-memory")
+    assert train.ends() == 0, train.log.read_text()
+    summary = operator.summary("coded")
+    assert summary["samples"] == 30 * 1257
+    assert summary["test_accuracy"] > 0.94
+    sent = sum(row["sent"] for row in summary["bytes_per_replica"].values())
+    whole = 4 * summary["parameters"] * summary["pushes"]
+    assert 0 < sent <= share * whole + 4 * summary["parameters"], "with initial values as they are"
+    assert (summary["residual_lost"] > 0) == ("one-bit" in push or "tau" in push)
+
+
+def test_what_a_dead_worker_kept_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
+    job = write_job(JOB.format(strategy=DOWNPOUR, push="one-bit", pull="fp16", epochs=14))
+    coordinator, address = operator.coordinator(job)
+    operator.members(address, 2, 0)
+    workers = operator.members(address, 0, 2)
+    operator.until_samples("coded", 3_000)
+    workers[0].kill()
+    assert coordinator.ends() == 0
+    assert workers[1].ends() == 0
+    (died,) = [event for event in operator.events("coded") if event.get("what") == "died"]
+    summary = operator.summary("coded")
+    assert 0 < died["residual"] < summary["residual_lost"]
+    assert summary["samples"] == 14 * 1257
+    assert summary["test_accuracy"] > 0.94
