@@ -67,6 +67,28 @@ def _image(checks: Checks) -> None:
     )
 
 
+def _little_shared_memory(checks: Checks) -> None:
+    """A whole job in one container, with more to share than the 64 MiB of /dev/shm that a container has."""
+    job = (
+        "{name: wide, model: {layers: [{dense: 60000}, relu, {dense: 10}], loss: softmax_cross_entropy}, "
+        "data: {source: digits}, strategy: {name: downpour, batch: 64, rule: {name: adagrad, rate: 0.001}}, "
+        "limits: {samples: 4000}, shards: 2, replicas: 2}"
+    )
+    script = (
+        f"cd /tmp && echo '{job}' > job.yaml; dbelief train job.yaml --set output=/tmp/runs > /dev/null; echo code $?; "
+        "for log in /tmp/runs/wide/logs/worker-*.log; do echo lines $(grep -c 'no shared memory' $log); done; "
+        "grep -h 'no shared memory' /tmp/runs/wide/logs/worker-*.log | head -n 1; "
+        "df -k /dev/shm | awk 'NR == 2 {print \"size\", $2}'; echo left $(ls /dev/shm | wc -l)"
+    )
+    confined = ("--rm", "--network", "none", "--tmpfs", "/tmp:size=2g", "--entrypoint", "sh", IMAGE, "-c", script)
+    said = run("podman", "run", *confined, timeout_s=600)
+    found = [line.split()[-1] for line in said.splitlines() if line.startswith(("code", "lines", "size", "left"))]
+    checks.check("a job whose arrays do not fit into /dev/shm ends with 0", found[:1] == ["0"], found)
+    checks.check("each worker has said so in one line", found[1:3] == ["1", "1"], found)
+    checks.check("/dev/shm had 64 MiB, and nothing is left there", found[3:] == ["65536", "0"], found)
+    print(next((line for line in said.splitlines() if "no shared memory" in line), said))
+
+
 def _confinement(checks: Checks, project: Project) -> None:
     """What a container could do beyond its part, as far as podman tells."""
     states = project.containers()
@@ -167,7 +189,9 @@ def _killed(checks: Checks, project: Project) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-containers", description=__doc__)
-    parser.add_argument("--only", choices=["image", "undisturbed", "killed"], help="this part alone; default: all")
+    parser.add_argument(
+        "--only", choices=["image", "shm", "undisturbed", "killed"], help="this part alone; default: all"
+    )
     only = parser.parse_args().only
     if os.geteuid() or shutil.which("podman") is None or "DBELIEF_DATA" not in os.environ:
         print(f"this needs root, podman, and DBELIEF_DATA\n\n{__doc__}", file=sys.stderr)
@@ -177,6 +201,7 @@ def main() -> int:
     name = f"dbelief-test-{os.getpid()}"
     parts: dict[str, Callable[[], None]] = {
         "image": lambda: _image(checks),
+        "shm": lambda: _little_shared_memory(checks),
         "undisturbed": lambda: _undisturbed(checks, Project(name, IMAGE, {})),
         "killed": lambda: _killed(checks, Project(f"{name}-k", IMAGE, {})),
     }
