@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.actions import Dismiss, Move
+from coordinator.actions import Dismiss, Move, TellHoldings
 from coordinator.resizing import AGAIN_S
 from coordinator.states import State
 from dbelief.errors import Full, Refused, Unreachable
@@ -381,5 +381,27 @@ def test_another_coordinator_dismisses_those_who_have_no_place(a_world: MakeWorl
     world.tick(0.5)
     world.settle()
     assert world.dismissed == [1]
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_another_coordinator_first_has_every_shard_serve_what_it_holds(a_world: MakeWorld) -> None:
+    world = a_world().started()
+
+    def dies(step: str) -> None:
+        if step == "there":
+            raise CoordinatorDies
+
+    world.at = dies
+    scale(world, 3)
+    with pytest.raises(CoordinatorDies):
+        world.settle()
+    assert any(shard.segments.keys() != set(held) for _, shard, held in world.places())
+    world.take_over()
+    world.at = lambda step: None
+    assert any(isinstance(action, TellHoldings) for action in world.machine.actions)
+    while not isinstance(world.act(), TellHoldings):
+        pass
+    assert all(shard.segments.keys() == set(held) for _, shard, held in world.places())
     world.run()
     assert (world.applied() == 1).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -276,7 +277,7 @@ def give(job: Job, source: int, target: int, indices: list[int]) -> wire.GiveRep
     return job.stubs[source].Give(
         wire.GiveRequest(
             command=job.command(),
-            target=job.target(source),
+            target=wire.Target(job="digits", shard_epoch=job.placement.places[source].shard_epoch),
             segments=indices,
             address=where.address,
             shard_epoch=where.shard_epoch,
@@ -353,3 +354,28 @@ def test_what_a_shard_does_not_have_it_cannot_hold(job: Job) -> None:
     assert (code, "segment 39 is not here" in why) == (grpc.StatusCode.ABORTED, True), why
     code, why = status(lambda: list(job.stubs[0].Carry(iter([wire.CarryRequest()]))))
     assert (code, "begins with its opening" in why) == (grpc.StatusCode.FAILED_PRECONDITION, True), why
+
+
+@pytest.mark.processes
+def test_what_a_shard_came_back_without_and_gave_to_one_that_is_well_known_is_told_as_lost(
+    job: Job, tmp_path: Path
+) -> None:
+    """Both between two pushes of one pusher, who knows the taking shard in the life that it has had all along."""
+    client = job.client(A, refresh=lambda: job.placement)
+    for sequence in (1, 2):
+        client.push(job.full(1.0), job.held(0), Push(A, sequence, np.float32(1.0)))
+        if sequence == 1:
+            job.snapshot(tmp_path)
+    job.restart(1, tmp_path)
+    going = list(job.placement.places[1].segments)[:3]
+    give(job, 1, 0, going)
+    after = moved(job.placement, 1, 0, going)
+    for number in (0, 1):
+        hold(job, number, list(after.places[number].segments))
+    job.placement = client.placement = after
+    assert client.push(job.full(1.0), job.held(0), Push(A, 3, np.float32(1.0))).lost == 1
+    versions = job.read().reshape(-1)
+    spans = [after.spans[index] for index in going]
+    assert all((versions[span.start : span.stop] == -2.0).all() for span in spans)
+    first = after.spans[0]
+    assert (versions[first.start : first.stop] == -3.0).all()
