@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -16,8 +17,8 @@ from dbelief.rpc.channel import named_errors, open_channel
 from .carried import Carried
 from .carrying import messages
 
-GIVE_S = 120.0
-"""How long a stream may take; what it carries is some megabytes."""
+STILL_S = 10.0
+"""How long the other side may take in nothing, before it is given up: commands wait for the end of a move."""
 _AHEAD = 4
 """Messages that may wait to be sent."""
 _LOOK_S = 0.1
@@ -41,9 +42,8 @@ class Courier:
         self._where = f"carry: shard at {address}"
         self._channel = open_channel(address, "ps")
         self._out: queue.Queue[wire.CarryRequest | None] = queue.Queue(_AHEAD)
-        self._until_s = time.monotonic() + GIVE_S
         self._sent = 0
-        self._call = stubs.ParametersStub(self._channel).Carry(self._requests(), timeout=GIVE_S)
+        self._call = stubs.ParametersStub(self._channel).Carry(self._requests())
         self._send(wire.CarryRequest(opening=wire.CarryOpening(job=job, shard_epoch=shard_epoch)))
 
     def _requests(self) -> Iterator[wire.CarryRequest]:
@@ -56,6 +56,7 @@ class Courier:
             self._send(message)
 
     def _send(self, message: wire.CarryRequest | None) -> None:
+        until_s = time.monotonic() + STILL_S
         while True:
             try:
                 self._out.put(message, timeout=_LOOK_S)
@@ -65,8 +66,8 @@ class Courier:
                 if not self._call.is_active():
                     self._hear()
                     raise Unreachable(f"{self._where}: ended before all was there") from None
-                if time.monotonic() > self._until_s:
-                    raise Unreachable(f"{self._where}: took nothing in for {GIVE_S:g} s") from None
+                if time.monotonic() > until_s:
+                    raise Unreachable(f"{self._where}: took nothing in for {STILL_S:g} s") from None
 
     def finish(self) -> None:
         """Return when all that was sent is there."""
@@ -77,9 +78,14 @@ class Courier:
     def _hear(self) -> int:
         """How many messages are taken in, when the stream has ended."""
         taken = 0
-        with named_errors(self._where):
-            for reply in self._call:
-                taken = reply.taken
+        late = threading.Timer(STILL_S, self._call.cancel)
+        late.start()
+        try:
+            with named_errors(self._where):
+                for reply in self._call:
+                    taken = reply.taken
+        finally:
+            late.cancel()
         return taken
 
     def __enter__(self) -> Self:

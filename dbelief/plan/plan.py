@@ -281,7 +281,7 @@ def _fits(
         found.append(Fit("the largest rank", max(memory.computed_bytes for memory in memories), room))
         if not memories[0].device:
             found.append(Fit("each rank at its start", max(memory.start for memory in memories), room))
-    beside = job.replicas * data_bytes + sum(shard.bytes for shard in shards)
+    beside = job.replicas * data_bytes + job.replication * sum(shard.bytes for shard in shards)
     training, starting = (sum(each) for each in zip(*((m.host_bytes, m.start) for m in memories), strict=True))
     machine = machine_bytes()
     found.append(Fit("replicas and shards on this machine", job.replicas * training + beside, machine))

@@ -126,7 +126,7 @@ TO_A_SHARD = [
          "segment 0: float64 numbers for 'w', which holds float32"),
     Sent("push: a payload elsewhere", lambda job: list(job.stubs[0].Push(iter([job.opening(GOOD), wire.PushRequest(
          segments=[segments.Segment(length=8, slot=segments.SharedSlot(block="x"))])]))),
-        "segment 0: payload 0 is not one .*"),
+        "segment 0: a slot of 0 bytes for 8 numbers in 0"),
     Sent("push: a segment that is not known", push((39, {})),
          "segment 39 does not live here"),
     Sent("push: a vector that no rule applies to", push((0, {}), vector="x"),

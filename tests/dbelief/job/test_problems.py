@@ -311,7 +311,7 @@ WRONG = [
     ("workers: 3", "workers: no such field, did you mean replicas?"),
     ("device: gpu", "device: must be one of auto, cpu, cuda, not 'gpu'; did you mean cuda?"),
     ("snapshots: {keep: 0}", "snapshots.keep: must be a whole number from 1*not 0"),
-    ("deadlines: null", "deadlines: must be a mapping with beat_s, progress_s, join_s, not null"),
+    ("deadlines: null", "deadlines: must be a mapping with beat_s, lease_s, progress_s, join_s, not null"),
     ("output: 3", "output: must be a path, not 3"),
     ('"a\\nb": 3', "'a\\nb': no such field"),
 ]

@@ -21,7 +21,7 @@ def worker(number: int, rate: float, **other: Any) -> dict[str, Any]:
 
 def shard(number: int, **other: Any) -> dict[str, Any]:
     row = {"id": number, "role": "ps", "state": "waiting", "samples": None, "staleness": None, "last_seen_s": 75.0}
-    rates = {"pushes_per_s": 12.5, "bytes_per_s": 2.5e6, "segments": 4, "parameters": 123_456}
+    rates = {"pushes_per_s": 12.5, "bytes_per_s": 2.5e6, "segments": 4, "parameters": 123_456, "follows": False}
     return {**row, **rates, **other}
 
 
