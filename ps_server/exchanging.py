@@ -58,6 +58,7 @@ class Exchanging(Transfer):
             self._based = False
         pieces: list[bytes | memoryview] = []
         for part, (version, before) in zip(parts, answers, strict=True):
+            self._came(part)
             pieces += frames.pieces(self._answer(part, version, before))
         yield b"".join(pieces)
         self._taken += len(parts)

@@ -24,6 +24,7 @@ from . import snapshot
 from .chain import Chain
 from .following import Following, Telling
 from .giving import Courier
+from .hands import Hands
 from .hottest import Hottest
 from .moves import Moves
 from .shard import Shard
@@ -66,6 +67,8 @@ class Life:
         None until segments are given.
     chain
         How it stands with the shard that follows it.
+    hands
+        Threads that share what one call brings.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Life:
         self._record = record
         self._leader_epoch = 0
         self.chain = Chain()
+        self.hands = Hands()
         self._following: Following | None = None
         self._programs: Programs | None = None
         self._moves: Moves | None = None
@@ -241,6 +245,7 @@ class Life:
             self._following.close()
         if self._programs is not None:
             self._programs.close()
+        self.hands.close()
 
     def give(self, request: wire.GiveRequest) -> wire.GiveReply:
         """Hand segments to another shard, once: a repeated command gets its first answer."""

@@ -14,6 +14,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from .attached import Blocks
 from .life import Life
 from .segment import Outcome
+from .shard import Taken
 from .transfer import Transfer, Wait
 
 ACKNOWLEDGE_EVERY = 16
@@ -38,23 +39,33 @@ class Pushing(Transfer):
 
     def answers(self, parts: list[frames.Part]) -> Iterator[wire.PushReply]:
         """See `Transfer`."""
-        for part in parts:
-            self._take(part)
+        left = self._count - self._reply.acknowledged if self._count else len(parts)
+        if len(parts) > left:
+            raise Refused(f"a push of {self._count} segments went on with segment {parts[left].index}")
+        if parts and parts[0].slot is not None:
+            taken = self._life.hands.each(self._apply, parts)
+        else:
+            taken = [self._apply(part) for part in parts]
+        for part, one in zip(parts, taken, strict=True):
+            self._count_in(part, one)
         yield from self._replies(self.complete)
 
     def end(self) -> Iterator[wire.PushReply]:
         """All that is done: the opening did not count the segments."""
         yield from self._replies(ended=True)
 
-    def _take(self, part: frames.Part) -> None:
+    def _apply(self, part: frames.Part) -> Taken:
         """Apply one segment."""
-        if self.complete:
-            raise Refused(f"a push of {self._count} segments went on with segment {part.index}")
-        shard, push, reply = self._shard, self._push, self._reply
         values = self._numbers(part)
         began = time.perf_counter()
-        taken = shard.push(push, part.index, values, part.offset, part.version, coded.form_of(part))
+        taken = self._shard.push(self._push, part.index, values, part.offset, part.version, coded.form_of(part))
         self._metrics.apply_seconds.observe(time.perf_counter() - began)
+        return taken
+
+    def _count_in(self, part: frames.Part, taken: Taken) -> None:
+        """Let a segment that was applied be among those to acknowledge."""
+        shard, push, reply = self._shard, self._push, self._reply
+        self._came(part)
         reply.acknowledged += 1
         reply.duplicates += taken.outcome is Outcome.DUPLICATE
         reply.staleness += taken.staleness

@@ -188,19 +188,25 @@ class ShardService(stubs.ParametersServicer):
         codec = coded.answering(request.codec)
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
         slots = [frames.Slot(slot.block, slot.offset, slot.length) for slot in request.slots]
+
+        def read(row: tuple[int, int | None, frames.Slot | None]) -> tuple[bytes, int]:
+            index, newer_than, slot = row
+            form = functools.partial(_encode, index, slot, blocks, codec)
+            return shard.read(request.vector, index, newer_than, form)
+
+        rows, at_once = list(zip_longest(request.segments, known, slots)), frames.IN_SLOTS if slots else 1
         together: list[bytes] = []
         filled = sent = put = 0
-        for index, newer_than, slot in zip_longest(request.segments, known, slots):
-            form = functools.partial(_encode, index, slot, blocks, codec)
-            read, shared = shard.read(request.vector, index, newer_than, form)
-            weight = max(len(read), shared // frames.IN_SLOTS)
-            if filled + weight > frames.FULL_BYTES and together:
-                yield self._sent(together, request, shard)
-                together, filled = [], 0
-            together.append(read)
-            filled += weight
-            sent += len(read)
-            put += shared
+        for first in range(0, len(rows), at_once):
+            for answer, shared in self.life.hands.each(read, rows[first : first + at_once]):
+                weight = max(len(answer), shared // frames.IN_SLOTS)
+                if filled + weight > frames.FULL_BYTES and together:
+                    yield self._sent(together, request, shard)
+                    together, filled = [], 0
+                together.append(answer)
+                filled += weight
+                sent += len(answer)
+                put += shared
         self._metrics.pulls_total.labels(request.vector).inc()
         self._metrics.bytes_total.labels("sent").inc(sent)
         self._metrics.shared_bytes_total.labels("sent").inc(put)

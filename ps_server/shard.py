@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dbelief.backend import aligned
 from dbelief.errors import Moved, Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
@@ -112,8 +113,10 @@ class Shard:
     def make(self, span: Span) -> Segment:
         """A segment as it is before anything was assigned to it."""
         segment = self._make(span)
-        segment.vectors[PARAMETERS] = np.zeros(span.length, np.float32)
-        segment.state = tuple(np.full(span.length, self.rule.initial(name), np.float32) for name in self.rule.state)
+        segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
+        segment.state = tuple(aligned(span.length, np.float32) for _ in self.rule.state)
+        for name, state in zip(self.rule.state, segment.state, strict=True):
+            state.fill(self.rule.initial(name))
         return segment
 
     @property

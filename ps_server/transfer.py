@@ -63,15 +63,15 @@ class Transfer(ABC):
         yield from ()
 
     def _numbers(self, part: frames.Part) -> np.ndarray:
-        """A segment's numbers, where they lie or decoded; what they came as is counted."""
+        """A segment's numbers, where they lie or decoded."""
+        return self._blocks.numbers(part) if part.slot is not None else coded.numbers(part)
+
+    def _came(self, part: frames.Part) -> None:
+        """Count what a segment came as."""
         if part.slot is not None:
-            values = self._blocks.numbers(part)
-            self._shared += values.nbytes
-            return values
-        values = coded.numbers(part)
-        assert part.data is not None, "a payload that was read"
-        self._received += part.data.nbytes
-        return values
+            self._shared += part.slot.length
+        elif part.data is not None:
+            self._received += part.data.nbytes
 
     def _tell(self) -> None:
         """Count this as done, and what came with it."""

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
 """Payload that a message is filled up to; a larger segment goes alone. A segment has at most so much."""
-IN_SLOTS = 16
+IN_SLOTS = 64
 """How many times as much a message may tell of where segments do not lie in it, but in shared memory."""
 
 DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
