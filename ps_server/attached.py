@@ -17,8 +17,12 @@ from dbelief.errors import Moved, Refused
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.shared import Block, open_block, sweep
+from dbelief.streaming import copy
 
 from .limits import MOST_BLOCKS, MOST_SHARED_BYTES
+
+LARGE = 1 << 19
+"""Bytes of a segment from which on its copy goes past the caches: it is one of a vector that does not fit there."""
 
 
 class Blocks:
@@ -80,7 +84,8 @@ class Blocks:
         """
         if slot.length != values.nbytes:
             raise Refused(f"a slot of {slot.length} bytes for {values.nbytes}")
-        np.copyto(self.room(slot, values.itemsize).view(values.dtype), values)
+        room = self.room(slot, values.itemsize).view(values.dtype)
+        (copy if values.nbytes >= LARGE else np.copyto)(room, values)
 
 
 class Attached:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dbelief import streaming
 from dbelief.console import announce, host_and_port, on_signals
 from dbelief.errors import Failure, Full, Refused
 from dbelief.job import parse_job
@@ -136,6 +137,7 @@ def _compile_loops(status: wire.StatusReply) -> None:
     rule = job.strategy.at_shards
     Codecs.of(job.wire)  # which compiles them
     warm_up(make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})))
+    streaming.warm_up()
 
 
 def _join(join: Callable[[], Membership], patience_s: float) -> Membership:
