@@ -189,7 +189,7 @@ class Runner:
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
             self._clock.wait(never, TICK_S)  # replicas ask for a lease, hear the end, and leave
-        self._shards.stop()
+        self._shards.stop([member.address for member in self._machine.members.alive("follower")])
 
     def _tell_wait(self, machine: JobMachine) -> None:
         """Say what the job waits for, whenever that changes."""

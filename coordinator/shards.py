@@ -356,9 +356,9 @@ class Shards:
         for place, call in calls:
             self._answer(place, call)
 
-    def stop(self) -> None:
-        """Let every shard end; one that is gone already is none of our business."""
-        for place in self._places():
+    def stop(self, followers: Iterable[str] = ()) -> None:
+        """Let every shard end, and those that follow, at these addresses; one that is gone is none of our business."""
+        for place in [*self._places(), *(Place(-1, address, 0, ()) for address in followers)]:
             request = wire.ConfigureRequest(command=self._command(), stop=True)
             try:
                 self._stub(place).Configure(request, timeout=2.0)
