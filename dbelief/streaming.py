@@ -16,15 +16,17 @@ import numpy as np
 
 LINE = 64
 """Bytes that are stored at a time, and where a target has to begin."""
+LARGE = 1 << 19
+"""Bytes from which on a copy goes past the caches: a segment of as many is one of a vector that does not fit there."""
 
 
 def copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy (n,) bytes or numbers, both contiguous and of one type; the interpreter lock is released.
 
-    Where the processor or the target's address do not allow for it, this is NumPy's copy.
+    Where there is little, or the processor or the target's address do not allow for it, this is NumPy's copy.
     """
     whole = target.nbytes - target.nbytes % LINE
-    if not whole or target.ctypes.data % LINE or platform.machine() not in ("x86_64", "AMD64"):
+    if target.nbytes < LARGE or target.ctypes.data % LINE or platform.machine() not in ("x86_64", "AMD64"):
         np.copyto(target, source)
         return
     bytes_there, bytes_here = target.view(np.uint8), source.view(np.uint8)
@@ -34,9 +36,9 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
 
 def warm_up() -> None:
     """Compile the loop, or load it, before there is anyone to wait for it."""
-    room = np.zeros(2 * LINE, np.uint8)
+    room = np.zeros(LARGE + LINE, np.uint8)
     start = -room.ctypes.data % LINE
-    copy(room[start : start + LINE], np.zeros(LINE, np.uint8))
+    copy(room[start : start + LARGE], np.zeros(LARGE, np.uint8))
 
 
 @functools.cache

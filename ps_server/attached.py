@@ -21,9 +21,6 @@ from dbelief.streaming import copy
 
 from .limits import MOST_BLOCKS, MOST_SHARED_BYTES
 
-LARGE = 1 << 19
-"""Bytes of a segment from which on its copy goes past the caches: it is one of a vector that does not fit there."""
-
 
 class Blocks:
     """The blocks of one connection.
@@ -84,8 +81,7 @@ class Blocks:
         """
         if slot.length != values.nbytes:
             raise Refused(f"a slot of {slot.length} bytes for {values.nbytes}")
-        room = self.room(slot, values.itemsize).view(values.dtype)
-        (copy if values.nbytes >= LARGE else np.copyto)(room, values)
+        copy(self.room(slot, values.itemsize).view(values.dtype), values)
 
 
 class Attached:

@@ -27,12 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.backend import aligned
 from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.optim import Rule
 from dbelief.optim.elastic import Elastic
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
+from dbelief.streaming import copy
 
 from .deeds import Deed, Dropped, Round
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
@@ -216,9 +218,9 @@ class Segment:
             return Outcome.DUPLICATE
         if push.vector not in self.vectors:
             check_room("named vectors", push.vector, self.vectors, MOST_VECTORS)
-            self.vectors[push.vector] = np.zeros(self.span.length, values.dtype)
+            self.vectors[push.vector] = aligned(self.span.length, values.dtype)
         self.changes(self.vectors[push.vector])
-        self.vectors[push.vector][offset : offset + len(values)] = values
+        copy(self.vectors[push.vector][offset : offset + len(values)], values)
         filled = self.filled.get(push.vector, 0)
         if offset <= filled:
             self.filled[push.vector] = max(filled, offset + len(values))

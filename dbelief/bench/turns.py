@@ -30,7 +30,7 @@ class Way(Protocol):
     ----------
     turns
         What it does: "pull" a block to the one who measures, "push" one from there until that is acknowledged,
-        "exchange" one for another, or "copy" one within a process.
+        "put" one there to be kept as it is, "exchange" one for another, or "copy" one within a process.
     """
 
     @property
@@ -64,7 +64,7 @@ def figures(seconds: Seconds, size: int) -> list[dict[str, Any]]:
     """A row for each way and turn, and for the round trip of those that pull and push."""
     whole = {**seconds, **_round_trips(seconds)}
     against = {what: whole[SOCKET, what] for what in ("pull", "push", ROUND_TRIP)}
-    against |= {"copy": against["pull"], "exchange": against[ROUND_TRIP]}
+    against |= {"copy": against["pull"], "put": against["push"], "exchange": against[ROUND_TRIP]}
     return [
         {
             "way": way,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 _NUMBERS = (("p50_ms", 1), ("p99_ms", 1), ("gb_per_s", 2), ("x", 2))
-TURNS = ("pull", "push", "round trip", "exchange", "copy")
+TURNS = ("pull", "push", "put", "round trip", "exchange", "copy")
 
 
 def show(found: dict[str, Any]) -> None:

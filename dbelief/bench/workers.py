@@ -1,7 +1,7 @@
 """Our own way: a worker, a process that does nothing else, and shards, each a real `dbelief ps`.
 
-A push is done when Adagrad is applied to all of it and acknowledged; an exchange has shards of its own, which apply the
-elastic rule and give back the centre as it was.
+A push is done when Adagrad is applied to all of it and acknowledged, a put when it is kept as it is; an exchange has
+shards of its own, which apply the elastic rule and give back the centre as it was.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def worker(
 class Ours:
     """Pull, push and exchange by one transport; for one size, that of the shards."""
 
-    turns = ("pull", "push", "exchange")
+    turns = ("pull", "push", "put", "exchange")
 
     def __init__(
         self, stack: ExitStack, folder: Path, transport: str, number: int, trained: Shards, averaged: Shards
@@ -69,7 +69,7 @@ class Ours:
         self.name = f"dbelief, {transport}"
         trains = worker(stack, folder, trained, number, transport=transport)
         averages = worker(stack, folder, averaged, number, transport=transport)
-        self._workers = {"pull": trains, "push": trains, "exchange": averages}
+        self._workers = {"pull": trains, "push": trains, "put": trains, "exchange": averages}
 
     def prepare(self, size: int) -> None:
         """See `Way`; the shards have it."""
@@ -104,7 +104,7 @@ def be_worker(line: Line) -> None:
     out, values = client.array(stop - first), client.array(stop - first)
     values[:] = np.resize(np.random.default_rng(0).standard_normal(1 << 16, np.float32), stop - first)
     versions = np.zeros(len(spans), np.int64)
-    numbers = itertools.count(1)
+    numbers, puts = itertools.count(1), itertools.count(1)
 
     def pull() -> None:
         versions[:] = -1
@@ -113,10 +113,13 @@ def be_worker(line: Line) -> None:
     def push() -> None:
         client.push(values, versions, Push(pusher, next(numbers), np.float32(1e-6)))
 
+    def put() -> None:
+        client.push(values, versions, Push(pusher, next(puts), vector="put", assign=True))
+
     def exchange() -> None:
         client.exchange(values, out, versions, Push(pusher, next(numbers), np.float32(1e-6)))
 
-    turns = {"pull": pull, "push": push, "exchange": exchange}
+    turns = {"pull": pull, "push": push, "put": put, "exchange": exchange}
     try:
         pull()  # memory is shared from the first one on
         line.tell("ready")

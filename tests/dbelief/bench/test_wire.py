@@ -40,7 +40,7 @@ def test_the_figures_are_told_as_json_and_nothing_is_left(tmp_path: Path) -> Non
         assert row["x"] > 0
         assert row["gb_per_s"] > 0
     assert turns == {
-        **{way: [*both, "exchange", "round trip"] for way in ours},
+        **{way: [*both, "put", "exchange", "round trip"] for way in ours},
         **{way: [*both, "round trip"] for way in ("socket", "socket, aligned memory")},
         "copy": ["copy"],
     }
