@@ -41,18 +41,6 @@ from dbelief.rpc.coordination import CoordinatorClient
 LIMIT_S = 60.0
 SETTLES_S = 2.0
 """How long pushes go on undisturbed before each kill."""
-MODEL = '''
-import numpy as np
-
-class Numbers:
-    """So many numbers, all 0 at first; what is pushed is none of its business."""
-
-    def parameters(self, rng):
-        return {"w": np.zeros(SIZE, np.float32)}
-
-    def loss_and_gradient(self, views, batch, out):
-        raise AssertionError("nobody trains it")
-'''
 
 
 class Pushing:
@@ -144,18 +132,8 @@ def measure(kills: int, shards: int, clients: int, parameters: int, seed: int) -
     rows = []
     with tempfile.TemporaryDirectory(prefix="failover-") as folder:
         run = Run(Path(folder), "failover")
-        (Path(folder) / "model.py").write_text(MODEL.replace("SIZE", str(parameters)))
-        job = {
-            "name": "failover",
-            "model": {"python": "model.py:Numbers"},
-            "data": {"source": "none"},
-            "strategy": {"name": "downpour", "batch": 1, "rule": {"name": "sgd", "rate": 1.0}, "warm_start": None},
-            "limits": {"wall_s": 3600},
-            "shards": shards,
-            "replication": 2,
-            "replicas": 0,
-        }
-        coordinator, told = run.coordinator(job, LIMIT_S)
+        job = run.own_loops(parameters, {"name": "sgd", "rate": 1.0})
+        coordinator, told = run.coordinator({**job, "shards": shards, "replication": 2}, LIMIT_S)
         servers = Servers(run, told, shards)
         pushing: list[Pushing] = []
         try:

@@ -27,6 +27,18 @@ T = TypeVar("T")
 
 MARK = "DBELIEF_BENCHMARK_RUN"
 COMMAND = [sys.executable, "-P", "-m", "dbelief"]
+NUMBERS = '''
+import numpy as np
+
+class Numbers:
+    """So many numbers, all 0 at first; what is pushed is the business of loops of their own."""
+
+    def parameters(self, rng):
+        return {"w": np.zeros(SIZE, np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        raise AssertionError("nobody trains it")
+'''
 END_S = 10.0
 """How long the last of a run's processes may take to end."""
 
@@ -106,6 +118,18 @@ class Run:
             )
         self.started.append(process)
         return process
+
+    def own_loops(self, parameters: int, rule: dict[str, Any]) -> dict[str, Any]:
+        """A job of so many parameters for clients with loops of their own, which goes on until it is ended."""
+        (self.folder / "model.py").write_text(NUMBERS.replace("SIZE", str(parameters)))
+        return {
+            "name": self.run.name,
+            "model": {"python": "model.py:Numbers"},
+            "data": {"source": "none"},
+            "strategy": {"name": "downpour", "batch": 1, "rule": rule, "warm_start": None},
+            "limits": {"wall_s": 36_000},
+            "replicas": 0,
+        }
 
     def coordinator(self, job: dict[str, Any], deadline_s: float) -> tuple[subprocess.Popen[bytes], list[str]]:
         """Write a job file and start its coordinator alone; what its members are to be told, once it listens."""

@@ -51,18 +51,6 @@ WIRES: tuple[dict[str, Any], ...] = (
     {"push": "one-bit", "pull": "bf16"},
     {"push": {"name": "threshold", "tau": 0.01}, "pull": "fp32"},
 )
-MODEL = '''
-import numpy as np
-
-class Numbers:
-    """So many numbers, all 0 at first."""
-
-    def parameters(self, rng):
-        return {"w": np.zeros(SIZE, np.float32)}
-
-    def loss_and_gradient(self, views, batch, out):
-        raise AssertionError("nobody trains it")
-'''
 
 
 def work(address: str, which: int, shares: bool, seed: int) -> None:
@@ -148,18 +136,8 @@ def measure(minutes: float, workers: int, parameters: int, seed: int) -> dict[st
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         run = Run(folder, "soak")
-        (folder / "model.py").write_text(MODEL.replace("SIZE", str(parameters)))
-        job = {
-            "name": "soak",
-            "model": {"python": "model.py:Numbers"},
-            "data": {"source": "none"},
-            "strategy": {"name": "downpour", "batch": 1, "rule": {"name": "adagrad", "rate": 0.01}, "warm_start": None},
-            "limits": {"wall_s": 36_000},
-            "shards": 2,
-            "replication": 2,
-            "replicas": 0,
-        }
-        coordinator, told = run.coordinator(job, LIMIT_S)
+        job = run.own_loops(parameters, {"name": "adagrad", "rate": 0.01})
+        coordinator, told = run.coordinator({**job, "shards": 2, "replication": 2}, LIMIT_S)
         shards = {f"ps-{n}": run.start(f"ps-{n}", ["ps", *told]) for n in range(4)}
         swarm = Swarm(told[1], workers, folder, seed)
         looks: list[dict[str, dict[str, int]]] = []
