@@ -173,13 +173,14 @@ def measure(minutes: float, workers: int, parameters: int, seed: int) -> dict[st
     }
 
 
-def _course(looks: list[dict[str, dict[str, int]]], who: str) -> dict[str, float]:
+def _course(looks: list[dict[str, dict[str, int]]], who: str) -> dict[str, Any]:
     """How one process went, once it had settled."""
     settled = looks[int(SETTLING * len(looks)) :]
     memory = np.array([look[who]["resident_kib"] for look in settled], np.float64)
     slope = np.polyfit(np.linspace(0.0, 1.0, len(memory)), memory, 1)[0]
     tail = max(1, len(settled) // 10)
-    row = {"resident_mib": float(memory.mean() / 1024), "slope": float(slope / memory.mean())}
+    row: dict[str, Any] = {"resident_mib": float(memory.mean() / 1024), "slope": float(slope / memory.mean())}
+    row["tenths_mib"] = [round(float(np.median(part)) / 1024, 1) for part in np.array_split(memory, 10)]
     for what in ("files", "threads"):
         row[f"{what}_before"] = float(np.median([look[who][what] for look in settled[:tail]]))
         row[f"{what}_after"] = float(np.median([look[who][what] for look in settled[-tail:]]))
