@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from dbelief.clock import Clock
@@ -45,6 +45,8 @@ from .shards import Shards
 
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
 AGAIN_S = 0.2
+_FIRST = Note("", {})
+"""Stands in the queue for what comes before its turn."""
 
 
 class Actor:
@@ -79,13 +81,22 @@ class Actor:
         self._finish = finish
         self._clock = clock
         self.retries = 0
+        self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
 
     def put(self, action: Action) -> None:
-        """Carry this out after all that was asked for before."""
-        self._queue.put(action)
+        """Carry this out after all that was asked for before; what others may wait for, before them.
+
+        A shard that has lost its follower acknowledges nothing until it hears that it stands alone, and a fence or a
+        program waits for that; and what was promoted is not served until it is told.
+        """
+        if isinstance(action, Follow | StandAlone) or (isinstance(action, Revive) and action.promoted):
+            self._first.put(action)
+            self._queue.put(_FIRST)  # where nothing else is under way
+        else:
+            self._queue.put(action)
 
     def start(self) -> None:
         """Begin."""
@@ -100,16 +111,28 @@ class Actor:
     def run(self) -> None:
         """Carry out what is asked for, until the end."""
         while (action := self._queue.get()) is not None:
-            try:
-                while not self._done(action):
-                    self._clock.wait(self._ended, AGAIN_S)
-                    self.retries += 1
-            except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
-                reason = f"{type(action).__name__}: {told(error)}"
-                with self._step() as (machine, _):
-                    if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
-                        announce(reason)
-                    machine.fail(reason)
+            self._see_to_the_first()
+            if action is not _FIRST:
+                self._carry_out(action)
+
+    def _see_to_the_first(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._carry_out(self._first.get_nowait())
+
+    def _carry_out(self, action: Action) -> None:
+        """Carry an action out, again and again until it is, or nobody waits for it."""
+        try:
+            while not self._done(action):
+                self._clock.wait(self._ended, AGAIN_S)
+                self.retries += 1
+                self._see_to_the_first()
+        except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
+            reason = f"{type(action).__name__}: {told(error)}"
+            with self._step() as (machine, _):
+                if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
+                    announce(reason)
+                machine.fail(reason)
 
     def _done(self, action: Action) -> bool:
         """Carry out an action; False where it is to be tried again."""
@@ -127,7 +150,10 @@ class Actor:
                     return True  # nobody waits for it any more
                 if isinstance(action, Revive):
                     return machine.members.find("shard", action.place.shard, action.incarnation) is None
-                if isinstance(action, Follow | StandAlone):
+                if isinstance(action, Follow):  # told again, it would begin anew with one that has begun
+                    machine.chain_told(action.shard, action.epoch, False, "the coordinator could not tell both")
+                    return True
+                if isinstance(action, StandAlone):
                     return not machine.chains.stands(action)
                 if isinstance(action, Dismiss):
                     return machine.members.server(action.shard, action.incarnation) is None
@@ -170,7 +196,9 @@ class Actor:
 
     def _follow(self, action: Follow | StandAlone) -> None:
         with self._step() as (machine, _):
-            if not machine.chains.stands(action):
+            # A shard that is brought back begins alone; one that holds nothing any more is not followed.
+            placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
+            if not machine.chains.stands(action) or action.shard not in placed - machine.recovery.away:
                 return
         if isinstance(action, StandAlone):
             self._shards.stand_alone(action)

@@ -137,19 +137,29 @@ class Chains:
 
     # -- a leader dies -------------------------------------------------------------------------------------
 
-    def leader_gone(self, member: Member) -> Member | None:
-        """A leader is over; who goes on in its place from now on, if anybody may."""
+    def leader_gone(self, member: Member, begun: bool, now_s: float) -> tuple[Member | None, bool]:
+        """A leader is over; who is this shard from now on, if anybody followed it, and whether that one has all of it.
+
+        Parameters
+        ----------
+        begun
+            Whether the job has a snapshot set: before that, initial values are pushed again.
+        """
+        follower = next((one for one in self._members.alive("follower") if one.number == member.number), None)
+        if follower is None and member.number not in self._chains:
+            return None, False
         chain = self._of(member.number)
-        follower = self._members.find("follower", member.number, chain.follower or 0)
-        may = chain.whole and follower is not None
+        kept = begun and chain.whole and follower is not None and chain.follower == follower.incarnation
         chain.epoch += 1
         chain.follower, chain.whole, chain.promoted = None, False, None
-        if follower is None or not may:
-            return None
+        if follower is None:
+            return None, False
         self._members.promote(follower)
-        chain.promoted = follower.incarnation
-        self.promotions += 1
-        return follower
+        follower.last_beat_s = max(follower.last_beat_s, now_s)  # the last that has it gets one more lease
+        if kept:
+            chain.promoted = follower.incarnation
+            self.promotions += 1
+        return follower, kept
 
     def promotes(self, member: Member) -> bool:
         """Whether this shard is a follower that goes on in its dead leader's place, and is not served yet."""

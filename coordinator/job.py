@@ -99,6 +99,8 @@ class JobMachine(Sharding):
     def tick(self, now_s: float) -> None:
         """Time passes: the silent are dead, limits may be reached, a snapshot may be due."""
         for member in self.members.silent(now_s):
+            if now_s - member.last_beat_s <= self.members.patience_s(member.kind):
+                continue  # it has just come to be the last that has its shard
             self._gone(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
         if self.recovery.away or self.training.waits_for_each_other:
             self.members.excuse(now_s)

@@ -177,7 +177,7 @@ class Members:
         """Those who have not beaten for too long; to be asked again and again."""
         away_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
-        if away_s > max(_LONGEST_LOOK_S, self.beat_s / 2):
+        if away_s > max(_LONGEST_LOOK_S, min(self.beat_s, self.lease_s) / 2):
             for member in self._latest.values():  # it was the coordinator that heard nobody
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
                 member.moved_s = min(now_s, member.moved_s + away_s)

@@ -39,11 +39,11 @@ class Sharding(Standing):
         self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
         if self.placement is None:
             return
-        heir = self.chains.leader_gone(member)
-        self.recovery.gone(member.number, kept=heir is not None)
+        heir, kept = self.chains.leader_gone(member, self.recovery.set_id is not None, now_s)
+        self.recovery.gone(member.number, kept)
         self.ending.again()
         if heir is not None:
-            self.actions.append(self.recovery.revive(heir, self.next_shard_epoch(), promoted=True))
+            self.actions.append(self.recovery.revive(heir, self.next_shard_epoch(), promoted=kept))
 
     def chain_told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
         """A shard tells how it stands with its follower, or `unfollowed` is why it has none."""

@@ -181,7 +181,7 @@ class Shards:
             The shard does not.
         """
         assert self.placement is not None
-        leader = self._place(action.shard)
+        leader = next(place for place in self._places() if place.shard == action.shard)
         follower = Place(action.shard, action.address, action.shard_epoch, ())
         try:
             self._assign(self.placement, follower, FOLLOWER_S)
@@ -193,10 +193,9 @@ class Shards:
 
     def stand_alone(self, action: StandAlone) -> None:
         """Tell a shard that nobody follows it."""
-        self._tell(self._place(action.shard), wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
-
-    def _place(self, shard: int) -> Place:
-        return next(place for place in self._places() if place.shard == shard)
+        for place in self._places():
+            if place.shard == action.shard:  # else it has left
+                self._tell(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
 
     def _restore_newest(self, place: Place, snapshots: Path, set_id: str) -> str:
         """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""

@@ -21,6 +21,9 @@ from dbelief.errors import Moved
 
 from .deeds import Deed
 
+MOST_QUEUED = 64 << 20
+"""Bytes of deeds that may wait for a follower that catches up, before pushes wait for it."""
+
 
 class Link(Enum):
     """How a shard stands with its follower."""
@@ -52,6 +55,9 @@ class Chain:
         self.confirmed = False
         self.why = ""
         self._told = self._acknowledged = 0  # deeds
+        self._needed: int | None = None  # deeds told when the last segment left: with them the follower has everything
+        self._heard = False  # it has every segment
+        self._queued = 0  # bytes
         self._deeds: deque[Deed] = deque()
         self._changed = threading.Condition()
 
@@ -60,8 +66,8 @@ class Chain:
         with self._changed:
             self.epoch = epoch
             self.link = Link.CATCHING_UP if followed else Link.ALONE
-            self.confirmed, self.why = False, ""
-            self._deeds.clear()
+            self.why = ""
+            self._forget()
             self._acknowledged = self._told
             self._changed.notify_all()
 
@@ -72,6 +78,7 @@ class Chain:
         with self._changed:
             if self.link in (Link.CATCHING_UP, Link.WHOLE):
                 self._deeds.append(deed)
+                self._queued += deed.nbytes
                 self._told += 1
                 self._changed.notify_all()
 
@@ -87,7 +94,8 @@ class Chain:
             epoch, mark = self.epoch, self._told
 
             def done() -> bool:
-                stands = self.link in (Link.ALONE, Link.CATCHING_UP) or self.epoch != epoch
+                stands = self.link is Link.ALONE or self.epoch != epoch
+                stands = stands or (self.link is Link.CATCHING_UP and self._queued <= MOST_QUEUED)
                 return stands or (self.link is Link.WHOLE and self._acknowledged >= mark)
 
             if not self._changed.wait_for(done, timeout_s):
@@ -112,7 +120,23 @@ class Chain:
             while self._deeds and (not taken or filled + self._deeds[0].nbytes <= most_bytes):
                 taken.append(self._deeds.popleft())
                 filled += taken[-1].nbytes
+            self._queued -= filled
+            self._changed.notify_all()
             return taken, self._told - len(self._deeds)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to tell."""
+        return bool(self._deeds)
+
+    def runs(self, epoch: int) -> bool:
+        """Whether the chain of this epoch goes on."""
+        with self._changed:
+            return self._runs(epoch)
+
+    def _forget(self) -> None:
+        self._deeds.clear()
+        self._queued, self._needed, self._heard, self.confirmed = 0, None, False, False
 
     def _runs(self, epoch: int) -> bool:
         return self.epoch == epoch and self.link in (Link.CATCHING_UP, Link.WHOLE)
@@ -121,14 +145,15 @@ class Chain:
         """Every segment is on its way: from now on the follower is waited for."""
         with self._changed:
             if self._runs(epoch):
-                self.link = Link.WHOLE
+                self.link, self._needed = Link.WHOLE, self._told
 
     def confirm(self, epoch: int, deeds: int, whole: bool) -> None:
         """The follower has so many deeds; `whole`: and every segment."""
         with self._changed:
             if self._runs(epoch):
                 self._acknowledged = max(self._acknowledged, deeds)
-                self.confirmed = self.confirmed or whole
+                self._heard = self._heard or whole
+                self.confirmed = self._heard and self._needed is not None and self._acknowledged >= self._needed
                 self._changed.notify_all()
 
     def lose(self, epoch: int, why: str) -> None:
@@ -136,6 +161,6 @@ class Chain:
         with self._changed:
             if self._runs(epoch):
                 self.link = Link.LOST if self.link is Link.WHOLE else Link.ALONE
-                self.confirmed, self.why = False, why or "it ended"
-                self._deeds.clear()
+                self.why = why or "it ended"
+                self._forget()
                 self._changed.notify_all()

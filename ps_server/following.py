@@ -55,6 +55,8 @@ class Telling:
             whole = False
             while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
                 yield from self._told(*taken)
+                if self._chain.behind:
+                    continue  # what waits is not to grow while segments are copied
                 if left:
                     yield from self._carried(left.popleft())
                 elif not whole:
@@ -73,6 +75,8 @@ class Telling:
         if segment is None:
             return  # it has gone to another shard, which the chain is told of
         with segment.lock:
+            if not self._chain.runs(self._epoch):
+                return  # another chain's segments are not to be told of
             carried = of(segment, None, self._shard.answers.of(index), copy=True)
             segment.journal = self._chain.tell
         for message in messages(carried):

@@ -41,6 +41,10 @@ LOOK_AGAIN_S = 5.0
 patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
 
 
+COMMAND_S = 1.0
+"""How long a command waits for the follower: the one that says there is none any more may come behind it."""
+
+
 def _at(hottest: Hottest, rank: int, what: int) -> float:
     """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
     top = hottest.top()
@@ -180,19 +184,21 @@ class Life:
             if request.shard_epoch:
                 self.epoch = max(self.epoch, request.shard_epoch)
             if request.HasField("assignment"):
+                if 0 < request.shard_epoch < self.epoch:  # it was long on its way
+                    raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
                 self._assign(request.assignment)
+            if request.promoted and self._moves is not None:
+                self._moves.promote(self.epoch)
+            if request.HasField("holdings"):
+                self._hold(request.holdings)
             if request.HasField("membership"):
                 rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
                 clock = self.loaded().set_membership(request.membership.member_epoch, rounds)
             if request.fenced:
                 self.loaded().fence(pusher.incarnation for pusher in request.fenced)
-                self.followed()  # its ledgers are to be read, and what they say must not be lost
+                self.followed(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
             if request.forgotten:
                 self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
-            if request.promoted and self._moves is not None:
-                self._moves.promote(self.epoch)
-            if request.HasField("holdings"):
-                self._hold(request.holdings)
             if request.HasField("ready") and request.ready:
                 self.loaded().make_ready()
             if request.HasField("chain"):
@@ -218,6 +224,7 @@ class Life:
         shard = self.loaded()
         if chain.epoch <= self.chain.epoch:
             return
+        self.chain.lose(self.chain.epoch, "another chain begins")  # so that nothing is told of in its name any more
         for segment in shard.segments.values():
             with segment.lock:
                 segment.journal = None  # until the follower has a copy
@@ -228,7 +235,7 @@ class Life:
         if chain.address:
             self._following = Following(Telling(shard, self.chain, self.job, chain.shard_epoch), chain.address)
 
-    def followed(self) -> None:
+    def followed(self, patience_s: float = LOOK_AGAIN_S) -> None:
         """Return when the follower, if there is one, has all that has been done here.
 
         Raises
@@ -236,7 +243,7 @@ class Life:
         Moved
             It has not for some time.
         """
-        self.chain.wait(min(self.deadline_s, LOOK_AGAIN_S))
+        self.chain.wait(min(self.deadline_s, patience_s))
 
     def close(self) -> None:
         """End what runs beside calls."""
@@ -291,12 +298,14 @@ class Life:
             self._obey(request.command)
             if request.command.id in self._done:
                 reply: wire.OperateReply = self._done[request.command.id]
+                self.followed(COMMAND_S)
                 return reply
             self.at(request.target)
             assert self._programs is not None
             scalars = self._programs.run(program_from_wire(request.program))
-            self.followed()
-            return self._remember(request.command, wire.OperateReply(scalars=scalars))
+            reply = self._remember(request.command, wire.OperateReply(scalars=scalars))
+            self.followed(COMMAND_S)
+            return reply
 
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))

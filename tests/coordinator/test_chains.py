@@ -86,14 +86,26 @@ def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
     world.whole(0)
     world.kill_shard(1)
     world.lease_ends()
-    assert world.did(Revive) == []
-    assert world.machine.waiting_for() == "shards (1 of 2 joined)"
-    assert world.shard() == 1
-    world.settle()
     (revived,) = world.did(Revive)
-    assert not revived.promoted
+    assert (revived.promoted, revived.place.shard) == (False, 1), "it is there, and begins with the set"
+    assert world.machine.chains.promotions == 0
     world.run()
     assert world.state() is State.DONE
+
+
+def test_where_the_coordinator_heard_nobody_a_follower_is_not_given_up_with_its_leader() -> None:
+    world = a_job()
+    for shard in (0, 1):
+        world.whole(shard)
+    silent, world.shard_members = world.shard_members, []
+    world.tick(world.job.deadlines.lease_s + 0.5)
+    heirs = world.machine.members.alive("shard")
+    assert len(heirs) == 2
+    assert all(world.machine.chains.promotes(member) for member in heirs), "the link was cut, and they live"
+    world.shard_members = [row for row in silent if row[1] in {member.incarnation for member in heirs}]
+    world.settle()
+    world.run()
+    assert (world.applied() == 1).all()
 
 
 def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> None:
@@ -168,8 +180,10 @@ def test_where_both_die_the_newest_set_is_loaded() -> None:
     world.whole(1)
     (follower,) = [m for m in world.machine.members.alive("follower") if m.number == 1]
     world.shard_members.remove((1, follower.incarnation))
+    world.lease_ends()
     world.kill_shard(1)
     world.lease_ends()
+    assert world.machine.waiting_for() == "shards (1 of 2 joined)"
     assert world.shard() == 1
     world.settle()
     assert [one.promoted for one in world.did(Revive)][-1:] == [False]

@@ -27,8 +27,8 @@ from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.serving import Server
 from ps_server.carrying import take_in
-from ps_server.chain import Chain, Link
-from ps_server.deeds import Deed, Round
+from ps_server.chain import MOST_QUEUED, Chain, Link
+from ps_server.deeds import Deed, Pushed, Round
 from ps_server.following import Telling
 from ps_server.moves import Moves
 from ps_server.service import ShardService
@@ -247,6 +247,31 @@ def test_what_is_waited_for_depends_on_how_it_stands() -> None:
     chain.wait(0.0)
     chain.lose(1, "what was said of the one before")
     assert (chain.link, chain.why) == (Link.ALONE, "")
+
+
+def test_a_follower_is_counted_on_when_it_has_what_waited_as_the_last_segment_left() -> None:
+    chain, deed = Chain(), _deed()
+    chain.begin(1, followed=True)
+    for _ in range(3):
+        chain.tell(deed)
+    assert chain.take(1, 0, 0.0) == ([deed, deed, deed], 3)
+    chain.tell(deed)
+    chain.has_segments(1)
+    chain.confirm(1, 3, whole=True)
+    assert not chain.confirmed, "a push that was acknowledged still waits to be told"
+    chain.confirm(1, 4, whole=False)
+    assert chain.confirmed
+
+
+def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
+    chain = Chain()
+    chain.begin(1, followed=True)
+    large = Pushed(0, 0, Push(A, 1), np.zeros(MOST_QUEUED // 4 + 1, np.float32))
+    chain.tell(large)
+    with pytest.raises(Moved, match="which has not heard of it yet"):
+        chain.wait(0.0)
+    assert chain.take(1, 1, 0.0) == ([large], 1)
+    chain.wait(0.0)
 
 
 def test_a_follower_that_is_lost_while_it_catches_up_is_not_waited_for() -> None:
