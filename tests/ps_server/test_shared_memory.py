@@ -323,7 +323,12 @@ def test_what_a_refusal_leaves_half_written_is_of_no_version(job: Job, monkeypat
     there = job.placement.places[1]
     latch = Latch()
     monkeypatch.setattr(Shard, "read", latch.around(Shard.read))
-    job.services[0].life.job = "another"
+
+    def refuses(target: wire.Target) -> Shard:
+        wait_until(latch.held.is_set)
+        raise Refused("a call for another job came here")
+
+    monkeypatch.setattr(job.services[0].life, "at", refuses)
     with pytest.raises(Refused, match="came here"):
         client.pull(out, versions)
     wait_until(latch.held.is_set)
