@@ -1,5 +1,5 @@
-"""Threads that share what one call brings: segments in shared memory, which copies and rules work on without the
-interpreter lock. Where the numbers came through a socket, the socket is the slower one, and a thread has enough to do.
+"""Threads that share what one call brings: a program's segments, and those in shared memory, on which copies and rules
+work without the interpreter lock. Where numbers come through a socket, that is slower, and one thread has enough to do.
 """
 
 from __future__ import annotations

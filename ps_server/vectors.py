@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -24,6 +22,7 @@ from dbelief.programs import Operation, check
 
 from .deeds import Ran
 from .gate import DTYPES
+from .hands import Hands
 from .limits import MOST_VECTORS, check_room
 from .segment import Segment
 from .shard import Shard
@@ -34,11 +33,11 @@ class Programs:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._threads = ThreadPoolExecutor(os.cpu_count(), "program")
+        self._hands = Hands()
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown()
+        self._hands.close()
 
     def run(self, program: Sequence[Operation]) -> list[float]:
         """Run a program, all or nothing; the scalars of this shard's part, in order, added over rising segments.
@@ -55,7 +54,7 @@ class Programs:
             if operation.name == "rotate" and len(kinds) > 1:
                 raise Refused(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
-        parts = list(self._threads.map(functools.partial(_run, program), segments))
+        parts = self._hands.each(functools.partial(_run, program), segments)
         sums = [operation.sums for operation in program for _ in range(operation.answers)]
         columns = zip(*parts, strict=True) if parts else ([] for _ in sums)
         return [
