@@ -18,6 +18,7 @@ from dbelief.console import announce, on_signals, told
 from dbelief.data import BatchBuffer, Dataset, Split, load
 from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate, evaluate_groups
+from dbelief.finite import check_finite
 from dbelief.job import Job, Sandblaster, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.nn import Batch, Model
@@ -29,7 +30,7 @@ from dbelief.report.summary import Summary, read_summary
 from dbelief.report.table import outcome, overview
 from dbelief.report.top import whole
 from dbelief.result import read_model
-from dbelief.session import begin_from, build_model, check_finite, initial_values, layout_over_ranks
+from dbelief.session import begin_from, build_model, initial_values, layout_over_ranks
 from dbelief.status import Place, look, watch
 
 

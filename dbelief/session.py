@@ -5,7 +5,6 @@ Used by the worker and by people's own loops (`dbelief.connect`); what they do i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy as np
 from dbelief.backend import Backend, aligned, choose
 from dbelief.console import announce, told
 from dbelief.data import Dataset, load
-from dbelief.errors import Mistake, ModelError, NotFinite
+from dbelief.errors import Mistake, ModelError
+from dbelief.finite import check_finite
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
 from dbelief.layout import Layout, RankPart
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
@@ -108,32 +108,6 @@ def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
         return read_result(run, layout, values)
     except Mistake as error:
         raise ModelError(f"start_from: {error}") from error
-
-
-def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient") -> float:
-    """The Euclidean norm of (N,) float32 values of a layout, on the host or a device.
-
-    Raises
-    ------
-    NotFinite
-        Where there is NaN or infinity; names the tensor and counts the numbers.
-
-    Notes
-    -----
-    One pass, without a temporary: the squares' sum is finite only if all numbers are (or are huge, which is looked
-    into).
-    """
-    with np.errstate(over="ignore"):
-        squares = float(values.dot(values))
-    if math.isfinite(squares):
-        return math.sqrt(squares)
-    if not isinstance(values, np.ndarray):
-        values = values.get()
-    bad = np.flatnonzero(~np.isfinite(values))
-    if not bad.size:  # the squares overflow float32, the numbers do not
-        return float(np.linalg.norm(values.astype(np.float64)))
-    name = layout.tensor_at(int(bad[0]))
-    raise NotFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")
 
 
 def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
@@ -274,8 +248,17 @@ class Session:
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
             rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
-            more = job.deadlines.progress_s, member.placed, own, shares_memory, Codecs.of(job.wire, layout.starts)
-            parameters = ShardedParameters(job.name, member.placement, rule, pusher, *more)
+            parameters = ShardedParameters(
+                job.name,
+                member.placement,
+                rule,
+                pusher,
+                job.deadlines.progress_s,
+                refresh=member.placed,
+                part=own,
+                shares_memory=shares_memory,
+                codecs=Codecs.of(job.wire, layout.starts),
+            )
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
             session._initialise(begin)

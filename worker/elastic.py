@@ -118,8 +118,16 @@ class Elastic:
         self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
         self._host = centre.array(part.size)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
-        momentum = settings.mu, settings.nesterov
-        self._own = OwnWeights(model, part, backend, *momentum, settings.clip_norm, total, centre.array)
+        self._own = OwnWeights(
+            model,
+            part,
+            backend,
+            mu=settings.mu,
+            nesterov=settings.nesterov,
+            clip_norm=settings.clip_norm,
+            total=total,
+            allocate=centre.array,
+        )
         self._began = False
         self._helper = ThreadPoolExecutor(1, "exchange")
 

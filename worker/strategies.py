@@ -10,10 +10,11 @@ import numpy as np
 
 from dbelief import job
 from dbelief.data import Split
+from dbelief.finite import check_finite
 from dbelief.nn import Model
 from dbelief.pushes import Push, Pushed
 from dbelief.schedule import rate_at, total_samples
-from dbelief.session import Session, check_finite
+from dbelief.session import Session
 from dbelief.work import Cadence, Lease
 
 from .batches import Batches

@@ -12,10 +12,11 @@ from hypothesis.extra.numpy import arrays
 from dbelief.backend import choose
 from dbelief.data import load
 from dbelief.errors import ModelError, NotFinite
+from dbelief.finite import check_finite
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
 from dbelief.nn import Batch
-from dbelief.session import build_model, check_finite, initial_values
+from dbelief.session import build_model, initial_values
 
 
 def job_of(**fields: object) -> Job:
