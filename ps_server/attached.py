@@ -14,12 +14,50 @@ from contextlib import contextmanager
 import numpy as np
 
 from dbelief.errors import Moved, Refused
-from dbelief.rpc import frames
+from dbelief.layout import Span
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.segments_pb2 import SharedArray
 from dbelief.shared import Block, open_block, sweep
 from dbelief.streaming import copy
 
 from .limits import MOST_BLOCKS, MOST_SHARED_BYTES
+
+_NUMBER_BYTES = 4
+
+
+class Area:
+    """Where numbers of a flat vector lie in a block: (n,) float32, and which number of the vector is the first."""
+
+    def __init__(self, numbers: np.ndarray, origin: int) -> None:
+        self._numbers, self._origin = numbers, origin
+
+    def of(self, span: Span) -> np.ndarray:
+        """(length,) float32 of a segment, where they lie; no copy.
+
+        Raises
+        ------
+        Refused
+            They are not all within the block.
+        """
+        first, stop = span.start - self._origin, span.stop - self._origin
+        if first < 0 or stop > len(self._numbers):
+            raise Refused(
+                f"segment {span.index}: numbers {span.start} to {span.stop} are not within a block that has "
+                f"{len(self._numbers)} from {self._origin} on"
+            )
+        return self._numbers[first:stop]
+
+    def put(self, span: Span, values: np.ndarray) -> None:
+        """Copy the (length,) numbers of a segment to where they lie.
+
+        Raises
+        ------
+        Refused
+            As `of`; or they are not float32.
+        """
+        if values.dtype != np.float32:
+            raise Refused(f"segment {span.index}: {values.dtype} numbers, and float32 ones lie in shared memory")
+        copy(self.of(span), values)
 
 
 class Blocks:
@@ -37,51 +75,23 @@ class Blocks:
         self.held: dict[str, Block] = {}
         self.streams = 0
 
-    def room(self, slot: frames.Slot, itemsize: int) -> np.ndarray:
-        """(length,) bytes of a slot for numbers of a size, as they lie.
+    def area(self, told: SharedArray) -> Area:
+        """Where numbers lie, from the one that is told of to the block's end.
 
         Raises
         ------
         Moved
             There is no such block (any more): its client asks again in another way.
         Refused
-            The slot is not within its block, or no number may begin where it does.
+            It is not within its block, or no number may begin there.
         """
-        block = self.held.get(slot.block)
+        block = self.held.get(told.block)
         if block is None:
-            raise Moved(f"has no block {slot.block[:32]!r} of this connection")
-        if slot.offset % itemsize:
-            raise Refused(f"a slot at {slot.offset}: no number of {itemsize} bytes begins there")
-        return block.bytes(slot.offset, slot.length)
-
-    def numbers(self, part: frames.Part) -> np.ndarray:
-        """The payload of a segment as an array where it lies: 1-D, in the message or in a block; no copy.
-
-        Raises
-        ------
-        Refused, Moved
-            As `room` and `frames.numbers`.
-        """
-        if part.slot is None:
-            return frames.numbers(part)
-        dtype = frames.DTYPES.get(part.codec)
-        if dtype is None or part.slot.length != part.length * dtype.itemsize:
-            raise Refused(
-                f"segment {part.index}: a slot of {part.slot.length} bytes for {part.length} numbers in {part.codec}"
-            )
-        return self.room(part.slot, dtype.itemsize).view(dtype)
-
-    def put(self, slot: frames.Slot, values: np.ndarray) -> None:
-        """Copy (n,) numbers into a slot.
-
-        Raises
-        ------
-        Refused, Moved
-            As `room`; or the slot is not as long as they are.
-        """
-        if slot.length != values.nbytes:
-            raise Refused(f"a slot of {slot.length} bytes for {values.nbytes}")
-        copy(self.room(slot, values.itemsize).view(values.dtype), values)
+            raise Moved(f"has no block {told.block[:32]!r} of this connection")
+        if told.offset % _NUMBER_BYTES:
+            raise Refused(f"an array at {told.offset}: no number of {_NUMBER_BYTES} bytes begins there")
+        whole = max(0, block.size - told.offset) // _NUMBER_BYTES * _NUMBER_BYTES
+        return Area(block.bytes(told.offset, whole).view(np.float32), told.origin)
 
 
 class Attached:

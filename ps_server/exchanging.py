@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from dbelief.metrics import Metrics
 from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
 
+from .answers import Answer
 from .attached import Blocks
 from .life import Life
 from .transfer import Transfer, Wait
@@ -30,6 +31,7 @@ class Exchanging(Transfer):
             raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
         self._codec = coded.answering(self.opening.answers)
+        self._target = blocks.area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None
         self._taken = 0
         self._sent = self._put = 0  # bytes, of messages and in shared memory
 
@@ -56,11 +58,9 @@ class Exchanging(Transfer):
         if self._based:
             yield wire.ExchangeReply(lost=lost).SerializeToString()
             self._based = False
-        pieces: list[bytes | memoryview] = []
-        for part, (version, before) in zip(parts, answers, strict=True):
+        for part in parts:
             self._came(part)
-            pieces += frames.pieces(self._answer(part, version, before))
-        yield b"".join(pieces)
+        yield self._answer([part.index for part in parts], answers)
         self._taken += len(parts)
         if self.complete:
             self._tell()
@@ -79,13 +79,17 @@ class Exchanging(Transfer):
             raise Refused(f"segment {part.index}: an exchange by codec {part.codec}, which sends a part of the numbers")
         return super()._numbers(part)
 
-    def _answer(self, part: frames.Part, version: int, before: np.ndarray) -> frames.Part:
-        """What one segment was, in the message or where its sender wants it."""
-        if part.answer is None:
-            answer = coded.part_of(part.index, version, before, self._codec)
+    def _answer(self, indices: Sequence[int], answers: Sequence[Answer]) -> bytes:
+        """What segments were, in the message or where their sender wants them."""
+        if self._target is not None:
+            for index, (_, before) in zip(indices, answers, strict=True):
+                self._target.put(self._shard.segment(index).span, before)
+                self._put += before.nbytes
+            return frames.in_shared(indices, [version for version, _ in answers])
+        pieces: list[bytes | memoryview] = []
+        for index, (version, before) in zip(indices, answers, strict=True):
+            answer = coded.part_of(index, version, before, self._codec)
             assert answer.data is not None, "an answer has a payload"
             self._sent += answer.data.nbytes
-            return answer
-        self._blocks.put(part.answer, before)
-        self._put += before.nbytes
-        return frames.placed(part.index, version, before, part.answer)
+            pieces += frames.pieces(answer)
+        return b"".join(pieces)

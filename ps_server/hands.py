@@ -5,9 +5,8 @@ work without the interpreter lock. Where numbers come through a socket, that is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,19 +26,27 @@ class Hands:
     def each(self, work: Callable[[T], R], things: Sequence[T]) -> list[R]:
         """What `work` gives for each thing, in their order; where it fails for one, that is raised when all have ended.
 
-        Each thread takes neighbours, so that two do not write into one page.
+        A thread takes some neighbours at a time, so that two seldom write into one page, and the next ones when it is
+        done with them: one whose core is wanted elsewhere keeps nobody waiting for long.
         """
         count = min(self._threads, len(things) // FEWEST)
         if count < 2:
             return [work(thing) for thing in things]
-        cuts = [len(things) * number // count for number in range(count + 1)]
-        shares = [things[first:last] for first, last in pairwise(cuts)]
-        others = [self._others.submit(list, map(work, share)) for share in shares[1:]]
+        made: dict[int, list[R]] = {}
+        shares = iter(range(0, len(things), FEWEST))
+
+        def take(shares: Iterator[int]) -> None:
+            for first in shares:
+                made[first] = [work(thing) for thing in things[first : first + FEWEST]]
+
+        others = [self._others.submit(take, shares) for _ in range(count - 1)]
         try:
-            done = [work(thing) for thing in shares[0]]
+            take(shares)
         finally:
             wait(others)
-        return [*done, *(one for other in others for one in other.result())]
+        for other in others:
+            other.result()
+        return [one for first in sorted(made) for one in made[first]]
 
     def close(self) -> None:
         """End the threads."""

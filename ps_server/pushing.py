@@ -42,7 +42,7 @@ class Pushing(Transfer):
         left = self._count - self._reply.acknowledged if self._count else len(parts)
         if len(parts) > left:
             raise Refused(f"a push of {self._count} segments went on with segment {parts[left].index}")
-        if parts and parts[0].slot is not None:
+        if parts and parts[0].shared:
             taken = self._life.hands.each(self._apply, parts)
         else:
             taken = [self._apply(part) for part in parts]

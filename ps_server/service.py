@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from dbelief.codec import Codec
 from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.layout import Span
 from dbelief.metrics import Metrics
 from dbelief.pushes import Pusher
 from dbelief.rpc import coded, coordination_pb2, frames
@@ -23,7 +23,7 @@ from dbelief.rpc.channel import answers, streams
 from dbelief.rpc.convert import pusher_to_wire
 from dbelief.rpc.serving import HANDLERS
 
-from .attached import Attached, Blocks
+from .attached import Area, Attached, Blocks
 from .carrying import take_in
 from .exchanging import Exchanging
 from .life import LOOK_AGAIN_S, Life
@@ -39,6 +39,9 @@ _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
     "Carry": (None, wire.CarryReply.SerializeToString),
 }
 """How streams' messages are decoded and encoded on their way through gRPC: not at all, where they may be bulk."""
+
+Rows = Sequence[tuple[int, int | None]]
+"""Segments that are asked for, and the version of each that its asker has."""
 
 
 class Kept:
@@ -67,24 +70,19 @@ class Kept:
             self._open -= 1
 
 
-def _encode(
-    index: int,
-    slot: frames.Slot | None,
-    blocks: Blocks,
-    codec: Codec | None,
-    version: int,
-    values: np.ndarray | None,
-) -> tuple[bytes, int]:
-    """One segment as an answer to a pull, and how much of it went through shared memory; its numbers are copied once.
-
-    They go into the answer, by a codec, or as they are to where its asker wants them.
-    """
+def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
+    """One segment in an answer to a pull, its numbers by a codec, or copied as they are."""
     if values is None:
-        return frames.encode(frames.Part(index, version, unchanged=True)), 0
-    if slot is None:
-        return frames.encode(coded.part_of(index, version, values, codec)), 0
-    blocks.put(slot, values)
-    return frames.encode(frames.placed(index, version, values, slot)), values.nbytes
+        return frames.encode(frames.Part(index, version, unchanged=True))
+    return frames.encode(coded.part_of(index, version, values, codec))
+
+
+def _put(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
+    """Write one segment where its asker wants it; its version, and how many bytes were written."""
+    if values is None:
+        return version, 0
+    area.put(span, values)
+    return version, values.nbytes
 
 
 class ShardService(stubs.ParametersServicer):
@@ -177,46 +175,52 @@ class ShardService(stubs.ParametersServicer):
     def _answer(self, request: wire.PullRequest, blocks: Blocks) -> Iterator[bytes]:
         """The messages that answer one request."""
         shard = self.life.at(request.target)
-        for what, given in (("versions", request.if_newer_than), ("slots", request.slots)):
-            if given and len(given) != len(request.segments):
-                raise Refused(f"{len(given)} {what} for {len(request.segments)} segments")
+        if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
+            raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
             segments = list(request.segments)
             shard.heard(segments, request.pusher.replica, request.clock)
             self._wait("pulls", shard, segments, request.clock)
             yield b""  # no segments: the wait is over
-        codec = coded.answering(request.codec)
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
-        slots = [frames.Slot(slot.block, slot.offset, slot.length) for slot in request.slots]
+        rows = list(zip(request.segments, known, strict=True))
+        shared = request.HasField("shared")
+        for message in self._put(request, shard, blocks, rows) if shared else self._encoded(request, shard, rows):
+            if self.life.at(request.target) is not shard:
+                raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
+            yield message
+        self._metrics.pulls_total.labels(request.vector).inc()
 
-        def read(row: tuple[int, int | None, frames.Slot | None]) -> tuple[bytes, int]:
-            index, newer_than, slot = row
-            form = functools.partial(_encode, index, slot, blocks, codec)
+    def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
+        """Segments in messages, small ones together."""
+        codec = coded.answering(request.codec)
+        together: list[bytes] = []
+        filled = sent = 0
+        for index, newer_than in rows:
+            answer = shard.read(request.vector, index, newer_than, functools.partial(_encode, index, codec))
+            if filled + len(answer) > frames.FULL_BYTES and together:
+                yield together[0] if len(together) == 1 else b"".join(together)
+                together, filled = [], 0
+            together.append(answer)
+            filled += len(answer)
+            sent += len(answer)
+        self._metrics.bytes_total.labels("sent").inc(sent)
+        yield together[0] if len(together) == 1 else b"".join(together)
+
+    def _put(self, request: wire.PullRequest, shard: Shard, blocks: Blocks, rows: Rows) -> Iterator[bytes]:
+        """Segments in shared memory, and messages that tell of them."""
+        area = blocks.area(request.shared)
+
+        def put(row: tuple[int, int | None]) -> tuple[int, int]:
+            index, newer_than = row
+            form = functools.partial(_put, shard.segment(index).span, area)
             return shard.read(request.vector, index, newer_than, form)
 
-        rows, at_once = list(zip_longest(request.segments, known, slots)), frames.IN_SLOTS if slots else 1
-        together: list[bytes] = []
-        filled = sent = put = 0
-        for first in range(0, len(rows), at_once):
-            for answer, shared in self.life.hands.each(read, rows[first : first + at_once]):
-                weight = max(len(answer), shared // frames.IN_SLOTS)
-                if filled + weight > frames.FULL_BYTES and together:
-                    yield self._sent(together, request, shard)
-                    together, filled = [], 0
-                together.append(answer)
-                filled += weight
-                sent += len(answer)
-                put += shared
-        self._metrics.pulls_total.labels(request.vector).inc()
-        self._metrics.bytes_total.labels("sent").inc(sent)
-        self._metrics.shared_bytes_total.labels("sent").inc(put)
-        yield self._sent(together, request, shard)
-
-    def _sent(self, together: list[bytes], request: wire.PullRequest, shard: Shard) -> bytes:
-        """One message of these, unless the life in which they were read is over."""
-        if self.life.at(request.target) is not shard:
-            raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
-        return together[0] if len(together) == 1 else b"".join(together)
+        for first in range(0, len(rows), frames.FULL_SHARED):
+            some = rows[first : first + frames.FULL_SHARED]
+            done = self.life.hands.each(put, some)
+            self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
+            yield frames.in_shared([index for index, _ in some], [version for version, _ in done])
 
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:

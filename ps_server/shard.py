@@ -129,7 +129,8 @@ class Shard:
         """How many parameters live here."""
         return sum(segment.span.length for segment in self.segments.values())
 
-    def _segment(self, index: int) -> Segment:
+    def segment(self, index: int) -> Segment:
+        """One that lives here; raises Moved where it lives elsewhere now, Refused where it never did."""
         try:
             return self.segments[index]
         except KeyError:
@@ -205,7 +206,7 @@ class Shard:
         Refused
             Where the segment does not live here, or has no such vector whole.
         """
-        segment = self._segment(index)
+        segment = self.segment(index)
         with segment.lock:
             self._check_here(segment)
             if not segment.holds(vector):
@@ -217,11 +218,11 @@ class Shard:
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
-        self.dial.wait([self._segment(index) for index in indices], clock, timeout_s)
+        self.dial.wait([self.segment(index) for index in indices], clock, timeout_s)
 
     def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `Dial.heard`."""
-        self.dial.heard([self._segment(index).span.index for index in indices], replica, clock)
+        self.dial.heard([self.segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class Shard:
         Refused
             Fenced life, sequence gap, wrong length, unknown segment, or pushes before initial values are complete.
         """
-        segment = self._segment(index)
+        segment = self.segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
             raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
@@ -300,7 +301,7 @@ class Shard:
         message = self.answers.begin(push.pusher, push.sequence)
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
-            segment = self._segment(index)
+            segment = self.segment(index)
             if len(weights) != segment.span.length:
                 raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
@@ -393,7 +394,7 @@ class Shard:
         KeyError
             Where the set lacks some of the rule's state.
         """
-        segment = self._segment(stored.span.index)
+        segment = self.segment(stored.span.index)
         with segment.lock:
             segment.load(stored, shard_epoch, again)
             self.dial.came_back(segment)

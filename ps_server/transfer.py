@@ -43,7 +43,8 @@ class Transfer(ABC):
 
     def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
         self.opening = frames.parse(wire.PushOpening, message)
-        self._life, self._metrics, self._wait, self._blocks = life, metrics, wait, blocks
+        self._life, self._metrics, self._wait = life, metrics, wait
+        self._area = blocks.area(self.opening.shared) if self.opening.HasField("shared") else None
         self._shard = life.at(self.opening.target)
         self._push = push_from_wire(self.opening)
         self._count = self.opening.segments
@@ -64,12 +65,18 @@ class Transfer(ABC):
 
     def _numbers(self, part: frames.Part) -> np.ndarray:
         """A segment's numbers, where they lie or decoded."""
-        return self._blocks.numbers(part) if part.slot is not None else coded.numbers(part)
+        if not part.shared:
+            return coded.numbers(part)
+        if self._area is None:
+            raise Refused(f"segment {part.index}: lies in shared memory, and the opening does not say where")
+        span = self._shard.segment(part.index).span
+        part.length = span.length  # whole, always
+        return self._area.of(span)
 
     def _came(self, part: frames.Part) -> None:
         """Count what a segment came as."""
-        if part.slot is not None:
-            self._shared += part.slot.length
+        if part.shared:
+            self._shared += 4 * part.length
         elif part.data is not None:
             self._received += part.data.nbytes
 

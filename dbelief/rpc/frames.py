@@ -1,9 +1,9 @@
 """Bulk messages, read and written by hand: the protobuf encoding of `PushRequest` and `PullReply`, payloads in place.
 
-Both hold segments as field 2, and a push its opening as field 1; so one writer and one reader serve both. The
-generated classes would copy a payload twice on each side. Here a sender joins headers and payloads once, and a reader
-looks at the numbers where the message lies. What goes over the wire is plain protobuf all the same: anybody's
-generated client or server may be at the other end.
+Both hold segments as field 2, those that lie in shared memory as field 7, and a push its opening as field 1; so one
+writer and one reader serve both. The generated classes would copy a payload twice on each side. Here a sender joins
+headers and payloads once, and a reader looks at the numbers where the message lies. What goes over the wire is plain
+protobuf all the same: anybody's generated client or server may be at the other end.
 
 Messages of one kind may be laid end to end: by protobuf's rules that is the message that holds all their segments.
 Groups, which proto3 cannot write, are refused.
@@ -11,9 +11,9 @@ Groups, which proto3 cannot write, are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -25,33 +25,27 @@ M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
 """Payload that a message is filled up to; a larger segment goes alone. A segment has at most so much."""
-IN_SLOTS = 64
-"""How many times as much a message may tell of where segments do not lie in it, but in shared memory."""
+FULL_SHARED = 256
+"""Segments in shared memory that a message tells of: the most that are done between one sign of life and the next."""
 
 DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
 """Payload codecs that this version reads."""
 CODECS: dict[np.dtype[Any], int] = {dtype: codec for codec, dtype in DTYPES.items()}
 
-_OPENING, _SEGMENT = 1, 2
-_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA, _SLOT, _ANSWER = range(1, 10)
-_BLOCK, _FROM, _SIZE = range(1, 4)  # of a slot
+_OPENING, _SEGMENT, _SHARED = 1, 2, 7
+_INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA = range(1, 8)
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
 """Bytes of the kinds that have always so many."""
 _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
-class Slot(NamedTuple):
-    """A `SharedSlot` message; see protos/segments.proto."""
-
-    block: str = ""
-    offset: int = 0
-    length: int = 0
-
-
 @dataclass(slots=True)
 class Part:
-    """A `Segment` message; see protos/segments.proto. `data` is None where there is no payload of bytes."""
+    """A `Segment` message, see protos/segments.proto; or, where it is `shared`, one of those in `SharedSegments`.
+
+    `data` is None where there is no payload in the message.
+    """
 
     index: int = 0
     version: int = 0
@@ -60,8 +54,7 @@ class Part:
     codec: int = segments.CODEC_FP32
     unchanged: bool = False
     data: memoryview | None = None
-    slot: Slot | None = None
-    answer: Slot | None = None
+    shared: bool = False
 
 
 def numbers(part: Part) -> np.ndarray:
@@ -88,11 +81,6 @@ def part_of(index: int, version: int, values: np.ndarray) -> Part:
     return Part(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
 
 
-def placed(index: int, version: int, values: np.ndarray, slot: Slot) -> Part:
-    """A whole segment of (length,) float32 or float64 numbers that lie in a slot."""
-    return Part(index, version, 0, len(values), CODECS[values.dtype], slot=slot)
-
-
 def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
     """Header and payload of a message with this one segment; joined they are the message."""
     inner = bytearray()
@@ -102,9 +90,6 @@ def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
         if value:
             inner.append(number << 3 | _VARINT)
             inner += _varint(value)
-    for number, slot in ((_SLOT, part.slot), (_ANSWER, part.answer)):
-        if slot is not None:
-            inner += _slot_field(number, slot)
     if part.data is None:
         return _prefixed(_SEGMENT, len(inner)) + inner, b""
     inner += _prefixed(_DATA, part.data.nbytes)
@@ -116,14 +101,10 @@ def encode(part: Part) -> bytes:
     return b"".join(pieces(part))
 
 
-def _slot_field(number: int, slot: Slot) -> bytes:
-    block = slot.block.encode()
-    inner = bytearray(_prefixed(_BLOCK, len(block)) + block if block else b"")
-    for field, value in ((_FROM, slot.offset), (_SIZE, slot.length)):
-        if value:
-            inner.append(field << 3 | _VARINT)
-            inner += _varint(value)
-    return _prefixed(number, len(inner)) + inner
+def in_shared(indices: Iterable[int], versions: Iterable[int]) -> bytes:
+    """A message with these segments, and their versions, whose numbers lie in shared memory."""
+    message = segments.SharedSegments(segments=indices, versions=versions).SerializeToString()
+    return _prefixed(_SHARED, len(message)) + message
 
 
 def opening(message: bytes) -> bytes:
@@ -167,6 +148,8 @@ def parse(kind: type[M], message: bytes) -> M:
 def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
     """A push's opening as its own encoding, None where the message has none, and the segments of the message.
 
+    Those in shared memory stand last.
+
     Raises
     ------
     Refused
@@ -174,17 +157,20 @@ def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
     """
     begun: bytes | None = None
     parts = []
+    shared = b""
     view = memoryview(message)
     try:
         for number, kind, value, stop in _fields(message, 0, len(message)):
             if kind == _BYTES and number == _SEGMENT:
                 parts.append(_part(message, view, value, stop))
+            elif kind == _BYTES and number == _SHARED:
+                shared += message[value:stop]
             elif kind == _BYTES and number == _OPENING:  # split in two, its halves follow each other
                 begun = (begun or b"") + message[value:stop]
     except (_Malformed, IndexError) as error:
         reason = error if isinstance(error, _Malformed) else "it ends within a field"
         raise Refused(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
-    return begun, parts
+    return begun, parts + _shared(shared) if shared else parts
 
 
 class _Malformed(Exception):
@@ -195,8 +181,6 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
     index = version = offset = length = codec = 0
     unchanged = False
     data: memoryview | None = None
-    slot: Slot | None = None
-    answer: Slot | None = None
     for number, kind, value, stop in _fields(message, at, end):
         if kind == _VARINT:
             if number == _INDEX:
@@ -211,30 +195,16 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
                 codec = ((value & _32_BITS) ^ 1 << 31) - (1 << 31)
             elif number == _UNCHANGED:
                 unchanged = value != 0
-        elif kind == _BYTES:
-            if number == _DATA:
-                data, slot = view[value:stop], None
-            elif number == _SLOT:  # of a oneof the last one holds
-                data, slot = None, _slot(message, value, stop, slot or Slot())
-            elif number == _ANSWER:
-                answer = _slot(message, value, stop, answer or Slot())
-    return Part(index, version, offset, length, codec, unchanged, data, slot, answer)
+        elif kind == _BYTES and number == _DATA:
+            data = view[value:stop]
+    return Part(index, version, offset, length, codec, unchanged, data)
 
 
-def _slot(message: bytes, at: int, end: int, slot: Slot) -> Slot:
-    """A slot that has come in two halves is both together."""
-    block, offset, length = slot
-    for number, kind, value, stop in _fields(message, at, end):
-        if kind == _VARINT and number == _FROM:
-            offset = value
-        elif kind == _VARINT and number == _SIZE:
-            length = value
-        elif kind == _BYTES and number == _BLOCK:
-            try:
-                block = message[value:stop].decode()
-            except UnicodeDecodeError:
-                raise _Malformed("the name of a block that is no text") from None
-    return Slot(block, offset, length)
+def _shared(message: bytes) -> list[Part]:
+    told = parse(segments.SharedSegments, message)
+    if len(told.segments) != len(told.versions):
+        raise Refused(f"{len(told.versions)} versions for {len(told.segments)} segments in shared memory")
+    return [Part(*row, shared=True) for row in zip(told.segments, told.versions, strict=True)]
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

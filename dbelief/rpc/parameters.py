@@ -39,7 +39,9 @@ from dbelief.shared import Block
 
 from .channel import named_errors
 from .coded import AS_THEY_ARE, Codecs, Payloads
-from .legs import ExchangeLeg, Leg, PullLeg, PushLeg
+from .legs import Leg
+from .pulling import PullLeg
+from .pushing import ExchangeLeg, PushLeg
 from .sharing import Sharing
 from .streams import Streams, Watchdog
 
@@ -318,7 +320,7 @@ class ShardedParameters:
             # also for a shard that has been given them since.
             moved = self._pushed_in.get(leg.push.vector) != self.placement.epoch and leg.push.sequence > 1
             leg.begin(leg.push.sequence if moved else leg.push.base)
-        leg.share([self._sharing.seen(leg.place, found) for found in leg.lies])
+        leg.share([self._sharing.seen(leg.place, found, self._origin) for found in leg.lies])
         leg.stream = self._streams.take(leg.place.address, leg.method)
         leg.stream.give(leg.requests())
 

@@ -390,7 +390,7 @@ class PullRequest(_message.Message):
     IF_NEWER_THAN_FIELD_NUMBER: _builtins.int
     CLOCK_FIELD_NUMBER: _builtins.int
     PUSHER_FIELD_NUMBER: _builtins.int
-    SLOTS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     CODEC_FIELD_NUMBER: _builtins.int
     vector: _builtins.str
     """name of the vector; "w" holds the parameters"""
@@ -417,8 +417,8 @@ class PullRequest(_message.Message):
         """
 
     @_builtins.property
-    def slots(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SharedSlot]:
-        """empty, or per segment where to write it: 4 or 8 bytes a number"""
+    def shared(self) -> _segments_pb2.SharedArray:
+        """where to write float32 segments; absent: into the answer"""
 
     def __init__(
         self,
@@ -429,12 +429,12 @@ class PullRequest(_message.Message):
         if_newer_than: _abc.Iterable[_builtins.int] | None = ...,
         clock: _builtins.int = ...,
         pusher: _segments_pb2.Pusher | None = ...,
-        slots: _abc.Iterable[_segments_pb2.SharedSlot] | None = ...,
+        shared: _segments_pb2.SharedArray | None = ...,
         codec: _segments_pb2.Codec.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "pusher", b"pusher", "shared", b"shared", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "slots", b"slots", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pusher", b"_pusher", "clock", b"clock", "codec", b"codec", "if_newer_than", b"if_newer_than", "pusher", b"pusher", "segments", b"segments", "shared", b"shared", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__pusher: _TypeAlias = _typing.Literal["pusher"]  # noqa: Y015
     _WhichOneofArgType__pusher: _TypeAlias = _typing.Literal["_pusher", b"_pusher"]  # noqa: Y015
@@ -445,25 +445,31 @@ Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
 @_typing.final
 class PullReply(_message.Message):
     """The next segments of an answer; with the dial, one without any comes first, when the wait is over. Small ones ride
-    together, since a message has a price of its own: a sender fills up to 1 MiB; a larger segment goes alone. Of segments
-    in slots a message tells up to 16 MiB.
+    together, since a message has a price of its own: a sender fills up to 1 MiB; a larger segment goes alone. Of what lies
+    in shared memory a message tells up to 256 segments.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """the number that they have in a push, so that one reader serves both"""
+
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedSegments:
+        """now there, in these versions: written, or not newer than asked for and left as it is"""
 
     def __init__(
         self,
         *,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        shared: _segments_pb2.SharedSegments | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -475,6 +481,7 @@ class PushRequest(_message.Message):
 
     OPENING_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opening(self) -> Global___PushOpening:
         """begins a push; read before the segments of its message"""
@@ -483,15 +490,20 @@ class PushRequest(_message.Message):
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """the next ones of the push; up to 1 MiB together, or one alone"""
 
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedSegments:
+        """in place of these, as many as are wanted; of an exchange up to 1 MiB, or one alone"""
+
     def __init__(
         self,
         *,
         opening: Global___PushOpening | None = ...,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
+        shared: _segments_pb2.SharedSegments | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opening", b"_opening", "opening", b"opening", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__opening: _TypeAlias = _typing.Literal["opening"]  # noqa: Y015
     _WhichOneofArgType__opening: _TypeAlias = _typing.Literal["_opening", b"_opening"]  # noqa: Y015
@@ -518,6 +530,8 @@ class PushOpening(_message.Message):
     EXCHANGE_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
     ANSWERS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    SHARED_ANSWERS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """number of this push on this vector, counting from 1 without gaps"""
     base: _builtins.int
@@ -560,6 +574,14 @@ class PushOpening(_message.Message):
     def rule(self) -> _segments_pb2.Rule:
         """"assign", or the job's rule"""
 
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedArray:
+        """where numbers lie that are not in messages; absent: all are"""
+
+    @_builtins.property
+    def shared_answers(self) -> _segments_pb2.SharedArray:
+        """of an exchange: where the centre is to be written; absent: into the answers"""
+
     def __init__(
         self,
         *,
@@ -578,10 +600,12 @@ class PushOpening(_message.Message):
         exchange: _builtins.int = ...,
         skipped: _builtins.bool = ...,
         answers: _segments_pb2.Codec.ValueType = ...,
+        shared: _segments_pb2.SharedArray | None = ...,
+        shared_answers: _segments_pb2.SharedArray | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "base", b"base", "bundle", b"bundle", "pusher", b"pusher", "rule", b"rule", "shared", b"shared", "shared_answers", b"shared_answers", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base", b"_base", "_bundle", b"_bundle", "answers", b"answers", "base", b"base", "bundle", b"bundle", "clock", b"clock", "exchange", b"exchange", "member_epoch", b"member_epoch", "pusher", b"pusher", "rate", b"rate", "rule", b"rule", "samples", b"samples", "segments", b"segments", "sequence", b"sequence", "shared", b"shared", "shared_answers", b"shared_answers", "skipped", b"skipped", "target", b"target", "vector", b"vector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base: _TypeAlias = _typing.Literal["base"]  # noqa: Y015
     _WhichOneofArgType__base: _TypeAlias = _typing.Literal["_base", b"_base"]  # noqa: Y015
@@ -632,21 +656,27 @@ class ExchangeReply(_message.Message):
 
     SEGMENTS_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     lost: _builtins.int
     """as in PushReply; alone in a message before the answers, where there is a base"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.Segment]:
         """the centre before, and its version; the number that they have in a push"""
 
+    @_builtins.property
+    def shared(self) -> _segments_pb2.SharedSegments:
+        """in place of these: written where the opening said"""
+
     def __init__(
         self,
         *,
         segments: _abc.Iterable[_segments_pb2.Segment] | None = ...,
         lost: _builtins.int = ...,
+        shared: _segments_pb2.SharedSegments | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost", b"lost", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost", b"lost", "segments", b"segments", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,7 +753,7 @@ class AttachReply(_message.Message):
     ATTACHED_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     attached: _builtins.bool
-    """whether the block may be named in slots from now on"""
+    """whether the block may be named from now on"""
     refusal: _builtins.str
     """why not"""
     def __init__(

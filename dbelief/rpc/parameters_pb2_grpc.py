@@ -132,7 +132,7 @@ class ParametersServicer:
     def Attach(self, request_iterator, context):
         """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
         name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
-        has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+        has one answer. Who names a block sees to it that no handler is still at work on what it goes on with after a stream
         broke: it takes other memory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

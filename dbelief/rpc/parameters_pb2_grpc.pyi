@@ -58,7 +58,7 @@ class ParametersStub:
     Attach: _grpc.StreamStreamMultiCallable[_parameters_pb2.AttachRequest, _parameters_pb2.AttachReply]
     """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
     name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
-    has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+    has one answer. Who names a block sees to it that no handler is still at work on what it goes on with after a stream
     broke: it takes other memory.
     """
     Operate: _grpc.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]
@@ -102,7 +102,7 @@ class ParametersAsyncStub(ParametersStub):
     Attach: _aio.StreamStreamMultiCallable[_parameters_pb2.AttachRequest, _parameters_pb2.AttachReply]  # type: ignore[assignment]
     """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
     name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
-    has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+    has one answer. Who names a block sees to it that no handler is still at work on what it goes on with after a stream
     broke: it takes other memory.
     """
     Operate: _aio.UnaryUnaryMultiCallable[_parameters_pb2.OperateRequest, _parameters_pb2.OperateReply]  # type: ignore[assignment]
@@ -173,7 +173,7 @@ class ParametersServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_parameters_pb2.AttachReply], _abc.AsyncIterator[_parameters_pb2.AttachReply]]:
         """Shares memory with a client on the same host: a block, which pulls, pushes and exchanges of this connection may then
         name in place of payloads. What is attached stays so until the client leaves it, or this stream ends. Each request
-        has one answer. Who sends slots sees to it that no handler is still at work on what it goes on with after a stream
+        has one answer. Who names a block sees to it that no handler is still at work on what it goes on with after a stream
         broke: it takes other memory.
         """
 

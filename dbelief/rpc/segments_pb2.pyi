@@ -111,34 +111,66 @@ class Pusher(_message.Message):
 Global___Pusher: _TypeAlias = Pusher  # noqa: Y015
 
 @_typing.final
-class SharedSlot(_message.Message):
-    """A payload that lies in memory shared by both processes instead of in the message."""
+class SharedArray(_message.Message):
+    """Where float32 numbers of a flat vector lie in memory that both processes share: from number `origin` on, one after
+    another.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
-    LENGTH_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     block: _builtins.str
     """name of a block that this connection has attached"""
     offset: _builtins.int
-    """bytes from its start, a multiple of a number's bytes, behind the first page (4,096)"""
-    length: _builtins.int
-    """bytes"""
+    """bytes from its start, a multiple of 4, behind the first page (4,096)"""
+    origin: _builtins.int
+    """which number of the flat vector lies there"""
     def __init__(
         self,
         *,
         block: _builtins.str = ...,
         offset: _builtins.int = ...,
-        length: _builtins.int = ...,
+        origin: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "length", b"length", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "offset", b"offset", "origin", b"origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SharedSlot: _TypeAlias = SharedSlot  # noqa: Y015
+Global___SharedArray: _TypeAlias = SharedArray  # noqa: Y015
+
+@_typing.final
+class SharedSegments(_message.Message):
+    """Whole segments whose numbers lie in shared memory: where, the request or the push's opening has said."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def segments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """indices, in the order asked for or pushed in"""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each, as in Segment"""
+
+    def __init__(
+        self,
+        *,
+        segments: _abc.Iterable[_builtins.int] | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedSegments: _TypeAlias = SharedSegments  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
@@ -153,8 +185,6 @@ class Segment(_message.Message):
     CODEC_FIELD_NUMBER: _builtins.int
     UNCHANGED_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    SLOT_FIELD_NUMBER: _builtins.int
-    ANSWER_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """index in the job's segment table"""
     version: _builtins.int
@@ -168,15 +198,7 @@ class Segment(_message.Message):
     unchanged: _builtins.bool
     """pull only: not newer than the version asked for, so no payload; default false"""
     data: _builtins.bytes
-    """as the codec says"""
-    @_builtins.property
-    def slot(self) -> Global___SharedSlot:
-        """length times the codec's bytes (only CODEC_FP32 and CODEC_FP64 lie in shared memory)"""
-
-    @_builtins.property
-    def answer(self) -> Global___SharedSlot:
-        """to an exchange only: where its answer is to be written; absent: into the answering message"""
-
+    """as the codec says; absent where it is unchanged"""
     def __init__(
         self,
         *,
@@ -186,17 +208,15 @@ class Segment(_message.Message):
         length: _builtins.int = ...,
         codec: Global___Codec.ValueType = ...,
         unchanged: _builtins.bool = ...,
-        data: _builtins.bytes = ...,
-        slot: Global___SharedSlot | None = ...,
-        answer: Global___SharedSlot | None = ...,
+        data: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "data", b"data", "payload", b"payload", "slot", b"slot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "data", b"data"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "offset", b"offset", "payload", b"payload", "slot", b"slot", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_data", b"_data", "codec", b"codec", "data", b"data", "index", b"index", "length", b"length", "offset", b"offset", "unchanged", b"unchanged", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_payload: _TypeAlias = _typing.Literal["data", "slot"]  # noqa: Y015
-    _WhichOneofArgType_payload: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_payload) -> _WhichOneofReturnType_payload | None: ...
+    _WhichOneofReturnType__data: _TypeAlias = _typing.Literal["data"]  # noqa: Y015
+    _WhichOneofArgType__data: _TypeAlias = _typing.Literal["_data", b"_data"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__data) -> _WhichOneofReturnType__data | None: ...
 
 Global___Segment: _TypeAlias = Segment  # noqa: Y015
 

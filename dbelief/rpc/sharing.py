@@ -20,6 +20,7 @@ from dbelief.console import announce
 from dbelief.errors import Failure
 from dbelief.placement import Place
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.segments_pb2 import SharedArray
 from dbelief.shared import HEADER_BYTES, Block, make_block, tell_why_not
 
 from . import frames
@@ -35,17 +36,6 @@ class Lies(NamedTuple):
 
     block: Block
     offset: int
-
-
-class Shared(NamedTuple):
-    """Where an array lies for a shard that has its block: the block's name, and bytes from its start."""
-
-    block: str
-    offset: int
-
-    def slot(self, first: int, length: int, itemsize: int) -> frames.Slot:
-        """Where so many of its numbers lie, from number `first` on."""
-        return frames.Slot(self.block, self.offset + itemsize * first, itemsize * length)
 
 
 @dataclass(eq=False)
@@ -103,7 +93,9 @@ class Sharing:
         return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
 
     def find(self, values: np.ndarray) -> Lies | None:
-        """Where an array lies, if it is in a block that others may see."""
+        """Where an array of float32 lies, if it is in a block that others may see."""
+        if values.dtype != np.float32:
+            return None
         with self._lock:
             for block in self._blocks:
                 offset = block.offset_of(values) if block.name else None
@@ -111,15 +103,20 @@ class Sharing:
                     return Lies(block, offset)
         return None
 
-    def seen(self, place: Place, lies: Lies | None) -> Shared | None:
-        """Where a shard, in this life, has what lies in a block; None where it has not."""
+    def seen(self, place: Place, lies: Lies | None, origin: int) -> SharedArray | None:
+        """What a shard, in this life, is to be told of an array; None where it has not attached the array's block.
+
+        `origin` is the array's first number in the flat vector.
+        """
         if lies is None:
             return None
         with self._lock:
             peer = self._peers.get(place.address)
             if peer is None or not peer.is_at(place) or peer.stream is None or not peer.stream.open:
                 return None
-            return Shared(lies.block.name, lies.offset) if lies.block.name in peer.names else None
+            if lies.block.name not in peer.names:
+                return None
+            return SharedArray(block=lies.block.name, offset=lies.offset, origin=origin)
 
     def attach(self, blocks: Collection[Block], places: Iterable[Place]) -> None:
         """See that all shards that will share memory have these blocks attached, and none that is gone."""

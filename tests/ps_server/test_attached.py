@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dbelief.errors import Moved, Refused
+from dbelief.layout import Span
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.frames import Part, Slot
+from dbelief.rpc.segments_pb2 import SharedArray
 from dbelief.shared import HEADER_BYTES, Block, make_block
 from ps_server.attached import Attached
 
@@ -46,73 +46,72 @@ def block(attached: Attached) -> Iterator[Block]:
         yield block
 
 
-def part(slot: Slot, length: int = 4, codec: int = segments.CODEC_FP32) -> Part:
-    return Part(5, length=length, codec=codec, slot=slot)
+def told(block: Block, offset: int = HEADER_BYTES, origin: int = 0) -> SharedArray:
+    return SharedArray(block=block.name, offset=offset, origin=origin)
 
 
-@pytest.mark.parametrize(("codec", "dtype"), [(segments.CODEC_FP32, np.float32), (segments.CODEC_FP64, np.float64)])
-def test_numbers_are_used_where_they_lie(attached: Attached, block: Block, codec: int, dtype: type) -> None:
-    size = np.dtype(dtype).itemsize
-    here: np.ndarray = block.bytes(HEADER_BYTES, 8 * COUNT).view(dtype)
+def test_numbers_are_used_where_they_lie(attached: Attached, block: Block) -> None:
+    here = block.bytes(HEADER_BYTES, 8 * COUNT).view(np.float32)
     here[:] = np.arange(here.size)
-    blocks = attached.of("me")
-    slot = Slot(block.name, HEADER_BYTES + 3 * size, 4 * size)
-    there = blocks.numbers(part(slot, codec=codec))
-    assert there.dtype == dtype
-    np.testing.assert_array_equal(there, [3, 4, 5, 6])
-    here[4] = -1
+    area, span = attached.of("me").area(told(block, HEADER_BYTES + 4 * 3, origin=100)), Span(5, 102, 4)
+    there = area.of(span)
+    np.testing.assert_array_equal(there, [5, 6, 7, 8])
+    here[6] = -1
     assert there[1] == -1
-    blocks.put(slot, np.array([9, 8, 7, 6], dtype))
-    np.testing.assert_array_equal(here[:8], [0, 1, 2, 9, 8, 7, 6, 7])
+    area.put(span, np.array([9, 8, 7, 6], np.float32))
+    np.testing.assert_array_equal(here[:10], [0, 1, 2, 3, 4, 9, 8, 7, 6, 9])
 
 
-def test_a_payload_in_the_message_is_read_there(attached: Attached) -> None:
-    values = np.arange(3, dtype=np.float32)
-    found = attached.of("me").numbers(Part(length=3, data=values.data.cast("B")))
-    np.testing.assert_array_equal(found, values)
+def test_numbers_of_another_size_are_not_put(attached: Attached, block: Block) -> None:
+    here = block.bytes(HEADER_BYTES, 8 * COUNT)
+    with pytest.raises(Refused, match="segment 5: float64 numbers"):
+        attached.of("me").area(told(block)).put(Span(5, 0, 2), np.ones(2, np.float64))
+    assert not here.any()
+
+
+@pytest.mark.parametrize("start", [9, 10 + 2 * COUNT - 3, 0, 1 << 63])
+def test_a_segment_that_is_not_within_the_block_is_refused(attached: Attached, block: Block, start: int) -> None:
+    area = attached.of("me").area(told(block, origin=10))
+    reason = f"segment 5: numbers {start} to {start + 4} are not within a block that has {2 * COUNT} from 10 on"
+    with pytest.raises(Refused, match=reason):
+        area.of(Span(5, start, 4))
+    with pytest.raises(Refused, match=reason):
+        area.put(Span(5, start, 4), np.zeros(4, np.float32))
+    for at_an_edge in (10, 10 + 2 * COUNT - 4):
+        assert len(area.of(Span(5, at_an_edge, 4))) == 4
 
 
 @pytest.mark.parametrize(
-    ("offset", "bytes_", "length", "codec", "reason"),
+    ("offset", "reason"),
     [
-        (HEADER_BYTES, 16, 5, segments.CODEC_FP32, "a slot of 16 bytes for 5 numbers"),
-        (HEADER_BYTES, 16, 4, segments.CODEC_FP64, "a slot of 16 bytes for 4 numbers"),
-        (HEADER_BYTES, 8, 4, segments.CODEC_FP16, "a slot of 8 bytes for 4 numbers"),
-        (HEADER_BYTES + 2, 16, 4, segments.CODEC_FP32, "no number of 4 bytes begins there"),
-        (HEADER_BYTES + 4, 32, 4, segments.CODEC_FP64, "no number of 8 bytes begins there"),
-        (0, 16, 4, segments.CODEC_FP32, "are not within a block"),
-        (HEADER_BYTES + 8 * COUNT - 12, 16, 4, segments.CODEC_FP32, "are not within a block"),
-        ((1 << 64) - 4, 16, 4, segments.CODEC_FP32, "are not within a block"),
+        (HEADER_BYTES + 2, "no number of 4 bytes begins there"),
+        (0, "are not within a block"),
+        (HEADER_BYTES - 4, "are not within a block"),
+        (HEADER_BYTES + 8 * COUNT + 4, "are not within a block"),
+        ((1 << 64) - 4, "are not within a block"),
     ],
 )
-def test_a_slot_that_is_none_is_refused(
-    attached: Attached, block: Block, offset: int, bytes_: int, length: int, codec: int, reason: str
-) -> None:
-    slot = Slot(block.name, offset, bytes_)
+def test_an_array_that_is_none_is_refused(attached: Attached, block: Block, offset: int, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        attached.of("me").numbers(part(slot, length, codec))
-    with pytest.raises(Refused):
-        attached.of("me").put(slot, np.zeros(length, np.float64 if codec == segments.CODEC_FP64 else np.float32))
+        attached.of("me").area(told(block, offset))
 
 
 def test_what_a_connection_attached_no_other_one_may_name(attached: Attached, block: Block) -> None:
-    slot = Slot(block.name, HEADER_BYTES, 16)
     with pytest.raises(Moved, match="has no block"), attached.connected("you"):
-        attached.of("you").numbers(part(slot))
+        attached.of("you").area(told(block))
     with pytest.raises(Moved, match="has no block"):
-        attached.of("nobody").put(slot, np.zeros(4, np.float32))
+        attached.of("nobody").area(told(block))
 
 
 def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(attached: Attached, block: Block) -> None:
-    slot = Slot(block.name, HEADER_BYTES, 16)
     with attached.connected("me") as answer:  # another stream of the same connection
         assert not answer(wire.AttachRequest(left=[block.name])).attached  # not its own
-        there = attached.of("me").numbers(part(slot))
+        there = attached.of("me").area(told(block)).of(Span(0, 0, 4))
         other = made()
         assert attach(answer, other) == ""
         assert attach(answer, made(), left=(other.name, "unknown")) == ""
         with pytest.raises(Moved):
-            attached.of("me").numbers(part(Slot(other.name, HEADER_BYTES, 16)))
+            attached.of("me").area(told(other))
     assert len(attached.of("me").held) == 1
     np.testing.assert_array_equal(there, 0.0)
 
@@ -121,7 +120,7 @@ def test_memory_is_let_go_of_with_the_stream() -> None:
     attached, block = Attached(), made()
     with attached.connected("me") as answer:
         assert attach(answer, block) == ""
-        there = attached.of("me").numbers(part(Slot(block.name, HEADER_BYTES, 16)))
+        there = attached.of("me").area(told(block)).of(Span(0, 0, 4))
     assert not attached.of("me").held
     block.bytes(HEADER_BYTES, 4).view(np.float32)[:] = 5.0
     assert there[0] == 5.0  # a handler that is at work on it has it still

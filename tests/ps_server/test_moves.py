@@ -176,7 +176,7 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(what: str, m
     for span in SPANS:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
     shard.make_ready()
-    find = shard._segment
+    find = shard.segment
     gone: list[Carried] = []
 
     def finds_and_waits(index: int) -> Segment:
@@ -184,7 +184,7 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(what: str, m
         Moves(shard).give([index], "shard 7", gone.append)
         return segment
 
-    monkeypatch.setattr(shard, "_segment", finds_and_waits)
+    monkeypatch.setattr(shard, "segment", finds_and_waits)
     push, ones = Push(A, 1, np.float32(1.0)), np.ones(LENGTH, np.float32)
     acts: dict[str, Callable[[], object]] = {
         "push": lambda: shard.push(push, 0, ones),

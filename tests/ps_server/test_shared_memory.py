@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import cut
+from dbelief.layout import Span, cut
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.frames import Slot
 from dbelief.shared import FOLDER
-from ps_server.attached import Blocks
-from ps_server.exchanging import Exchanging
+from ps_server.attached import Area
 from ps_server.segment import Segment
 from ps_server.service import ShardService
 from ps_server.shard import Shard
@@ -259,12 +257,12 @@ def test_a_late_pull_writes_into_no_memory_that_is_in_use(
     versions[:] = -1
     wrote: list[np.ndarray] = []
 
-    def put(blocks: Blocks, slot: Slot, values: np.ndarray) -> None:
-        wrote.append(blocks.room(slot, 4).view(np.float32))
-        original(blocks, slot, values)
+    def put(area: Area, span: Span, values: np.ndarray) -> None:
+        wrote.append(area.of(span))
+        original(area, span, values)
 
-    latch, original = Latch(passed), Blocks.put
-    monkeypatch.setattr(Blocks, "put", put)
+    latch, original = Latch(passed), Area.put
+    monkeypatch.setattr(Area, "put", put)
     monkeypatch.setattr(Shard, "read", latch.around(Shard.read))
     out[:] = np.nan
     client.pull(out, versions)
@@ -305,7 +303,7 @@ def test_a_late_exchange_neither_reads_nor_writes_what_is_in_use(
     values[:] = 1.0
     client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
     latch = Latch(3)
-    monkeypatch.setattr(Exchanging, "_answer", latch.around(Exchanging._answer))
+    monkeypatch.setattr(Area, "put", latch.around(Area.put))
     client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
     np.testing.assert_array_equal(out, 0.5)
     out[:], values[:] = 8.0, 1e9

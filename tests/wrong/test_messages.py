@@ -125,8 +125,11 @@ TO_A_SHARD = [
     Sent("push: numbers of another type", push((0, {"codec": segments.CODEC_FP64, "length": 4})),
          "segment 0: float64 numbers for 'w', which holds float32"),
     Sent("push: a payload elsewhere", lambda job: list(job.stubs[0].Push(iter([job.opening(GOOD), wire.PushRequest(
-         segments=[segments.Segment(length=8, slot=segments.SharedSlot(block="x"))])]))),
-        "segment 0: a slot of 0 bytes for 8 numbers in 0"),
+         shared=segments.SharedSegments(segments=[0], versions=[0]))]))),
+        "segment 0: lies in shared memory, and the opening does not say where"),
+    Sent("push: segments elsewhere without versions", lambda job: list(job.stubs[0].Push(iter([job.opening(GOOD),
+         wire.PushRequest(shared=segments.SharedSegments(segments=[0]))]))),
+        "0 versions for 1 segments in shared memory"),
     Sent("push: a segment that is not known", push((39, {})),
          "segment 39 does not live here"),
     Sent("push: a vector that no rule applies to", push((0, {}), vector="x"),

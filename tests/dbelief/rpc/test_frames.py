@@ -13,7 +13,7 @@ from dbelief.errors import Refused
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.frames import Part, Slot
+from dbelief.rpc.frames import Part
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 fields = {
@@ -24,36 +24,27 @@ fields = {
     "codec": st.integers(0, 3),
     "unchanged": st.booleans(),
 }
-slots = st.builds(Slot, st.text(max_size=40), u64, u64)
-payloads = st.one_of(
-    st.builds(dict),
-    st.builds(lambda data: {"data": memoryview(data)}, st.binary(max_size=300)),
-    st.builds(lambda slot: {"slot": slot}, slots),
-)
-parts = st.builds(
-    lambda payload, answer, **others: Part(**others, **payload, answer=answer), payloads, st.none() | slots, **fields
-)
+payloads = st.none() | st.binary(max_size=300).map(lambda data: memoryview(data))
+parts = st.builds(lambda data, **others: Part(**others, data=data), payloads, **fields)
+shared = st.lists(st.tuples(u32, u64), max_size=5)
 
 
 def generated(part: Part) -> segments.Segment:
     message = segments.Segment(**{name: getattr(part, name) for name in fields})
     if part.data is not None:
         message.data = bytes(part.data)
-    for name in ("slot", "answer"):
-        if (slot := getattr(part, name)) is not None:
-            getattr(message, name).CopyFrom(segments.SharedSlot(**slot._asdict()))
     return message
 
 
 def plain(message: segments.Segment) -> Part:
     part = Part(**{name: getattr(message, name) for name in fields})
-    if message.WhichOneof("payload") == "data":
+    if message.HasField("data"):
         part.data = memoryview(message.data)
-    for name in ("slot", "answer"):
-        if message.HasField(name):
-            slot = getattr(message, name)
-            setattr(part, name, Slot(slot.block, slot.offset, slot.length))
     return part
+
+
+def told(rows: list[tuple[int, int]]) -> segments.SharedSegments:
+    return segments.SharedSegments(segments=[index for index, _ in rows], versions=[version for _, version in rows])
 
 
 @given(st.lists(parts, max_size=4))
@@ -67,10 +58,30 @@ def test_what_is_written_here_is_read_by_generated_code(several: list[Part]) -> 
 @given(st.lists(parts, max_size=4))
 def test_what_is_written_here_is_what_generated_code_writes(several: list[Part]) -> None:
     whole = parameters.PullReply(segments=[generated(part) for part in several])
-    written = b"".join(map(frames.encode, several))
-    assert len(written) == len(whole.SerializeToString())
-    if not any(part.answer is not None and part.data is not None for part in several):  # an answer's slot stands first
-        assert written == whole.SerializeToString()
+    assert b"".join(map(frames.encode, several)) == whole.SerializeToString()
+
+
+@given(st.lists(shared, max_size=3), st.lists(parts, max_size=2))
+def test_what_lies_in_shared_memory_is_told_as_generated_code_tells_it(
+    messages: list[list[tuple[int, int]]], several: list[Part]
+) -> None:
+    """Also where messages are laid end to end: segments of each kind in their order, those in shared memory last."""
+    written = b"".join(
+        frames.in_shared(*zip(*rows, strict=True)) if rows else frames.in_shared((), ()) for rows in messages
+    )
+    rows = list(itertools.chain.from_iterable(messages))
+    for kind in (parameters.PullReply, parameters.PushRequest, parameters.ExchangeReply):
+        assert kind.FromString(written).shared == told(rows)
+    before = b"".join(map(frames.encode, several))
+    wanted = [*several, *(Part(index, version, shared=True) for index, version in rows)]
+    assert frames.decode(before + written) == frames.decode(written + before) == (None, wanted)
+
+
+@pytest.mark.parametrize("versions", [0, 1, 3])
+def test_segments_in_shared_memory_have_a_version_each(versions: int) -> None:
+    message = parameters.PullReply(shared=segments.SharedSegments(segments=[4, 5], versions=[7] * versions))
+    with pytest.raises(Refused, match=f"{versions} versions for 2 segments in shared memory"):
+        frames.decode(message.SerializeToString())
 
 
 @given(st.lists(parts, max_size=4), st.none() | st.binary(max_size=9))
@@ -188,7 +199,6 @@ def test_a_payload_is_read_where_it_lies(dtype: type) -> None:
         ({"length": 3, "data": b"\0" * 11}, "segment 4: 11 bytes are not 3 numbers of float32"),
         ({"length": 4, "data": b"\0" * 12}, "segment 4: 12 bytes are not 4 numbers of float32"),
         ({"length": 3}, "segment 4: payload"),
-        ({"length": 1, "slot": segments.SharedSlot(block="b", length=4)}, "segment 4: payload"),
         ({"length": 2, "codec": segments.CODEC_FP16, "data": b"\0" * 4}, "segment 4: payload 2"),
         ({"length": 2, "codec": segments.CODEC_BF16, "data": b"\0" * 4}, "segment 4: payload 3"),
         ({"length": 1, "codec": 99, "data": b"\0" * 4}, "segment 4: payload 99"),

@@ -16,8 +16,8 @@ from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.legs import PullLeg
 from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.pulling import PullLeg
 from dbelief.rpc.serving import Server
 
 pytestmark = pytest.mark.processes

@@ -1,0 +1,59 @@
+"""Threads that share work give what one alone would have."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps_server.hands import Hands
+
+
+@pytest.fixture
+def four() -> Iterator[Hands]:
+    hands = Hands(4)
+    yield hands
+    hands.close()
+
+
+@given(st.integers(1, 5), st.integers(0, 40))
+def test_what_comes_of_each_is_in_order(threads: int, count: int) -> None:
+    hands = Hands(threads)
+    try:
+        assert hands.each(lambda thing: 3 * thing, range(count)) == [3 * thing for thing in range(count)]
+    finally:
+        hands.close()
+
+
+def test_several_are_at_work(four: Hands) -> None:
+    together = threading.Barrier(4)
+    assert len(four.each(lambda thing: together.wait(30.0) if thing % 2 else thing, range(8))) == 8
+
+
+@pytest.mark.parametrize("bad", [0, 7, 19])
+def test_a_failure_is_raised_when_all_have_ended(four: Hands, bad: int) -> None:
+    at_work = threading.Semaphore(20)
+
+    def work(thing: int) -> None:
+        with at_work:
+            if thing == bad:
+                raise ValueError(f"thing {thing}")
+
+    with pytest.raises(ValueError, match=f"thing {bad}"):
+        four.each(work, range(20))
+    assert all(at_work.acquire(blocking=False) for _ in range(20))
+
+
+def test_one_whose_core_is_wanted_elsewhere_keeps_nobody_waiting(four: Hands) -> None:
+    """All the rest is done by others while one is at its first thing."""
+    rest = threading.Semaphore(0)
+
+    def work(thing: int) -> None:
+        if thing:
+            rest.release()
+            return
+        for _ in range(18):  # all but it and its neighbour, which waits with it
+            assert rest.acquire(timeout=30.0)
+
+    four.each(work, range(20))
