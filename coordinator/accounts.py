@@ -30,6 +30,10 @@ class Accounts:
         self._of_lease = {fields["lease"]: Told(**fields) for fields in state["of_lease"]}
         self._of_client = {incarnation: Told(**fields) for incarnation, fields in state["of_client"]}
 
+    def settle(self, incarnation: int) -> None:
+        """Nothing more comes of a life."""
+        self._of_client.pop(incarnation, None)
+
     def new(self, incarnation: int, told: Told) -> Told | None:
         """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""
         return self._new_of_lease(incarnation, told) if told.lease else self._new_of_client(incarnation, told)

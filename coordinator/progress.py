@@ -14,6 +14,8 @@ _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without
 
 _MOST = 2**63 - 1
 """What a message holds; nobody counts so far."""
+OVER = 0
+"""In place of an incarnation, which counts from 1: all lives that are settled, together."""
 
 
 @dataclass
@@ -40,7 +42,8 @@ class Figures:
     """What one replica's number has done, over all its lives.
 
     `spent` is the seconds by phase of each life, `stale` its pushes by staleness, `wire` its bytes "sent" and
-    "received" and the "residual" of its codec, all by its incarnation as text: JSON knows no other keys.
+    "received" and the "residual" of its codec, all by its incarnation as text: JSON knows no other keys. Lives that are
+    settled share one row, so that workers may come and go for ever.
     """
 
     samples: int = 0
@@ -54,6 +57,16 @@ class Figures:
     def seconds(self) -> dict[str, float]:
         """Seconds by phase."""
         return _added(self.spent)
+
+    def settle(self, incarnation: int) -> None:
+        """Nothing more comes of a life."""
+        life, over = str(incarnation), str(OVER)
+        for rows in (self.spent, self.wire):
+            if life in rows:
+                rows[over] = _added({name: rows.pop(name) for name in (over, life) if name in rows})
+        if life in self.stale:
+            kept = self.stale.pop(life)
+            self.stale[over] = [sum(column) for column in zip(kept, self.stale.get(over, [0] * len(kept)), strict=True)]
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -161,8 +174,13 @@ class Progress:
         if told.wire and all(map(math.isfinite, told.wire.values())):
             own.wire[life] = dict(told.wire)
 
+    def settle(self, replica: int, incarnation: int) -> None:
+        """See `Figures.settle`."""
+        if replica in self.replicas:
+            self.replicas[replica].settle(incarnation)
+
     def residual(self, lives: Collection[int] | None = None) -> float:
-        """Sum of magnitudes that codecs of these lives keep, as they told last; None: of all."""
+        """Sum of magnitudes that codecs of these lives keep, or kept, as they told last; None: of all."""
         told = [(life, row) for own in self.replicas.values() for life, row in own.wire.items()]
         return sum(row["residual"] for life, row in told if lives is None or int(life) in lives)
 

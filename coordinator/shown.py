@@ -11,6 +11,7 @@ from dbelief.job import Job
 from dbelief.metrics import Metrics
 
 from .job import JobMachine
+from .progress import OVER
 from .sandblaster import Sandblaster
 from .speed import Speed
 from .stragglers import Stragglers
@@ -98,7 +99,7 @@ class Shown:
         metrics.samples_wanted.set(math.nan if machine.total is None else machine.total)
         metrics.raise_to("pushes_twice_total", machine.pushes_twice)
         metrics.raise_to("pushes_lost_total", progress.lost)
-        metrics.raise_to("residual_lost_total", progress.residual(machine.members.dead))
+        metrics.raise_to("residual_lost_total", progress.residual({OVER, *machine.members.dead}))
         metrics.staleness_recent.set(progress.staleness)
         metrics.staleness_bound.set(_staleness_bound(machine))
         self.eta_s = self._eta_s(machine, speed, elapsed_s)

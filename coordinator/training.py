@@ -276,6 +276,8 @@ class Training:
         evaluate
             Whether what it did not store whole is to be evaluated again.
         """
+        self.progress.settle(number, incarnation)
+        self._accounts.settle(incarnation)
         if self.groups is not None and self.groups.fenced(number, incarnation):
             self.evaluations.fenced(incarnation, again=evaluate)
             return []  # what it had done is known once the others tell how far they came

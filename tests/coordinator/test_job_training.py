@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.states import Evaluate, Shape, State, Stop, Told, Wait
+from coordinator.progress import OVER
+from coordinator.states import Evaluate, Shape, Spent, State, Stop, Told, Wait
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -219,6 +221,33 @@ def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
     assert machine.reason == "110 samples trained"
     assert world.exported is not None
     assert world.events("evaluation") == []
+
+
+def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> None:
+    """Workers may come and go for ever; what a coordinator holds, and writes for its heir, does not grow with them."""
+    world = a_world(shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
+    world.all_shards()
+    first = world.replica(kind="client")
+    world.settle()
+    first.initialise()
+    world.settle()
+    machine, kept = world.machine, []
+    for life in range(1, 31):
+        client = world.replica(kind="client")
+        who = client.number, client.incarnation
+        for pushes in (1, 2):
+            machine.trained(*who, Told(0, pushes, 100 * pushes, pushes, 1.0), world.now_s)
+            machine.spent(*who, Spent({"compute": 1.0 * pushes}, [0, pushes, 1], {"sent": 8 * pushes, "residual": 0.5}))
+        (client.leave if life % 2 else client.die)()
+        world.settle()
+        kept.append(len(json.dumps([machine.progress.state(), machine.training.state(world.now_s)])))
+    assert max(kept[10:]) - kept[9] < 20, "digits, and no rows"
+    progress = machine.progress
+    assert progress.samples == 30 * 200
+    assert progress.replicas[1].seconds == {"compute": 60.0}
+    assert progress.replicas[1].bytes == {"sent": 30 * 16}
+    assert progress.stale() == [0, 60, 30]
+    assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
 
 
 def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
