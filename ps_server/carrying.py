@@ -18,7 +18,7 @@ from dbelief.rpc.convert import program_from_wire, push_from_wire, pusher_from_w
 from dbelief.rpc.frames import CODECS, DTYPES
 
 from .carried import Carried
-from .deeds import Deed, Dropped, Pushed, Ran, Round
+from .deeds import Deed, Dropped, Forgotten, Pushed, Ran, Round
 from .limits import MOST_CARRIED
 from .passes import Sum
 from .segment import Staged
@@ -226,6 +226,8 @@ def _deed(told: parameters.Deed) -> Deed:
         return Ran(told.segment, told.version, program_from_wire(told.program.operations))
     if what == "dropped":
         return Dropped(told.segment, told.version, frozenset(told.dropped.incarnations))
+    if what == "forgotten":
+        return Forgotten(told.segment, told.version, frozenset(told.forgotten.incarnations))
     if what == "round":
         return Round(told.segment, told.version)
     raise Refused(f"segment {told.segment}: a deed that is nothing")

@@ -80,6 +80,16 @@ class Dropped:
 
 
 @dataclass(frozen=True)
+class Forgotten:
+    """What was known of these lives, which are over for good, was dropped."""
+
+    index: int
+    version: int
+    incarnations: frozenset[int]
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
 class Ran:
     """A program over the named vectors was run."""
 
@@ -89,4 +99,4 @@ class Ran:
     nbytes: int = 0
 
 
-Deed = Pushed | Round | Dropped | Ran
+Deed = Pushed | Round | Dropped | Forgotten | Ran

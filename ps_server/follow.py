@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dbelief.errors import Refused
 
-from .deeds import Deed, Dropped, Pushed, Ran, Round
+from .deeds import Deed, Dropped, Forgotten, Pushed, Ran, Round
 from .segment import LIFE, Segment
 from .shard import Shard
 from .vectors import run
@@ -31,6 +31,9 @@ def follow(shard: Shard, segment: Segment, deed: Deed) -> None:
             segment.close_round(frozenset())
         elif isinstance(deed, Dropped):
             segment.drop_staged(deed.incarnations)
+        elif isinstance(deed, Forgotten):
+            segment.forget(deed.incarnations)
+            shard.answers.forget(deed.incarnations)
         elif isinstance(deed, Ran):
             run(deed.program, segment)
 

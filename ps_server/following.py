@@ -22,7 +22,7 @@ from dbelief.rpc.convert import program_to_wire, push_to_wire
 from .carried import of
 from .carrying import messages
 from .chain import Chain
-from .deeds import Deed, Dropped, Pushed, Ran
+from .deeds import Deed, Dropped, Forgotten, Pushed, Ran
 from .shard import Shard
 
 _LOOK_S = 0.5
@@ -159,6 +159,8 @@ def _deed(deed: Deed) -> bytes:
         told.program.operations.extend(program_to_wire(deed.program))
     elif isinstance(deed, Dropped):
         told.dropped.incarnations.extend(sorted(deed.incarnations))
+    elif isinstance(deed, Forgotten):
+        told.forgotten.incarnations.extend(sorted(deed.incarnations))
     else:
         told.round = True
     return wire.CarryRequest(deed=told).SerializeToString()

@@ -36,7 +36,7 @@ from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
 from dbelief.streaming import copy
 
-from .deeds import Deed, Dropped, Round
+from .deeds import Deed, Dropped, Forgotten, Round
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
 from .lock import Lock
 from .mark import Mark
@@ -186,6 +186,13 @@ class Segment:
                 self.ledger[PARAMETERS, pusher] -= 1
             if not round_:
                 del self.staged[clock]
+
+    def forget(self, incarnations: frozenset[int]) -> None:
+        """Drop the rows of lives that are fenced for good."""
+        self.tell(lambda: Forgotten(self.span.index, self.version, incarnations))
+        for rows in (self.ledger, self.based):
+            for key in [key for key in rows if key[1].incarnation in incarnations]:
+                del rows[key]
 
     def rebase(self, push: Push) -> int:
         """Go on from where a pusher says it was; returns how many of its pushes this shard has lost.

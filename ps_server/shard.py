@@ -177,14 +177,12 @@ class Shard:
 
     def forget(self, incarnations: Iterable[int]) -> None:
         """Drop the ledger rows of lives that are fenced for good."""
-        gone = set(incarnations)
+        gone = frozenset(incarnations)
         self.answers.forget(gone)
         self._pushers.forget(gone)
         for segment in self.segments.values():
             with segment.lock:
-                for rows in (segment.ledger, segment.based):
-                    for key in [key for key in rows if key[1].incarnation in gone]:
-                        del rows[key]
+                segment.forget(gone)
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
         """See `Dial.set_membership`."""

@@ -1158,6 +1158,7 @@ class Deed(_message.Message):
     PROGRAM_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
     segment: _builtins.int
     """index in the job's table"""
     version: _builtins.int
@@ -1172,6 +1173,10 @@ class Deed(_message.Message):
     def dropped(self) -> Global___Lives:
         """what these had waiting for rounds was dropped"""
 
+    @_builtins.property
+    def forgotten(self) -> Global___Lives:
+        """rows of these, which are over for good, were dropped"""
+
     def __init__(
         self,
         *,
@@ -1180,12 +1185,13 @@ class Deed(_message.Message):
         program: Global___Program | None = ...,
         round: _builtins.bool = ...,
         dropped: Global___Lives | None = ...,
+        forgotten: Global___Lives | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "program", b"program", "round", b"round", "what", b"what"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "forgotten", b"forgotten", "program", b"program", "round", b"round", "what", b"what"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "program", b"program", "round", b"round", "segment", b"segment", "version", b"version", "what", b"what"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "forgotten", b"forgotten", "program", b"program", "round", b"round", "segment", b"segment", "version", b"version", "what", b"what"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["program", "round", "dropped"]  # noqa: Y015
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["program", "round", "dropped", "forgotten"]  # noqa: Y015
     _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
 

@@ -123,12 +123,16 @@ def test_a_follower_holds_what_its_leader_does(acts: list[tuple[str, Pusher, int
             elif what == "fence" and number == 1:
                 fenced.add(pusher.incarnation)
                 pair.leader.fence([pusher.incarnation])
+            elif what == "fence" and number == 2:
+                pair.leader.forget(fenced)
             elif what in ("push", "exchange", "bundle") and pusher.incarnation not in fenced:
                 _push(pair.leader, what, pusher, numbers, number, rng, rule)
         if joins == len(acts):
             pair.begin()
         pair.settle()
         _assert_equal(pair.leader, {index: pair.moves._come[index] for index in pair.leader.segments})
+        for index in pair.leader.segments:
+            assert pair.follower.answers.of(index).keys() == pair.leader.answers.of(index).keys()
     finally:
         pair.close()
 
@@ -211,6 +215,24 @@ def test_what_a_dead_life_had_waiting_for_a_round_is_dropped_there_too() -> None
     pair.settle()
     _assert_equal(pair.leader, pair.moves._come)
     assert not pair.moves._come[0].staged
+    pair.close()
+
+
+def test_nothing_is_kept_there_of_lives_that_are_forgotten() -> None:
+    pair = Pair("elastic", None)
+    pair.begin()
+    weights = np.ones(LENGTH, np.float32)
+    for pusher in (A, B):
+        pair.leader.exchange(Push(pusher, 1, np.float32(0.5)), [(span.index, weights) for span in SPANS])
+    pair.settle()
+    assert pair.follower.answers.of(1).keys() == {(A, 1), (B, 1)}
+    pair.leader.fence([A.incarnation])
+    pair.leader.forget([A.incarnation])
+    pair.settle()
+    assert pair.follower.answers.of(1).keys() == {(B, 1)}
+    for segment in pair.moves._come.values():
+        assert {pusher for _, pusher in segment.ledger} == {Pusher(0, 1), B}
+        assert {pusher for _, pusher in segment.based} == {Pusher(0, 1), B}
     pair.close()
 
 
