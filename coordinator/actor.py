@@ -76,6 +76,7 @@ class Actor:
     ) -> None:
         self._step = step
         self._shards = shards
+        shards.meanwhile = self._see_to_the_first
         self._folder = folder
         self._note = note
         self._finish = finish

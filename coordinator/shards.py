@@ -48,12 +48,15 @@ class Shards:
     ----------
     placement
         Where the shards are.
+    meanwhile
+        Called now and then while shards write or read files, which may take long; may tell shards something.
     """
 
     def __init__(self, job: Job, leader_epoch: Callable[[], int], away: Callable[[Place], bool]) -> None:
         self.name = job.name
         self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
+        self.meanwhile: Callable[[], None] = lambda: None
         self._job = job
         self._away = away
         self._commands = 0
@@ -90,10 +93,10 @@ class Shards:
     def _begin(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
         return getattr(self._stub(place), method).future(request, timeout=timeout_s)
 
-    def _answer(self, place: Place, call: Any, *others: Place) -> Any:
+    def _answer(self, place: Place, call: Any, *others: Place, meanwhile: Callable[[], None] = lambda: None) -> Any:
         """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers.
 
-        `others` are those whom it needs for the answer.
+        `others` are those whom it needs for the answer; `meanwhile` is done now and then.
         """
         with named_errors(f"shard {place.shard} at {place.address}"):
             while True:
@@ -104,6 +107,7 @@ class Shards:
                         if self._away(one):
                             call.cancel()
                             raise Unreachable(f"shard {one.shard} at {one.address}: is dead") from None
+                    meanwhile()
 
     def assign(self, placement: Placement) -> None:
         """Give every shard its segments, its rule and its life."""
@@ -206,7 +210,7 @@ class Shards:
                 command=self._command(), job=self.name, folder=str(snapshots / candidate), set=candidate
             )
             try:
-                self._call(place, "Restore", request, SNAPSHOT_S)
+                self._answer(place, self._begin(place, "Restore", request, SNAPSHOT_S), meanwhile=self.meanwhile)
             except SnapshotError as error:
                 torn.append(str(error))
                 continue
@@ -353,7 +357,7 @@ class Shards:
         """Call all shards at the same time, then collect their answers."""
         calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
         for place, call in calls:
-            self._answer(place, call)
+            self._answer(place, call, meanwhile=self.meanwhile)
 
     def stop(self, followers: Iterable[str] = ()) -> None:
         """Let every shard end, and those that follow, at these addresses; one that is gone is none of our business."""
