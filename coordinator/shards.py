@@ -191,7 +191,12 @@ class Shards:
             self._assign(self.placement, follower, FOLLOWER_S)
         except Unreachable:
             return False
-        chain = wire.Chain(epoch=action.epoch, address=action.address, shard_epoch=action.shard_epoch)
+        chain = wire.Chain(
+            epoch=action.epoch,
+            address=action.address,
+            shard_epoch=action.shard_epoch,
+            patience_s=self._job.deadlines.lease_s,
+        )
         self._tell(leader, wire.ConfigureRequest(chain=chain))
         return True
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from dbelief.clock import Clock, SystemClock
 from dbelief.errors import DbeliefError
 from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
@@ -26,6 +27,8 @@ from .deeds import Deed, Dropped, Forgotten, Pushed, Ran
 from .shard import Shard
 
 _LOOK_S = 0.5
+_LOOKS = 8
+"""How often the watch looks in the time that a follower has to answer."""
 _METHOD = "/dbelief.v1.Parameters/Carry"
 
 
@@ -36,6 +39,11 @@ class Telling:
     ----------
     job, shard_epoch
         The job's id; the life that the follower must have.
+
+    Attributes
+    ----------
+    answered
+        Messages that the follower has answered.
     """
 
     def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int) -> None:
@@ -45,7 +53,7 @@ class Telling:
         self._rule = segments.Rule(name=shard.rule.name)
         self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True)
         self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
-        self._deeds = self._heard = 0
+        self._deeds = self.answered = 0
 
     def messages(self) -> Iterator[bytes]:
         """All of them, until the chain goes on without this follower."""
@@ -94,11 +102,16 @@ class Telling:
     def has(self, taken: int) -> None:
         """The follower has so many messages."""
         deeds, whole = 0, False
-        while self._heard < taken and self._sent:
-            self._heard += 1
+        while self.answered < taken and self._sent:
+            self.answered += 1
             deeds, last = self._sent.popleft()
             whole = whole or last
         self._chain.confirm(self._epoch, deeds, whole)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message is on its way that is not answered."""
+        return bool(self._sent)
 
     def lost(self, why: str) -> None:
         """The follower has ended the stream, or cannot be reached."""
@@ -106,21 +119,33 @@ class Telling:
 
 
 class Following:
-    """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says."""
+    """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says.
 
-    def __init__(self, telling: Telling, address: str) -> None:
+    Where a cable is cut, nobody ends anything; so a follower that leaves messages unanswered, and answers nothing for
+    `patience_s`, is lost too.
+    """
+
+    def __init__(self, telling: Telling, address: str, patience_s: float, clock: Clock | None = None) -> None:
         self._telling = telling
+        self._patience_s, self._clock = patience_s, clock or SystemClock()
+        self._closed = threading.Event()
         self._where = f"follower at {address}"
         self._channel = open_channel(address, "ps")
         carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
         self._call = carry(telling.messages())
-        self._thread = threading.Thread(target=self._hear, name="follower", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._hear, name="follower", daemon=True),
+            threading.Thread(target=self._watch, name="follower's watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """End the stream; to be called when the chain goes on without it."""
+        self._closed.set()
         self._call.cancel()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._channel.close()
 
     def _hear(self) -> None:
@@ -132,6 +157,18 @@ class Following:
         except DbeliefError as error:
             why = str(error)
         self._telling.lost(why)
+        self._closed.set()
+
+    def _watch(self) -> None:
+        answered, since_s = self._telling.answered, self._clock.now()
+        while not self._clock.wait(self._closed, self._patience_s / _LOOKS):
+            now_s = self._clock.now()
+            if not self._telling.waits or self._telling.answered != answered:
+                answered, since_s = self._telling.answered, now_s
+            elif now_s - since_s >= self._patience_s:
+                self._telling.lost(f"{self._where}: has answered nothing for {self._patience_s:g} s")
+                self._call.cancel()
+                return
 
 
 def _together(deed: Deed) -> object:

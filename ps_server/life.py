@@ -233,7 +233,8 @@ class Life:
             self._following.close()
             self._following = None
         if chain.address:
-            self._following = Following(Telling(shard, self.chain, self.job, chain.shard_epoch), chain.address)
+            telling = Telling(shard, self.chain, self.job, chain.shard_epoch)
+            self._following = Following(telling, chain.address, chain.patience_s or math.inf)
 
     def followed(self, patience_s: float = LOOK_AGAIN_S) -> None:
         """Return when the follower, if there is one, has all that has been done here.

@@ -275,22 +275,26 @@ class Chain(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    PATIENCE_S_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """one more for every change, from 1"""
     address: _builtins.str
     """of the follower, host:port; "": there is none, and nobody is waited for"""
     shard_epoch: _builtins.int
     """the follower's life"""
+    patience_s: _builtins.float
+    """seconds without any answer after which the follower is lost; 0: it may take for ever"""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
         address: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
+        patience_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "patience_s", b"patience_s", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbelief.clock import ManualClock
 from dbelief.errors import Moved, Refused
 from dbelief.layout import Span
 from dbelief.metrics import Metrics
@@ -29,7 +30,7 @@ from dbelief.rpc.serving import Server
 from ps_server.carrying import take_in
 from ps_server.chain import MOST_QUEUED, Chain, Link
 from ps_server.deeds import Deed, Pushed, Round
-from ps_server.following import Telling
+from ps_server.following import Following, Telling
 from ps_server.moves import Moves
 from ps_server.service import ShardService
 from ps_server.shard import Shard
@@ -309,6 +310,13 @@ def _deed() -> Deed:
     return Round(0, 0)
 
 
+def until(happened: Callable[[], bool], what: str = "it to happen") -> None:
+    until_s = time.monotonic() + 30.0
+    while not happened():
+        assert time.monotonic() < until_s, f"waited for {what}"
+        time.sleep(0.005)
+
+
 # -- over gRPC -----------------------------------------------------------------------------------------------
 
 
@@ -342,13 +350,7 @@ class Chained(Job):
 
     def whole(self, number: int) -> None:
         """Wait until a shard's follower has all."""
-        self.until(lambda: self.services[number].life.chain.confirmed, "the follower to catch up")
-
-    def until(self, happened: Callable[[], bool], what: str) -> None:
-        until_s = time.monotonic() + 30.0
-        while not happened():
-            assert time.monotonic() < until_s, f"waited for {what}"
-            time.sleep(0.005)
+        until(lambda: self.services[number].life.chain.confirmed, "the follower to catch up")
 
     def promote(self, number: int) -> None:
         """The shard is dead; its follower goes on, alone."""
@@ -384,6 +386,57 @@ def chained() -> Iterator[Chained]:
     made = Chained()
     yield made
     made.close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("answers", [0, 40])
+def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
+    """As where a cable is cut: nobody ends the stream. Whatever it answers gives it its time again."""
+    clock, chain, shard = ManualClock(), Chain(), a_shard("sgd", None, SPANS)
+    answered, taken = threading.Semaphore(0), threading.Semaphore(answers)
+
+    class Deaf(ShardService):
+        def Carry(  # type: ignore[override]
+            self, messages: Iterator[bytes], context: grpc.ServicerContext
+        ) -> Iterator[wire.CarryReply]:
+            for number, _ in enumerate(messages, 1):
+                assert taken.acquire(timeout=60.0)
+                yield wire.CarryReply(taken=number)
+                answered.release()
+
+    server = Server("127.0.0.1:0", Deaf(Metrics("ps")).register)
+    chain.begin(1, followed=True)
+    telling = Telling(shard, chain, "job", 7)
+    following = Following(telling, server.address, 8.0, clock)
+
+    def pass_s(seconds: int) -> None:
+        for _ in range(seconds):
+            assert clock.until_waiting(1)
+            clock.advance(1.0)
+        assert clock.until_waiting(1) or chain.why
+
+    try:
+        if answers:  # all that there is to tell
+            until(lambda: chain.confirmed)
+            pass_s(20)  # nothing is on its way: it may be silent
+            assert chain.link is Link.WHOLE
+            taken.acquire(blocking=True)
+            while taken.acquire(blocking=False):
+                pass
+            chain.tell(_deed())
+        until(lambda: telling.waits)
+        pass_s(7)
+        assert not chain.why
+        pass_s(2)
+        until(lambda: bool(chain.why))
+        assert chain.why == f"follower at {server.address}: has answered nothing for 8 s"
+        assert chain.link is (Link.LOST if answers else Link.ALONE)
+    finally:
+        for _ in range(100):
+            taken.release()
+        chain.begin(2, followed=False)
+        following.close()
+        server.close(0.0)
 
 
 @pytest.mark.processes
@@ -427,7 +480,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
     client = job.client(A, refresh=lambda: job.placement)
     _, server, _ = job.followers[0]
     server.close(0.0)
-    job.until(lambda: job.services[0].life.chain.link is Link.LOST, "the stream to break")
+    until(lambda: job.services[0].life.chain.link is Link.LOST, "the stream to break")
 
     def pushes() -> None:
         client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1.0)))
@@ -435,7 +488,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
 
     thread = threading.Thread(target=pushes)
     thread.start()
-    job.until(lambda: job.services[0].life.pushes > 30, "the push to come")
+    until(lambda: job.services[0].life.pushes > 30, "the push to come")
     assert not done.is_set()
     figures = job.services[0].figures()
     assert figures is not None
