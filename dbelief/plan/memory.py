@@ -20,6 +20,8 @@ from dbelief.partition.traffic import Passage
 from dbelief.pushes import WINDOW
 from dbelief.rpc.frames import FULL_BYTES
 
+from .wire import pushed_bytes
+
 FLOAT32 = 4
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
@@ -113,11 +115,14 @@ def rank_memory(
         "mini-batch": batches * batch * FLOAT32,
         "evaluation's copy": part * FLOAT32,
     }
+    # Pushes are encoded on the host, wherever the gradient was computed, and kept until they are acknowledged.
+    kept = part * FLOAT32 + pushed_bytes(job.wire, part) if job.wire.push.later else 0
+    left_out = {f"left out by {job.wire.push.name}, and what is sent": kept} if kept else {}
     start = ((DRAWN * drawn + part if part < whole else DRAWN * whole) + given) * FLOAT32
     if not on_device:
-        return RankMemory(computed, {}, start)
+        return RankMemory(computed | left_out, {}, start)
     both = (next(iter(copies)), "frozen parameters", "mini-batch", "evaluation's copy")
-    return RankMemory({name: computed[name] for name in both}, computed, start)
+    return RankMemory({name: computed[name] for name in both} | left_out, computed, start)
 
 
 def _copies(job: Job) -> dict[str, int]:

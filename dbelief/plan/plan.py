@@ -19,11 +19,12 @@ from dbelief.partition.traffic import Passage
 from dbelief.placement import Place, Placement
 
 from .layers import PlannedLayer
-from .memory import FLOAT32, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
+from .memory import RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
 from .sample import sample_of
 from .sketch import sketch
 from .sums import GIGABIT, Communication, Speeds, communication
 from .volumes import Volumes
+from .wire import fetched_bytes, pushed_bytes
 
 GIB = 1 << 30
 
@@ -40,6 +41,8 @@ class PlannedRank:
         (shard, segments) for each that it fetches from and pushes to.
     sent_bytes, messages
         To other ranks, in a mini-batch.
+    fetched_bytes, pushed_bytes
+        From shards in a fetch, where all has changed, and to them in a push, as the job's codecs write them.
     """
 
     rank: int
@@ -49,11 +52,8 @@ class PlannedRank:
     shards: Sequence[tuple[int, int]]
     sent_bytes: int
     messages: int
-
-    @property
-    def fetched_bytes(self) -> int:
-        """From shards in a fetch, where all has changed; a push is as long."""
-        return self.parameters * FLOAT32
+    fetched_bytes: int
+    pushed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Plan:
 def _rank(rank: PlannedRank) -> dict[str, Any]:
     memory = rank.memory
     more = {"host_bytes": memory.host_bytes, "device_bytes": memory.device_bytes}
-    return {**asdict(rank), "fetched_bytes": rank.fetched_bytes, "memory": {**asdict(memory), **more}}
+    return {**asdict(rank), "memory": {**asdict(memory), **more}}
 
 
 def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABIT) -> Plan:
@@ -188,7 +188,8 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
             on_device=on_device,
         )
         sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
-        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages))
+        moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
+        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
     shards = _shards(job, placement)
     volumes = Volumes.of(model.layers, job.replicas, samples)
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
@@ -204,7 +205,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
         ranks,
         shards,
         step,
-        communication(volumes, speeds, job.strategy, job.shards),
+        communication(volumes, speeds, job),
         on_device,
         sample.data_bytes,
         fits,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dbelief.job import Elastic, Sandblaster, Strategy, SyncSgd
+from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.reduction import Link, named, ring_seconds, shards_seconds, tree_seconds
 
 from .memory import FLOAT32
 from .volumes import Volumes
+from .wire import fetched_bytes, pushed_bytes
 
 CHUNK = 65_536
 """Numbers of a message where a sum is pipelined: a quarter of a MB, beside which a usual latency hardly counts."""
@@ -111,15 +112,15 @@ class Communication:
         }
 
 
-def communication(volumes: Volumes, speeds: Speeds, strategy: Strategy | None = None, shards: int = 1) -> Communication:
-    """Predict it; `strategy` and `shards` are the job's, None where there is no job."""
+def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> Communication:
+    """Predict it; None: of a network that no job trains."""
     compute_s = None if speeds.flops is None else volumes.samples * volumes.flop / speeds.flops
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
     advice = [_parallel(volumes), _fastest(volumes, found)]
     if compute_s is not None and volumes.replicas > 1:
         advice.append(_bound(compute_s, found))
-    if strategy is not None and volumes.replicas:
-        advice.append(_moved(strategy, shards, volumes, speeds.link))
+    if job is not None and volumes.replicas:
+        advice.append(_moved(job, volumes, speeds.link))
     return Communication(volumes, speeds, compute_s, found, advice)
 
 
@@ -165,8 +166,9 @@ def _bound(compute_s: float, found: Sequence[Sum]) -> str:
     )
 
 
-def _moved(strategy: Strategy, shards: int, volumes: Volumes, link: Link) -> str:
+def _moved(job: Job, volumes: Volumes, link: Link) -> str:
     """What the job's own strategy moves: among the workers, or through the shards."""
+    strategy, shards = job.strategy, job.shards
     said = f"{strategy.name} as this job has it"
     if isinstance(strategy, Sandblaster):
         return f"{said} moves |W| to each replica in an iteration, and |W| back with each bundle of portions."
@@ -177,12 +179,14 @@ def _moved(strategy: Strategy, shards: int, volumes: Volumes, link: Link) -> str
         one = predict(way, volumes.replicas, size, numbers, link, chunk, reduction.arity)
         return f"{said} sums {megabytes(size)} by {one}, in a step: {clock(one.seconds)} on these links."
     fetches, pushes = 1 / strategy.n_fetch, 1 / strategy.n_push
-    moved, in_step = volumes.weight_bytes * (fetches + pushes), strategy.staleness == 0
+    fetched, pushed = (of(job.wire, volumes.parameters) for of in (fetched_bytes, pushed_bytes))
+    in_step, most = strategy.staleness == 0, "at most " if job.wire.push.name == "threshold" else ""
     least = shards_seconds(
-        volumes.replicas, shards, volumes.weight_bytes, link, fetches=fetches, pushes=pushes, in_step=in_step
+        volumes.replicas, shards, (fetched, pushed), link, fetches=fetches, pushes=pushes, in_step=in_step
     )
+    moved = f"{most}{megabytes(fetched * fetches + pushed * pushes)}"
     return (
-        f"{said} moves {megabytes(moved)} for each mini-batch of a replica through {shards} "
+        f"{said} moves {moved} for each mini-batch of a replica through {shards} "
         f"{'shard' if shards == 1 else 'shards'}: on these links one takes "
         f"{clock(least)}{' beside computing' if in_step else ', or computing where that is longer'}."
     )

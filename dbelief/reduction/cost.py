@@ -50,14 +50,14 @@ def ring_seconds(ranks: int, size: float, link: Link, chunks: int = 1) -> float:
 
 
 def shards_seconds(
-    replicas: int, shards: int, size: float, link: Link, *, fetches: float, pushes: float, in_step: bool
+    replicas: int, shards: int, sizes: tuple[float, float], link: Link, *, fetches: float, pushes: float, in_step: bool
 ) -> float:
     """The least time of a mini-batch of each replica, where all fetch and push through sharded servers.
 
-    Each shard has its share of `size` bytes, and one link of its own; each replica fetches and pushes all of them so
-    many times in a mini-batch. In step, a fetch is after all pushes; else the two directions are busy at the same time,
-    and the busier one is the limit.
+    Each shard has its share of the bytes of a fetch and of a push (`sizes`), and one link of its own; each replica
+    fetches and pushes so many times in a mini-batch. In step, a fetch is after all pushes; else the two directions are
+    busy at the same time, and the busier one is the limit.
     """
-    busiest = max(replicas / shards, 1) * link.beta_s * size
-    once = [times * (link.alpha_s + busiest) for times in (fetches, pushes)]
+    sharing = max(replicas / shards, 1) * link.beta_s
+    once = [times * (link.alpha_s + sharing * size) for times, size in zip((fetches, pushes), sizes, strict=True)]
     return sum(once) if in_step else max(once)

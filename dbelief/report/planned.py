@@ -117,7 +117,8 @@ def _ranks(plan: Plan) -> RenderableType:
     row("for a moment at the start", lambda rank: size(rank.memory.start))
     if plan.step:
         row("sent to other ranks", lambda rank: f"{size(rank.sent_bytes)} in {rank.messages}")
-    row("a fetch, and a push", lambda rank: size(rank.fetched_bytes))
+    row("a fetch", lambda rank: size(rank.fetched_bytes))
+    row("a push", lambda rank: size(rank.pushed_bytes))
     row("shards: segments", lambda rank: _talks(rank.shards))
     return table
 

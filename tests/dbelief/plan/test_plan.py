@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from dbelief.backend import Backend, choose
+from dbelief.codec import make_codec
 from dbelief.data import load
 from dbelief.errors import DataError, JobError, Mistake, ModelError
-from dbelief.job import Job, build_job, load_job
+from dbelief.job import Job, Wire, build_job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
 from dbelief.plan.plan import Fit
+from dbelief.plan.wire import fetched_bytes, pushed_bytes
 from dbelief.report.plain import plain
 from dbelief.session import build_model, initial_values
 
@@ -229,6 +231,31 @@ def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch)
         if name.startswith(("fetched", "frozen", "mini", "ev"))
     }
     assert on_host.memory.device_bytes == 0
+
+
+def test_a_codec_that_sends_the_rest_later_keeps_it_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbelief.plan.plan._device", lambda job: (job.device == "cuda", []))
+    for device in ("cpu", "cuda"):
+        plain_rank, coded = (
+            make_plan(job(MODELS[2], device=device, wire=wire)).ranks[0] for wire in ({}, {"push": "one-bit"})
+        )
+        more = coded.memory.host_bytes - plain_rank.memory.host_bytes
+        assert more == 4 * coded.parameters + coded.pushed_bytes
+        assert coded.memory.device_bytes == plain_rank.memory.device_bytes
+        assert coded.fetched_bytes == plain_rank.pushed_bytes == 4 * coded.parameters
+        assert 31 < plain_rank.pushed_bytes / coded.pushed_bytes < 32
+
+
+@pytest.mark.parametrize("push", ["fp16", "bf16", "one-bit", {"name": "threshold", "tau": 0.5}])
+def test_what_codecs_move_is_what_they_write(push: Any) -> None:
+    length = 1 << 18
+    values, wire = np.ones(length, np.float32), Wire.model_validate({"push": push})
+    codec = make_codec(wire.push.name, wire.push.options)
+    assert codec is not None
+    payload = codec.encode(values, np.zeros(length, np.float32), []) if codec.keeps else codec.encode(values)
+    assert pushed_bytes(wire, length) == pytest.approx(payload.nbytes, abs=16)
+    if not codec.keeps:
+        assert fetched_bytes(Wire.model_validate({"pull": push}), length) == pushed_bytes(wire, length)
 
 
 def test_json_holds_all_of_it() -> None:

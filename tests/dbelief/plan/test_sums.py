@@ -84,6 +84,20 @@ def test_a_jobs_own_strategy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wire", "moved", "seconds"),
+    [
+        ({"push": "bf16", "pull": "fp16"}, "moves 1.724 MB", "69.1 ms"),
+        ({"push": "one-bit"}, "moves 1.78 MB", "138 ms"),  # 1.724 fetched, the 31st of it pushed
+        ({"push": {"name": "threshold", "tau": 1e-3}}, "moves at most 3.449 MB", "138 ms"),
+    ],
+)
+def test_codecs_move_less(wire: dict[str, Any], moved: str, seconds: str) -> None:
+    told = job_advice(SGD, wire=wire)
+    assert moved in told
+    assert f"through 2 shards: on these links one takes {seconds}, or" in told
+
+
+@pytest.mark.parametrize(
     ("reduction", "way", "seconds"),
     [
         ({}, "the tree, unpipelined", "276 ms"),
@@ -108,9 +122,12 @@ def test_16_bits_are_half_of_it() -> None:
 
 def test_shards_have_one_link_each() -> None:
     link = Link(0.5, 1e-3)
-    in_step = [shards_seconds(8, shards, 1000, link, fetches=1, pushes=1, in_step=True) for shards in (1, 2, 8, 16)]
+    in_step = [
+        shards_seconds(8, shards, (1000, 1000), link, fetches=1, pushes=1, in_step=True) for shards in (1, 2, 8, 16)
+    ]
     assert in_step == [2 * 8.5, 2 * 4.5, 2 * 1.5, 2 * 1.5]  # then each replica's own link is the limit
-    assert shards_seconds(8, 1, 1000, link, fetches=1 / 4, pushes=1 / 2, in_step=False) == 8.5 / 2
+    assert shards_seconds(8, 1, (1000, 1000), link, fetches=1 / 4, pushes=1 / 2, in_step=False) == 8.5 / 2
+    assert shards_seconds(8, 1, (1000, 500), link, fetches=1, pushes=1, in_step=True) == 8.5 + 4.5
 
 
 def test_json_has_all() -> None:
