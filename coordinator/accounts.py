@@ -31,8 +31,10 @@ class Accounts:
         self._of_client = {incarnation: Told(**fields) for incarnation, fields in state["of_client"]}
 
     def settle(self, incarnation: int) -> None:
-        """Nothing more comes of a life."""
+        """Nothing more comes of a life, whose leases were given back."""
         self._of_client.pop(incarnation, None)
+        for lease in self._of_lease.keys() - self._leases.outstanding.keys():
+            del self._of_lease[lease]
 
     def new(self, incarnation: int, told: Told) -> Told | None:
         """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""

@@ -1,7 +1,10 @@
 """The thread that carries out what the machine wants done, one action at a time, in order.
 
-It tells the machine the outcome by another step. Where a shard does not answer, the action is tried again until it
-does or is known to be dead; then the machine keeps the action until all shards are back.
+But who leads and who follows is told before its turn: between two tries of another action, and while shards are at work
+on files for one.
+
+It tells the machine the outcome by another step. Where a shard does not answer, the action is tried again until it does
+or is known to be dead; then the machine keeps the action until all shards are back.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Continuation:
         twice, corrections = self._training.leases.restore(state["leases"], ledgers)
         self._training.pushes_twice = state["pushes_twice"] + twice
         self._training.progress.restore(state["progress"], corrections)
+        self._training.progress.settle_all()  # whoever comes now is a new life
         if self._training.batch is not None and state.get("batch"):  # sets of another strategy have none
             self._training.batch.rewind(state["batch"])
         dial = self._training.dial

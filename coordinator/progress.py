@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from .states import Spent, Told
@@ -65,8 +66,12 @@ class Figures:
             if life in rows:
                 rows[over] = _added({name: rows.pop(name) for name in (over, life) if name in rows})
         if life in self.stale:
-            kept = self.stale.pop(life)
-            self.stale[over] = [sum(column) for column in zip(kept, self.stale.get(over, [0] * len(kept)), strict=True)]
+            self.stale[over] = _columns([self.stale.pop(life), self.stale.get(over, [])])
+
+    def settle_all(self) -> None:
+        """Nothing more comes of any life so far."""
+        for life in {*self.spent, *self.wire, *self.stale} - {str(OVER)}:
+            self.settle(int(life))
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -78,6 +83,11 @@ class Figures:
 def _added(lives: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for life in lives.values() for name in life)
     return {name: sum(life.get(name, 0.0) for life in lives.values()) for name in names}
+
+
+def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
+    """Sums; a row that is shorter has nothing behind its end."""
+    return [sum(column) for column in zip_longest(*rows, fillvalue=0)]
 
 
 @dataclass
@@ -174,10 +184,15 @@ class Progress:
         if told.wire and all(map(math.isfinite, told.wire.values())):
             own.wire[life] = dict(told.wire)
 
-    def settle(self, replica: int, incarnation: int) -> None:
+    def settle(self, incarnation: int) -> None:
         """See `Figures.settle`."""
-        if replica in self.replicas:
-            self.replicas[replica].settle(incarnation)
+        for own in self.replicas.values():
+            own.settle(incarnation)
+
+    def settle_all(self) -> None:
+        """See `Figures.settle_all`."""
+        for own in self.replicas.values():
+            own.settle_all()
 
     def residual(self, lives: Collection[int] | None = None) -> float:
         """Sum of magnitudes that codecs of these lives keep, or kept, as they told last; None: of all."""
@@ -187,7 +202,7 @@ class Progress:
     def stale(self) -> list[int]:
         """All pushes by staleness, as `Spread` counts them; [] before the first."""
         rows = [counts for own in self.replicas.values() for counts in own.stale.values()]
-        return [min(sum(column), _MOST) for column in zip(*rows, strict=False)]
+        return [min(count, _MOST) for count in _columns(rows)]
 
     def _new_staleness(self, new: Told) -> None:
         if not new.steps:  # known from a ledger only, so without a staleness

@@ -107,7 +107,11 @@ class Recovery:
         epoch, incarnation = self._coming.get(place.shard, (-1, 0))
         if epoch == place.shard_epoch:
             return self._members.find("shard", place.shard, incarnation) is None
-        return place.shard in self.away
+        placement = self._opening.placement
+        later = placement is not None and any(
+            now.shard == place.shard and now.shard_epoch > place.shard_epoch for now in placement.places
+        )
+        return later or place.shard in self.away
 
     def gone(self, number: int, kept: bool = False) -> None:
         """A shard that held segments is dead; `kept`: another process has all that was acknowledged."""

@@ -157,10 +157,11 @@ def _ask_again(machine: JobMachine) -> None:
     membership = machine.training.membership()
     if membership is not None:
         machine.actions.append(membership)
-    alive = {m.incarnation for m in machine.members.alive("replica", "client")}
-    for incarnation, number in machine.training.leases.holders().items():
-        if incarnation not in alive:
-            machine.actions.append(Fence(number, incarnation))
+    members = machine.members
+    numbers = {member.incarnation: member.number for member in members.all()} | machine.training.leases.holders()
+    alive = {member.incarnation for member in members.alive("replica", "client")}
+    for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
+        machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
     for member in machine.members.alive("shard"):
         needed = member.number in machine.members.needed
         if needed and machine.recovery.holders.get(member.number) != member.incarnation:

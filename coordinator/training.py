@@ -276,8 +276,14 @@ class Training:
         evaluate
             Whether what it did not store whole is to be evaluated again.
         """
-        self.progress.settle(number, incarnation)
+        done = self._fenced(number, incarnation, applied, evaluate, now_s)
+        self.progress.settle(incarnation)
         self._accounts.settle(incarnation)
+        return done
+
+    def _fenced(
+        self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
+    ) -> list[Action]:
         if self.groups is not None and self.groups.fenced(number, incarnation):
             self.evaluations.fenced(incarnation, again=evaluate)
             return []  # what it had done is known once the others tell how far they came

@@ -47,6 +47,8 @@ class Exchanging(Transfer):
         if self._taken + len(parts) > self._count:
             raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, self._numbers(part)) for part in parts]
+        if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > frames.FULL_BYTES:
+            raise Refused(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # in step: the centre as the round before has left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
         began_s = time.perf_counter()

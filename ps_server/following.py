@@ -161,9 +161,12 @@ class Following:
 
     def _watch(self) -> None:
         answered, since_s = self._telling.answered, self._clock.now()
+        looked_s = since_s
         while not self._clock.wait(self._closed, self._patience_s / _LOOKS):
-            now_s = self._clock.now()
-            if not self._telling.waits or self._telling.answered != answered:
+            now_s, before_s = self._clock.now(), looked_s
+            looked_s = now_s
+            slept = now_s - before_s > self._patience_s / 2  # this process itself did: an answer may be there unread
+            if slept or not self._telling.waits or self._telling.answered != answered:
                 answered, since_s = self._telling.answered, now_s
             elif now_s - since_s >= self._patience_s:
                 self._telling.lost(f"{self._where}: has answered nothing for {self._patience_s:g} s")

@@ -189,7 +189,6 @@ class ShardService(stubs.ParametersServicer):
             if self.life.at(request.target) is not shard:
                 raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
             yield message
-        self._metrics.pulls_total.labels(request.vector).inc()
 
     def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
         """Segments in messages, small ones together."""
@@ -205,6 +204,7 @@ class ShardService(stubs.ParametersServicer):
             filled += len(answer)
             sent += len(answer)
         self._metrics.bytes_total.labels("sent").inc(sent)
+        self._metrics.pulls_total.labels(request.vector).inc()
         yield together[0] if len(together) == 1 else b"".join(together)
 
     def _put(self, request: wire.PullRequest, shard: Shard, blocks: Blocks, rows: Rows) -> Iterator[bytes]:
@@ -216,10 +216,12 @@ class ShardService(stubs.ParametersServicer):
             form = functools.partial(_put, shard.segment(index).span, area)
             return shard.read(request.vector, index, newer_than, form)
 
-        for first in range(0, len(rows), frames.FULL_SHARED):
+        for first in range(0, max(1, len(rows)), frames.FULL_SHARED):
             some = rows[first : first + frames.FULL_SHARED]
             done = self.life.hands.each(put, some)
             self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
+            if first + len(some) == len(rows):
+                self._metrics.pulls_total.labels(request.vector).inc()
             yield frames.in_shared([index for index, _ in some], [version for version, _ in done])
 
     @streams

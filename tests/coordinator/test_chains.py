@@ -68,11 +68,15 @@ def test_a_follower_goes_on_with_all_that_was_acknowledged() -> None:
     first.train(pushes=2)
     second.work()
     second.train(pushes=1)
+    assert world.machine.placement is not None
+    old = world.machine.placement.places[1]
     world.kill_shard(1)
     world.lease_ends()
     (revived,) = world.did(Revive)
     assert (revived.promoted, revived.place.shard) == (True, 1)
     assert world.events("promoted") == [{"shard": 1, "set": revived.set_id}]
+    away = world.machine.recovery.is_away
+    assert (away(old), away(revived.place)) == (True, False), "nobody waits any more for what the dead one was asked"
     world.run()
     assert world.state() is State.DONE
     assert (world.applied() == 1).all()

@@ -250,6 +250,24 @@ def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> 
     assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
 
 
+def test_nothing_is_kept_of_a_lease_whose_replica_died_within_it(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=1)
+    second.work()
+    second.train(pushes=1)
+
+    def leases() -> list[int]:
+        return [told["lease"] for told in world.machine.training.state(world.now_s)["accounts"]["of_lease"]]
+
+    assert len(leases()) == 2
+    first.die()
+    world.settle()
+    assert leases() == [told for told in world.machine.training.leases.outstanding if told in leases()]
+    assert len(leases()) == 1
+
+
 def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
     world = clients_only(a_world)
     client, replica = world.replica(kind="client"), world.replica()

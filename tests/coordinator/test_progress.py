@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coordinator.progress import Best, Progress
-from coordinator.states import Told
+from coordinator.progress import OVER, Best, Progress
+from coordinator.states import Spent, Told
 
 
 def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> Told:
@@ -19,6 +21,43 @@ def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: flo
 def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0) -> list[str | None]:
     """Reports of 2,000 samples: the smoothed loss is that of the last one."""
     return [progress.trained(0, told(2_000, loss), from_s + i * every_s) for i, loss in enumerate(losses)]
+
+
+# -- lives that are settled ----------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1]),
+            st.integers(1, 6),
+            st.lists(st.integers(0, 9), max_size=4),
+            st.integers(0, 100),
+        ),
+        max_size=12,
+    ),
+    st.sets(st.integers(1, 6)),
+)
+def test_sums_do_not_depend_on_who_is_settled(told: list[tuple[int, int, list[int], int]], settled: set[int]) -> None:
+    """Rows may be of any length: a set may have been written when there were fewer classes."""
+    there, here = Progress(), Progress()
+    for progress in (there, here):
+        for replica, life, stale, number in told:
+            more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
+            progress.spent(replica, 10 * replica + life, Spent({"compute": 1.0 * number}, stale, more))
+    for life in settled:
+        for incarnation in (life, 10 + life, life):
+            here.settle(incarnation)
+    assert here.stale() == there.stale()
+    assert here.residual() == there.residual()
+    lives = {10 * replica + life for replica, life, _, _ in told}
+    over = {life for life in lives if life in settled or life - 10 in settled}
+    assert here.residual({OVER, *over}) == there.residual(over)
+    assert here.residual(lives - over) == there.residual(lives - over)
+    here.settle_all()
+    for replica, own in there.replicas.items():
+        assert (here.replicas[replica].seconds, here.replicas[replica].bytes) == (own.seconds, own.bytes)
+        assert set(here.replicas[replica].wire) <= {"0"}
 
 
 # -- figures -------------------------------------------------------------------------------------------------

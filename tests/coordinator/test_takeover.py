@@ -98,6 +98,25 @@ def test_a_life_whose_ledger_was_not_read_is_fenced_again(a_world: MakeWorld) ->
     assert second.work().samples == 30
 
 
+def test_a_life_without_a_lease_is_fenced_again_too(a_world: MakeWorld) -> None:
+    """What a coordinator has queued goes with it, and shards would take that life's pushes for ever."""
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    first.work()
+    first.train()  # its lease is done, and it has asked for no other
+    second.work()
+    first.leave()
+    assert first.incarnation not in world.machine.training.leases.holders()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == [Fence(first.number, first.incarnation)]
+    world.settle()
+    assert first.incarnation in world.machine.members.settled
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == []
+
+
 def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld) -> None:
     world = a_world().started()
     world.kill_shard(1)

@@ -31,18 +31,25 @@ def test_several_are_at_work(four: Hands) -> None:
     assert len(four.each(lambda thing: together.wait(30.0) if thing % 2 else thing, range(8))) == 8
 
 
-@pytest.mark.parametrize("bad", [0, 7, 19])
-def test_a_failure_is_raised_when_all_have_ended(four: Hands, bad: int) -> None:
-    at_work = threading.Semaphore(20)
+@pytest.mark.parametrize("fails", ["who asked", "who helps"])
+def test_a_failure_is_raised_when_all_have_ended(fails: str) -> None:
+    """Else a shard might still write into memory whose owner was told that it has ended."""
+    hands, both, ended = Hands(2), threading.Barrier(2), threading.Event()
+    who_asked, quiet = threading.current_thread(), threading.Event()
 
     def work(thing: int) -> None:
-        with at_work:
-            if thing == bad:
-                raise ValueError(f"thing {thing}")
+        if thing % 2:
+            return
+        both.wait(30.0)
+        if (threading.current_thread() is who_asked) == (fails == "who asked"):
+            raise ValueError("it failed")
+        quiet.wait(0.1)  # the other one has long failed
+        ended.set()
 
-    with pytest.raises(ValueError, match=f"thing {bad}"):
-        four.each(work, range(20))
-    assert all(at_work.acquire(blocking=False) for _ in range(20))
+    with pytest.raises(ValueError, match="it failed"):
+        hands.each(work, range(4))
+    assert ended.is_set()
+    hands.close()
 
 
 def test_one_whose_core_is_wanted_elsewhere_keeps_nobody_waiting(four: Hands) -> None:
