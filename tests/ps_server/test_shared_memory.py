@@ -14,6 +14,7 @@ from dbelief.errors import Refused, Unreachable
 from dbelief.layout import Span, cut
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pushing import ExchangeLeg, PushLeg
 from dbelief.shared import FOLDER
 from ps_server.attached import Area
 from ps_server.segment import Segment
@@ -126,6 +127,21 @@ def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> N
     np.testing.assert_array_equal(out, -values)
     wait_until(lambda: job.counted("shared_bytes_total", direction="received") == values.nbytes)
     assert job.counted("shared_bytes_total", direction="sent") == values.nbytes
+
+
+def test_no_message_of_an_exchange_has_more_kept_than_over_tcp(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes could name every segment of a shard, each of which is copied for its answer."""
+    job = start(spans=tuple(cut([(0, 8 << 18)], 1 << 18)), rule="elastic")
+    client, versions = job.client(A), job.held()
+    values, out = client.array(job.placement.size), client.array(job.placement.size)
+    values[:] = 1.0
+    client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
+    monkeypatch.setattr(ExchangeLeg, "_told_together", PushLeg._told_together)
+    with pytest.raises(Refused, match=r"segments \d to \d in one message, whose answer is to be kept"):
+        client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
+    np.testing.assert_array_equal(job.read(), 0.5)
 
 
 def test_arrays_from_elsewhere_go_over_tcp(job: Job) -> None:
