@@ -19,6 +19,7 @@ from dbelief.clock import Clock
 from dbelief.console import announce, told
 from dbelief.errors import Moved, NotWritten, Refused, Unreachable
 from dbelief.export import write_model
+from dbelief.garbage import collect
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.sets import drop_old_sets, give_up_set, read_set, write_set
 
@@ -245,6 +246,7 @@ class Actor:
                 machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
         elif isinstance(action, Forget):
             self._shards.forget(action.incarnation)
+            collect()  # its connection is over
         else:
             clock = self._shards.set_membership(action)
             with self._step() as (machine, _):

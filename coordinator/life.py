@@ -13,6 +13,7 @@ from pathlib import Path
 from dbelief.clock import Clock, SystemClock
 from dbelief.console import announce, host_and_port, pairs, write_address
 from dbelief.errors import Interrupted, Mistake, Unreachable
+from dbelief.garbage import leave_out_what_is_loaded
 from dbelief.job import Job, load_job
 from dbelief.logs import known
 from dbelief.metrics import Metrics
@@ -108,6 +109,7 @@ def _lead(
     options: Options, job: Job, leadership: Leadership, metrics: Metrics, clock: Clock, interrupted: threading.Event
 ) -> int:
     """Lead the job, to its end or until this coordinator is asked to leave it; the exit code."""
+    leave_out_what_is_loaded()
     with ExitStack() as stack:
         page = _serve_page(options.page_listen, stack)
         check_free(options.listen)  # before the run folder is touched

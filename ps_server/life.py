@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dbelief.clock import SystemClock
 from dbelief.collectors import HOTTEST
 from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.garbage import collect, leave_out_what_is_loaded
 from dbelief.metrics import Metrics
 from dbelief.optim import make_rule, warm_up
 from dbelief.pushes import Pusher
@@ -199,6 +200,7 @@ class Life:
                 self.followed(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
             if request.forgotten:
                 self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+                collect()  # their connections are over
             if request.HasField("ready") and request.ready:
                 self.loaded().make_ready()
             if request.HasField("chain"):
@@ -311,6 +313,7 @@ class Life:
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
         warm_up(rule)  # compiled before the first push, not during it
+        leave_out_what_is_loaded()
         self.shard = Shard(
             spans_from_wire(assignment.segments),
             rule,
