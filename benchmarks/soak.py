@@ -6,10 +6,10 @@ A coordinator, two shards with a follower each, and up to six workers at a time,
 of its own: it pulls and pushes for a while, by a codec and over a transport (shared memory or TCP) drawn for it, and
 then leaves, or is killed. Another one is started in its place after a pause.
 
-Every few seconds each process of the job is looked at: its resident memory less what is shared memory, its open files,
-its threads; and /dev/shm. Told is, for each process, how far a straight line through its memory over the last three
-quarters of the time rises or falls, as a share of its mean; and how many files, threads and blocks there are at the end
-beside a quarter in.
+Every few seconds each process of the job is looked at: its resident memory less what is shared memory, and what of that
+is its own (no library's pages); its open files, its threads; and /dev/shm. Told is, for each process, how far a straight
+line through either over the last three quarters of the time rises or falls, as a share of its mean; and how many files,
+threads and blocks there are at the end beside a quarter in.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ STAYS_S = 15.0, 90.0
 AWAY_S = 0.5, 10.0
 SETTLING = 0.25
 """Share of the time that is not counted: caches fill, and every codec is used for the first time."""
+_FIELDS = ("RssAnon", "RssFile", "Threads")
 WIRES: tuple[dict[str, Any], ...] = (
     {"push": "fp32", "pull": "fp32"},
     {"push": "fp16", "pull": "fp16"},
@@ -121,13 +122,13 @@ class Swarm:
 
 def seen(pid: int) -> dict[str, int]:
     """What a process has now."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    resident = sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith(("Pss_Anon", "Pss_File")))
     status = Path(f"/proc/{pid}/status").read_text()
+    own, libraries, threads = (int(status.partition(f"{name}:")[2].split()[0]) for name in _FIELDS)
     return {
-        "resident_kib": resident,
+        "resident_kib": own + libraries,
+        "own_kib": own,
         "files": len(os.listdir(f"/proc/{pid}/fd")),
-        "threads": int(status.partition("Threads:")[2].split()[0]),
+        "threads": threads,
     }
 
 
@@ -176,11 +177,13 @@ def measure(minutes: float, workers: int, parameters: int, seed: int) -> dict[st
 def _course(looks: list[dict[str, dict[str, int]]], who: str) -> dict[str, Any]:
     """How one process went, once it had settled."""
     settled = looks[int(SETTLING * len(looks)) :]
-    memory = np.array([look[who]["resident_kib"] for look in settled], np.float64)
-    slope = np.polyfit(np.linspace(0.0, 1.0, len(memory)), memory, 1)[0]
     tail = max(1, len(settled) // 10)
-    row: dict[str, Any] = {"resident_mib": float(memory.mean() / 1024), "slope": float(slope / memory.mean())}
-    row["tenths_mib"] = [round(float(np.median(part)) / 1024, 1) for part in np.array_split(memory, 10)]
+    row: dict[str, Any] = {}
+    for what in ("resident", "own"):
+        memory = np.array([look[who][f"{what}_kib"] for look in settled], np.float64) / 1024
+        slope = np.polyfit(np.linspace(0.0, 1.0, len(memory)), memory, 1)[0]
+        row |= {f"{what}_mib": float(memory.mean()), f"{what}_slope": float(slope / memory.mean())}
+        row[f"{what}_tenths_mib"] = [round(float(np.median(part)), 1) for part in np.array_split(memory, 10)]
     for what in ("files", "threads"):
         row[f"{what}_before"] = float(np.median([look[who][what] for look in settled[:tail]]))
         row[f"{what}_after"] = float(np.median([look[who][what] for look in settled[-tail:]]))
@@ -189,12 +192,14 @@ def _course(looks: list[dict[str, dict[str, int]]], who: str) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     """Print the figures as a table."""
-    table = Table("process", "resident", "slope", "files", "threads")
+    table = Table("process", "resident", "slope", "of its own", "slope", "files", "threads")
     for who, row in found["processes"].items():
         table.add_row(
             who,
             f"{row['resident_mib']:.1f} MiB",
-            f"{row['slope']:+.2%}",
+            f"{row['resident_slope']:+.2%}",
+            f"{row['own_mib']:.1f} MiB",
+            f"{row['own_slope']:+.2%}",
             f"{row['files_before']:.0f} → {row['files_after']:.0f}",
             f"{row['threads_before']:.0f} → {row['threads_after']:.0f}",
         )
