@@ -6,10 +6,10 @@ A coordinator, two shards with a follower each, and up to six workers at a time,
 of its own: it pulls and pushes for a while, by a codec and over a transport (shared memory or TCP) drawn for it, and
 then leaves, or is killed. Another one is started in its place after a pause.
 
-Every few seconds each process of the job is looked at: its resident memory less what is shared memory, and what of that
-is its own (no library's pages); its open files, its threads; and /dev/shm. Told is, for each process, how far a straight
-line through either over the last three quarters of the time rises or falls, as a share of its mean; and how many files,
-threads and blocks there are at the end beside a quarter in.
+Every few seconds each process of the job is looked at: its resident memory less what is shared memory, and what of
+that is its own (no library's pages); its open files, its threads; and /dev/shm. Told is, for each process, how far a
+straight line through either over the last three quarters of the time rises or falls, as a share of its mean; and how
+many files, threads and blocks there are at the end beside a quarter in.
 """
 
 from __future__ import annotations
