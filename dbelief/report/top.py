@@ -46,8 +46,8 @@ def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
     cuts = [index * len(values) // count for index in range(count + 1)] if count else [0]
     means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
     lowest, highest = min(means, default=0.0), max(means, default=0.0)
-    scale = (len(_BARS) - 1) / (highest - lowest) if highest > lowest else 0.0
-    return "".join(_BARS[round((mean - lowest) * scale)] for mean in means)
+    apart = highest - lowest or 1.0
+    return "".join(_BARS[round((mean - lowest) / apart * (len(_BARS) - 1))] for mean in means)
 
 
 def bytes_per_s(rate: float | None) -> str:

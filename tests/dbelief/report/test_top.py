@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -82,6 +82,7 @@ def test_many_members_are_counted_where_they_do_not_fit(
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300))
+@example([0.0, 2.2e-311])
 def test_a_sparkline_is_as_long_as_it_may_be_and_spans_its_numbers(values: list[float]) -> None:
     drawn = sparkline(values, 48)
     assert len(drawn) == min(48, len(values))
