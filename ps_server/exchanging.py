@@ -62,12 +62,13 @@ class Exchanging(Transfer):
             self._based = False
         for part in parts:
             self._came(part)
-        yield self._answer([part.index for part in parts], answers)
+        answer = self._answer([part.index for part in parts], answers)
         self._taken += len(parts)
         if self.complete:
             self._tell()
             self._metrics.bytes_total.labels("sent").inc(self._sent)
             self._metrics.shared_bytes_total.labels("sent").inc(self._put)
+        yield answer
 
     def _numbers(self, part: frames.Part) -> np.ndarray:
         """See `Transfer`; a worker's own weights.

@@ -86,8 +86,8 @@ class Pushing(Transfer):
             self._wait(self._shard, self._staged, self._push.clock + 1)
         self._life.followed()
         self.check_life()  # what a former life applied is not acknowledged in the name of this one
+        if ended:
+            self._tell()
         yield self._reply
         self._told = self._reply.acknowledged
         self._reply = wire.PushReply(acknowledged=self._told)
-        if ended:
-            self._tell()
