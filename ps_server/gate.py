@@ -50,6 +50,8 @@ class Gate:
             return
         if not push.assign and push.vector != PARAMETERS:
             raise Refused(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
+        if not push.assign and PARAMETERS not in segment.vectors:  # a program has rotated it away
+            raise Refused(f"segment {index}: has no vector {PARAMETERS!r} now")
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
         if gradient.dtype != dtype:
             raise Refused(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")

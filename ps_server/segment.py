@@ -247,7 +247,9 @@ class Segment:
         return Outcome.APPLIED
 
     def present(self) -> tuple[int, np.ndarray]:
-        """Version, and a copy of "w"."""
+        """Version, and a copy of "w"; raises Refused where a program has rotated that away."""
+        if PARAMETERS not in self.vectors:
+            raise Refused(f"segment {self.span.index}: has no vector {PARAMETERS!r} now")
         version = self.version
         with self._aside:
             return version, self.vectors[PARAMETERS].copy()

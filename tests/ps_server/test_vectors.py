@@ -143,6 +143,19 @@ def test_who_holds_a_version_holds_what_is_there(make: Make, run: Callable[..., 
     assert subject.shard.segments[0].version == before
 
 
+def test_where_a_program_has_rotated_the_parameters_away_nothing_is_pushed(
+    make: Make, run: Callable[..., list[float]]
+) -> None:
+    subject = make((4,), initial=1.0)
+    run(subject, rotate("w", "a"))
+    before, push = subject.everything(), Push(A, 1, np.float32(1.0))
+    with pytest.raises(Refused, match="segment 0: has no vector 'w' now"):
+        subject.shard.push(push, 0, np.ones(4, np.float32))
+    with pytest.raises(Refused, match="segment 0: has no vector 'w' now"):
+        subject.shard.exchange(push, [(0, np.ones(4, np.float32))])
+    assert subject.everything() == before
+
+
 def test_where_memory_is_short_nothing_has_changed(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((4, 4), initial=1.0)
     before = subject.everything()
