@@ -13,6 +13,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from enum import Enum
 from pathlib import Path
 
 from dbelief.clock import Clock
@@ -49,8 +50,13 @@ from .shards import Shards
 
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
 AGAIN_S = 0.2
-_FIRST = Note("", {})
-"""Stands in the queue for what comes before its turn."""
+
+
+class _Word(Enum):
+    """What stands in the queue beside actions."""
+
+    LOOK = "there is something that comes before its turn"
+    END = "nothing follows"
 
 
 class Actor:
@@ -87,7 +93,7 @@ class Actor:
         self._clock = clock
         self.retries = 0
         self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
-        self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Action | _Word] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
 
@@ -99,7 +105,7 @@ class Actor:
         """
         if isinstance(action, Follow | StandAlone) or (isinstance(action, Revive) and action.promoted):
             self._first.put(action)
-            self._queue.put(_FIRST)  # where nothing else is under way
+            self._queue.put(_Word.LOOK)  # where nothing else is under way
         else:
             self._queue.put(action)
 
@@ -110,14 +116,14 @@ class Actor:
     def end(self) -> None:
         """End, once everything asked for is carried out."""
         self._ended.set()
-        self._queue.put(None)
+        self._queue.put(_Word.END)
         self._thread.join()
 
     def run(self) -> None:
         """Carry out what is asked for, until the end."""
-        while (action := self._queue.get()) is not None:
+        while (action := self._queue.get()) is not _Word.END:
             self._see_to_the_first()
-            if action is not _FIRST:
+            if not isinstance(action, _Word):
                 self._carry_out(action)
 
     def _see_to_the_first(self) -> None:

@@ -52,7 +52,7 @@ def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 def carry_out(runner: Runner) -> None:
     """The actor's work, up to here."""
-    runner._actor._queue.put(None)
+    runner._actor._queue.put(module_of_actor._Word.END)
     runner._actor.run()
 
 
