@@ -169,6 +169,8 @@ def main() -> None:
         "--folder", type=Path, help="where a folder for the sets is made; the system's for temporary files"
     )
     arguments = parser.parse_args()
+    if arguments.folder is not None and not arguments.folder.is_dir():
+        parser.error(f"--folder {arguments.folder}: there is no such folder")
     settings.prepare_process()
     with tempfile.TemporaryDirectory(prefix="dbelief-", dir=arguments.folder) as folder:
         show(measure(arguments.mib, arguments.rounds, Path(folder)))
