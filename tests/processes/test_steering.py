@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,12 @@ def test_a_job_is_scaled_and_ended(operator: Operator, write_job: Callable[[str]
     wait_for(lambda: True if training(run) == [0, 1, 2] else None, "a third worker")
     scale_job(str(run), 1)
     wait_for(lambda: True if training(run) == [0] else None, "one worker that is left")
-    left = [e for e in operator.events("steered") if e["event"] == "member" and e["what"] in ("left", "died")]
+
+    def gone() -> list[dict[str, Any]] | None:
+        events = [e for e in operator.events("steered") if e["event"] == "member" and e["what"] in ("left", "died")]
+        return events if len(events) == 2 else None
+
+    left = wait_for(gone, "both to have left")
     assert sorted((e["id"], e["what"], e["reason"]) for e in left) == [
         (1, "left", "asked to end"),
         (2, "left", "asked to end"),
