@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from .conftest import Operator
+from .conftest import Operator, wait_for
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -31,6 +32,12 @@ def sets(folder: Path) -> dict[str, int]:
     return {path.name: len(list(path.glob("shard-*.json"))) for path in found}
 
 
+def evaluated(operator: Operator, before: int, samples: int) -> bool | None:
+    """Whether validation data were looked at, at so many samples or later, since there were `before` events."""
+    events = operator.events("moved")[before:]
+    return any(e["event"] == "evaluation" and e["samples"] >= samples for e in events) or None
+
+
 @pytest.mark.timeout(600)  # three whole clusters, one after the other
 def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = str(write_job(JOB))
@@ -39,6 +46,7 @@ def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_jo
         before = len(operator.events("moved"))
         train = operator.start(f"train-{shards}", "train", job, "--quiet", *resume, "--set", f"shards={shards}")
         operator.until_samples("moved", 400 * shards, before)
+        wait_for(partial(evaluated, operator, before, 400 * shards), "the evaluation that is due")
         train.process.send_signal(signal.SIGINT)
         assert train.process.wait(200) == 130
         assert operator.summary("moved")["samples"] >= 400 * shards
