@@ -5,7 +5,7 @@ Used by the worker and by people's own loops (`dbelief.connect`); what they do i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from dbelief.data import Dataset, load
 from dbelief.errors import Mistake, ModelError
 from dbelief.finite import check_finite
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
-from dbelief.layout import Layout, RankPart
+from dbelief.layout import Layout, Range, RankPart
 from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
 from dbelief.outgoing import Source
 from dbelief.partition import Grid, layout_of
@@ -244,21 +244,9 @@ class Session:
                 member: Member = _placed(membership, ranks, job.deadlines.join_s)
             else:
                 member = _follow(client, role, ranks)
-            assert member.placement is not None
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
-            rule = (job.strategy.at_shards.name, job.strategy.at_shards.model_dump(exclude={"name", "rate"}))
             own = None if ranks.size == 1 else (part.start, part.stop)
-            parameters = ShardedParameters(
-                job.name,
-                member.placement,
-                rule,
-                pusher,
-                job.deadlines.progress_s,
-                refresh=member.placed,
-                part=own,
-                shares_memory=shares_memory,
-                codecs=Codecs.of(job.wire, layout.starts),
-            )
+            parameters = _parameters(job, member, pusher, own, shares_memory, layout.starts)
             undo.callback(parameters.close)
             session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
             session._initialise(begin)
@@ -372,6 +360,25 @@ def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
     membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
     ranks.share(wire.JoinReply(id=membership.id, incarnation=membership.incarnation).SerializeToString())
     return membership
+
+
+def _parameters(
+    job: Job, member: Member, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
+) -> ShardedParameters:
+    """The shards, as this member is told of them; `own` is what a rank has of the vector, None where that is all."""
+    assert member.placement is not None
+    rule = job.strategy.at_shards
+    return ShardedParameters(
+        job.name,
+        member.placement,
+        (rule.name, rule.model_dump(exclude={"name", "rate"})),
+        pusher,
+        job.deadlines.progress_s,
+        refresh=member.placed,
+        part=own,
+        shares_memory=shares_memory,
+        codecs=Codecs.of(job.wire, starts),
+    )
 
 
 def _follow(client: CoordinatorClient, role: wire.Role.ValueType, ranks: Ranks) -> Member:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -61,42 +61,38 @@ class Pushed:
 
 
 @dataclass(frozen=True)
-class Round:
+class _WithoutNumbers:
+    """A deed that tells of no numbers."""
+
+    index: int
+    version: int
+    nbytes: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class Round(_WithoutNumbers):
     """The round that was due was applied, as far as it had come."""
 
-    index: int
-    version: int
-    nbytes: int = 0
-
 
 @dataclass(frozen=True)
-class Dropped:
+class Dropped(_WithoutNumbers):
     """What these lives had waiting for rounds was dropped."""
 
-    index: int
-    version: int
     incarnations: frozenset[int]
-    nbytes: int = 0
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Forgotten(_WithoutNumbers):
     """What was known of these lives, which are over for good, was dropped."""
 
-    index: int
-    version: int
     incarnations: frozenset[int]
-    nbytes: int = 0
 
 
 @dataclass(frozen=True)
-class Ran:
+class Ran(_WithoutNumbers):
     """A program over the named vectors was run."""
 
-    index: int
-    version: int
     program: Sequence[Operation]
-    nbytes: int = 0
 
 
 Deed = Pushed | Round | Dropped | Forgotten | Ran

@@ -77,7 +77,7 @@ def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | 
     return frames.encode(coded.part_of(index, version, values, codec))
 
 
-def _put(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
+def _written(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
     """Write one segment where its asker wants it; its version, and how many bytes were written."""
     if values is None:
         return version, 0
@@ -213,7 +213,7 @@ class ShardService(stubs.ParametersServicer):
 
         def put(row: tuple[int, int | None]) -> tuple[int, int]:
             index, newer_than = row
-            form = functools.partial(_put, shard.segment(index).span, area)
+            form = functools.partial(_written, shard.segment(index).span, area)
             return shard.read(request.vector, index, newer_than, form)
 
         for first in range(0, max(1, len(rows)), frames.FULL_SHARED):

@@ -86,18 +86,23 @@ class Leg(ABC):
     def requests(self) -> Iterator[bytes]:
         """Messages for all that is not done."""
 
-    def _read(self, part: frames.Part, out: np.ndarray) -> None:
-        """Write the numbers of an answer where they belong."""
+    def _next(self, part: frames.Part) -> Span:
+        """The segment that an answer is for, which has to be the next one."""
+        if self.done == len(self.run) or part.index != self.run[self.done].index:
+            raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one")
+        return self.run[self.done]
+
+    def _fill(self, part: frames.Part, out: np.ndarray, shared: segments.SharedArray | None) -> None:
+        """See that the numbers of an answer are where they belong: the shard has put them there, or they are read."""
+        if part.shared and shared is None:
+            raise Refused(f"{self.where}: segment {part.index} was put where nothing was asked for")
+        if part.shared:
+            return
         try:
             coded.read_into(part, out)
         except Refused as error:
             raise Refused(f"{self.where}: {error}") from None
         self.received += len(part.data or b"")
-
-    def _check_shared(self, part: frames.Part, out: segments.SharedArray | None) -> None:
-        """Refuse an answer that says to have put something where nothing was to be put."""
-        if out is None:
-            raise Refused(f"{self.where}: segment {part.index} was put where nothing was asked for")
 
     @abstractmethod
     def take(self, answer: object) -> None:

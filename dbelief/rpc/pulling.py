@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.placement import Place
 from dbelief.pushes import Pusher
@@ -66,13 +65,9 @@ class PullLeg(Leg):
         if not parts:
             self.waited_s = time.perf_counter() - self._began_s
         for part in parts:
-            if self.done == len(self.run) or part.index != self.run[self.done].index:
-                raise Refused(f"{self.where}: answered segment {part.index}, which was not the next asked for")
-            span = self.run[self.done]
-            if part.shared:
-                self._check_shared(part, self._shared[0])
-            elif not part.unchanged:
-                self._read(part, self._out[span.start - self._origin : span.stop - self._origin])
+            span = self._next(part)
+            if not part.unchanged:
+                self._fill(part, self._out[span.start - self._origin : span.stop - self._origin], self._shared[0])
             self._versions[span.index] = part.version
             self.done += 1
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dbelief.errors import Refused
 from dbelief.layout import Span
 from dbelief.outgoing import Source
 from dbelief.placement import Place
@@ -176,13 +175,8 @@ class ExchangeLeg(PushLeg):
             self.lost = max(self.lost, frames.parse(wire.ExchangeReply, answer).lost)
             return
         for part in parts:
-            if self.done == len(self.run) or part.index != self.run[self.done].index:
-                raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one sent")
-            span = self.run[self.done]
-            if part.shared:
-                self._check_shared(part, self._shared[1])
-            else:
-                self._read(part, self._out[span.start - self._origin : span.stop - self._origin])
+            span = self._next(part)
+            self._fill(part, self._out[span.start - self._origin : span.stop - self._origin], self._shared[1])
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
             self._versions[span.index] = part.version + 1
             self.done += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from coordinator.shards import Shards
 from dbelief.clock import SystemClock
 from dbelief.rpc import parameters_pb2 as wire
 from ps_server.service import ShardService
+from tests.ps_server.servers import wait_until
 
 from .test_shards import Cluster, cluster
 
@@ -68,15 +69,6 @@ def held(service: ShardService, busy: threading.Event, free: threading.Event) ->
         return write(request)
 
     service.life.snapshot = waits  # type: ignore[method-assign]
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    quiet = threading.Event()
-    for _ in range(1000):
-        if happened():
-            return
-        quiet.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,14 @@ Prepare = Callable[[ShardService], None]
 
 def nothing(service: ShardService) -> None:
     """Leave a service as it is."""
+
+
+def wait_until(happened: Callable[[], bool], what: str = "it to happen") -> None:
+    """Look until it has; a test fails that waits for half a minute."""
+    quiet, until_s = threading.Event(), time.monotonic() + 30.0
+    while not happened():
+        assert time.monotonic() < until_s, f"waited for {what}"
+        quiet.wait(0.005)
 
 
 class Job:

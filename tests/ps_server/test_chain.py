@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -36,7 +35,7 @@ from ps_server.service import ShardService
 from ps_server.shard import Shard
 from ps_server.vectors import Programs
 
-from .servers import A, B, Job, status
+from .servers import A, B, Job, status, wait_until
 
 LENGTH = 5
 SPANS = tuple(Span(index, index * LENGTH, LENGTH) for index in range(3))
@@ -310,13 +309,6 @@ def _deed() -> Deed:
     return Round(0, 0)
 
 
-def until(happened: Callable[[], bool], what: str = "it to happen") -> None:
-    until_s = time.monotonic() + 30.0
-    while not happened():
-        assert time.monotonic() < until_s, f"waited for {what}"
-        time.sleep(0.005)
-
-
 # -- over gRPC -----------------------------------------------------------------------------------------------
 
 
@@ -350,7 +342,7 @@ class Chained(Job):
 
     def whole(self, number: int) -> None:
         """Wait until a shard's follower has all."""
-        until(lambda: self.services[number].life.chain.confirmed, "the follower to catch up")
+        wait_until(lambda: self.services[number].life.chain.confirmed, "the follower to catch up")
 
     def promote(self, number: int) -> None:
         """The shard is dead; its follower goes on, alone."""
@@ -423,25 +415,25 @@ def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
         for _ in range(seconds):
             looks = clock.looks
             clock.advance(each_s)
-            until(lambda looks=looks: clock.looks > looks or bool(chain.why))  # type: ignore[misc]
+            wait_until(lambda looks=looks: clock.looks > looks or bool(chain.why))  # type: ignore[misc]
 
     try:
-        until(lambda: clock.looks > 0)
+        wait_until(lambda: clock.looks > 0)
         if answers:  # all that there is to tell
-            until(lambda: chain.confirmed)
+            wait_until(lambda: chain.confirmed)
             pass_s(20)  # nothing is on its way: it may be silent
             assert chain.link is Link.WHOLE
             taken.acquire(blocking=True)
             while taken.acquire(blocking=False):
                 pass
             chain.tell(_deed())
-        until(lambda: telling.waits and chain.link is Link.WHOLE)  # small segments have all left, whoever takes them
+        wait_until(lambda: telling.waits and chain.link is Link.WHOLE)  # small ones leave, whoever takes them
         pass_s(7)
         assert not chain.why
         pass_s(1, each_s=100.0)
         assert not chain.why, "the leader itself was stopped, and an answer may be there"
         pass_s(9)
-        until(lambda: bool(chain.why))
+        wait_until(lambda: bool(chain.why))
         assert chain.why == f"follower at {server.address}: has answered nothing for 8 s"
         assert chain.link is Link.LOST
     finally:
@@ -493,7 +485,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
     client = job.client(A, refresh=lambda: job.placement)
     _, server, _ = job.followers[0]
     server.close(0.0)
-    until(lambda: job.services[0].life.chain.link is Link.LOST, "the stream to break")
+    wait_until(lambda: job.services[0].life.chain.link is Link.LOST, "the stream to break")
 
     def pushes() -> None:
         client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1.0)))
@@ -501,7 +493,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
 
     thread = threading.Thread(target=pushes)
     thread.start()
-    until(lambda: job.services[0].life.pushes > 30, "the push to come")
+    wait_until(lambda: job.services[0].life.pushes > 30, "the push to come")
     assert not done.is_set()
     figures = job.services[0].figures()
     assert figures is not None

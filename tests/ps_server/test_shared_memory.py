@@ -21,7 +21,7 @@ from ps_server.segment import Segment
 from ps_server.service import ShardService
 from ps_server.shard import Shard
 
-from .servers import A, B, Job
+from .servers import A, B, Job, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -33,15 +33,6 @@ def nothing_left() -> bool:
 
 def through(job: Job) -> float:
     return sum(job.counted("shared_bytes_total", direction=way) for way in ("sent", "received"))
-
-
-def wait_until(happened: Callable[[], bool]) -> None:
-    quiet = threading.Event()
-    for _ in range(500):
-        if happened():
-            return
-        quiet.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 # -- the same numbers ----------------------------------------------------------------------------------------

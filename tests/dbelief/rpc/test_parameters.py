@@ -138,7 +138,7 @@ class Short(Stranger):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(Wrong, "segment 3, which was not the next asked for"), (Short, "segment 0 of 9 numbers, not 10")],
+    [(Wrong, "segment 3, which was not the next one"), (Short, "segment 0 of 9 numbers, not 10")],
 )
 def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: str) -> None:
     server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(kind(), it))
