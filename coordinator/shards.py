@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 
 from dbelief.console import announce
-from dbelief.errors import SnapshotError, Unreachable
+from dbelief.errors import Moved, SnapshotError, Unreachable
 from dbelief.job import Job, Sandblaster
-from dbelief.placement import Place, Placement, Run, runs_of
+from dbelief.placement import Place, Placement, Run
 from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
@@ -226,9 +226,11 @@ class Shards:
         raise SnapshotError("; ".join(torn))
 
     def move(self, move: Move) -> int:
-        """Let segments go from one shard to another, and be served there; returns how many bytes of numbers that were.
+        """Let segments go from one shard to another; returns how many bytes of numbers that were.
 
-        The placement has it not yet. Whatever this raises, both are to be told what they hold (`hold`).
+        Neither serves them until both are told what they hold (`hold`): a client that knew the segments there before
+        would else push to the taking shard, and a next coordinator, which does not know of the move, undo that push.
+        The placement has the move not yet; whatever this raises, both are to be told.
 
         Raises
         ------
@@ -246,19 +248,28 @@ class Shards:
         )
         call = self._begin(giver, "Give", request, self._job.deadlines.progress_s)
         sent = int(self._answer(giver, call, taker).bytes)
-        runs = runs_of(sorted({*taker.segments, *move.segments}))
-        self._tell(taker, _holdings(runs))
+        life = self._tell(taker, wire.ConfigureRequest()).shard_epoch
+        if life != taker.shard_epoch:  # what came is gone with the life that took it; the giving shard has it still
+            raise Moved(f"shard {taker.shard} at {taker.address}: is in epoch {life}, not {taker.shard_epoch}")
         return sent
 
     def hold(self, shards: Collection[int]) -> None:
-        """Tell these shards what they hold; one that is dead will come back with it."""
+        """Tell these shards what they hold; one that is dead will come back with it.
+
+        Raises
+        ------
+        Unreachable
+            One does not answer and is not known to be dead; all others have been told.
+        """
+        silent: Unreachable | None = None
         for place in self._places():
             if place.shard in shards and not self._away(place):
                 try:
                     self._tell(place, _holdings(place.runs))
-                except Unreachable:
-                    if not self._away(place):
-                        raise
+                except Unreachable as error:
+                    silent = error if not self._away(place) else silent
+        if silent is not None:
+            raise silent
 
     def dismiss(self, dismiss: Dismiss) -> None:
         """Let a shard end that has no place."""

@@ -133,6 +133,8 @@ class Dial:
         segments = self._segments
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
+                if segment.away:
+                    continue  # it left between the look at the table and the lock: its round closes where it is now
                 while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
         with self._turn:

@@ -31,6 +31,8 @@ class Courier:
     ----------
     shard_epoch
         The life that the shard there must have.
+    command
+        The coordinator's, which is carried out.
 
     Raises
     ------
@@ -38,13 +40,14 @@ class Courier:
         By any method: who takes does not answer, or says no.
     """
 
-    def __init__(self, address: str, job: str, shard_epoch: int) -> None:
+    def __init__(self, address: str, job: str, shard_epoch: int, command: wire.Command) -> None:
         self._where = f"carry: shard at {address}"
         self._channel = open_channel(address, "ps")
         self._out: queue.Queue[wire.CarryRequest | None] = queue.Queue(_AHEAD)
         self._sent = 0
         self._call = stubs.ParametersStub(self._channel).Carry(self._requests())
-        self._send(wire.CarryRequest(opening=wire.CarryOpening(job=job, shard_epoch=shard_epoch)))
+        opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, command=command)
+        self._send(wire.CarryRequest(opening=opening))
 
     def _requests(self) -> Iterator[wire.CarryRequest]:
         while (message := self._out.get()) is not None:

@@ -27,7 +27,7 @@ from .following import Following, Telling
 from .giving import Courier
 from .hands import Hands
 from .hottest import Hottest
-from .moves import Moves
+from .moves import Arrival, Moves
 from .shard import Shard
 from .vectors import Programs
 
@@ -50,6 +50,11 @@ def _at(hottest: Hottest, rank: int, what: int) -> float:
     """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
     top = hottest.top()
     return float(top[rank][what]) if rank < len(top) else math.nan
+
+
+def _order(command: wire.Command) -> tuple[int, int]:
+    """Of two commands of coordinators, the later one is greater."""
+    return command.leader_epoch, command.id
 
 
 class Life:
@@ -91,6 +96,7 @@ class Life:
         self._metrics = metrics
         self._record = record
         self._leader_epoch = 0
+        self._held_by = 0, 0  # the last command that said which segments it holds
         self.chain = Chain()
         self.hands = Hands()
         self._following: Following | None = None
@@ -191,6 +197,7 @@ class Life:
             if request.promoted and self._moves is not None:
                 self._moves.promote(self.epoch)
             if request.HasField("holdings"):
+                self._held_by = _order(request.command)
                 self._hold(request.holdings)
             if request.HasField("membership"):
                 rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
@@ -268,7 +275,7 @@ class Life:
             assert self._moves is not None
             began_s = time.perf_counter()
             try:
-                with Courier(request.address, self.job, request.shard_epoch) as courier:
+                with Courier(request.address, self.job, request.shard_epoch, request.command) as courier:
                     sent = self._moves.give(request.segments, f"the shard at {request.address}", courier.send)
                     courier.finish()
             except Unreachable as error:  # that shard's trouble, which may pass
@@ -276,17 +283,20 @@ class Life:
             self._tell_size(shard)
             return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
 
-    def comes(self, opening: wire.CarryOpening) -> Moves:
+    def comes(self, opening: wire.CarryOpening) -> Arrival:
         """What takes segments in that another shard gives, or has followed.
 
         Raises
         ------
         Refused, Moved
-            They are meant for another job, or another life.
+            They are meant for another job, or another life; or were to be given before a later command.
         """
         self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch))
         assert self._moves is not None
-        return self._moves
+        arrival = self._moves.arrival()  # first: a command that is obeyed meanwhile ends it
+        if opening.HasField("command") and _order(opening.command) < self._held_by:
+            raise Moved(f"command {opening.command.id} is over: a later one has said which segments it holds")
+        return arrival
 
     def _remember(self, command: wire.Command, reply: R) -> R:
         """Answer a command that is repeated in the same way; a leader repeats none but its latest."""

@@ -4,10 +4,14 @@ A segment goes in three steps, each of which may be told again. *Given*: no push
 it away; all that it is leaves for the other shard. *There*, and not served: were it served, and the coordinator gone,
 two shards would hold it. *Held*: each of both is told what it holds from now on, out of what it has; so the segment
 lives at one place, whichever that is, and is dropped at the other.
+
+Each `hold` begins a generation. A stream of segments belongs to the generation in which it was opened and ends with it:
+the shard that sends may have been stopped meanwhile, declared dead and replaced.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dbelief.errors import Moved, Refused
@@ -27,6 +31,8 @@ class Moves:
         self._given: dict[int, Segment] = {}
         self._come: dict[int, Segment] = {}
         self._told: dict[int, Mapping[int, int] | None] = {}
+        self._generation = 0
+        self._lock = threading.Lock()  # of the generation, and of what comes in it
 
     def give(self, indices: Sequence[int], where: str, send: Callable[[Carried], None]) -> int:
         """Hand segments over, one after another; returns how many bytes of numbers that were.
@@ -62,14 +68,31 @@ class Moves:
         shard.hold({i: one for i, one in shard.segments.items() if i != index}, {})
         return carried
 
-    def come(self, carried: Carried) -> None:
+    def arrival(self) -> Arrival:
+        """A stream that brings segments, from now until the next `hold`."""
+        return Arrival(self, self._generation)
+
+    def come(self, carried: Carried, generation: int | None = None) -> None:
         """Take a segment in, which is not served yet.
+
+        Parameters
+        ----------
+        generation
+            In which its stream was opened; None: the present one.
 
         Raises
         ------
+        Moved
+            The generation is over.
         Refused
             It lives here, or has another rule's state.
         """
+        with self._lock:
+            if generation not in (None, self._generation):
+                raise Moved(f"segment {carried.span.index}: the stream that brings it is of an earlier move")
+            self._take_in(carried)
+
+    def _take_in(self, carried: Carried) -> None:
         shard, index = self._shard, carried.span.index
         if index in shard.segments:
             raise Refused(f"segment {index} lives here already")
@@ -78,6 +101,7 @@ class Moves:
             put(carried, segment)
         shard.answers.take_in(index, carried.answers)
         self._come[index], self._told[index] = segment, carried.told
+        shard.elsewhere.add(index)  # not served yet: a call for it is to be repeated
 
     def follow(self, deed: Deed) -> None:
         """Do to a segment that has come, and is not served, what was done to it where it lives.
@@ -110,6 +134,10 @@ class Moves:
         Moved
             One is not here; nothing has changed.
         """
+        with self._lock:
+            self._hold(indices)
+
+    def _hold(self, indices: Collection[int]) -> None:
         shard = self._shard
         had = {**self._come, **self._given, **shard.segments}
         missing = sorted(set(indices) - had.keys())
@@ -122,3 +150,19 @@ class Moves:
         shard.hold(held, {index: told for index, told in self._told.items() if index in held})
         for gone in (self._given, self._come, self._told):
             gone.clear()
+        self._generation += 1
+
+
+class Arrival:
+    """One stream of segments into a shard."""
+
+    def __init__(self, moves: Moves, generation: int) -> None:
+        self._moves, self._generation = moves, generation
+
+    def come(self, carried: Carried) -> None:
+        """See `Moves.come`."""
+        self._moves.come(carried, self._generation)
+
+    def follow(self, deed: Deed) -> None:
+        """See `Moves.follow`."""
+        self._moves.follow(deed)

@@ -104,7 +104,7 @@ class Shard:
         self.saving = threading.Lock()  # one set is written at a time
         self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
         self.segments = {span.index: self.make(span) for span in spans}
-        self._left: set[int] = set()  # segments that lived here
+        self.elsewhere: set[int] = set()  # lived here, or have come and are not served yet
         self.dial = Dial(staleness, self.segments)
         self._gate = Gate(staleness)
         self.answers = Answers()
@@ -134,13 +134,13 @@ class Shard:
         try:
             return self.segments[index]
         except KeyError:
-            if index in self._left:
+            if index in self.elsewhere:
                 raise Moved(f"segment {index}: lives at another shard now") from None
             raise Refused(f"segment {index} does not live here") from None
 
     def hold(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
         """These are its segments from now on; for those that have come, what the dial was told of them elsewhere."""
-        self._left = (self._left | self.segments.keys()) - segments.keys()
+        self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
         self.dial.holds(self.segments, told)
 

@@ -1130,24 +1130,34 @@ class CarryOpening(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     shard_epoch: _builtins.int
     """life of the shard that takes"""
     follow: _builtins.bool
     """it is to follow; default false: it is given segments"""
+    @_builtins.property
+    def command(self) -> Global___Command:
+        """The Give that the segments are sent for, absent where the shard is to follow. Refused once the shard that takes has
+        obeyed a later command that says what it holds.
+        """
+
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        command: Global___Command | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_command", b"_command", "command", b"command"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "job", b"job", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_command", b"_command", "command", b"command", "follow", b"follow", "job", b"job", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__command: _TypeAlias = _typing.Literal["command"]  # noqa: Y015
+    _WhichOneofArgType__command: _TypeAlias = _typing.Literal["_command", b"_command"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__command) -> _WhichOneofReturnType__command | None: ...
 
 Global___CarryOpening: _TypeAlias = CarryOpening  # noqa: Y015
 

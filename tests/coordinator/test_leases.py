@@ -132,6 +132,15 @@ def test_segments_of_a_set_may_be_many_pushes_apart() -> None:
     assert pool.give_back(1, lowest=5, highest=7) == (10, 2)
 
 
+def test_pushes_that_were_told_and_are_gone_with_a_shard_are_not_trained_twice() -> None:
+    """What its holder told as acknowledged is not handed out again, though a shard came back without it."""
+    pool = leases()
+    lease = take(pool, life=1, sequence=5)
+    pool.acknowledge(lease.id, 2)
+    assert pool.give_back(1, lowest=4, highest=6) == (0, 0)
+    assert list(pool.returned) == [(0, 20, 30)]
+
+
 def test_only_the_dead_lifes_leases_are_given_back() -> None:
     pool = leases()
     take(pool, life=1)

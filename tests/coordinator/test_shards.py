@@ -232,6 +232,30 @@ def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) ->
             here.shards.move(Move(0, 1, (0,)))
 
 
+def test_a_shard_serves_what_came_only_after_the_placement_is_written(tmp_path: Path) -> None:
+    """A client that missed two moves knows the segments where they are to be; the coordinator dies before that."""
+    with cluster(tmp_path, 2) as here:
+        there = Move(0, 1, tuple(here.placement.places[0].segments)[-3:])
+        back = Move(1, 0, there.segments)
+        earlier = moved(here.placement, there)
+        for move in (there, back):
+            here.shards.move(move)
+            here.shards.placement = here.client.placement = moved(here.shards.placement or here.placement, move)
+            here.shards.hold((0, 1))
+        late = ShardedParameters("programs", earlier, ("sgd", {}), Pusher(1, 2), deadline_s=10.0)
+        try:
+            here.shards.move(there)
+            ones, held = np.ones(SIZE, np.float32), np.zeros(len(earlier.spans), np.int64)
+            with pytest.raises(Refused, match="lives at another shard now"):
+                late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
+            here.shards.hold((0, 1))  # the next coordinator, first of all
+            late.placement = here.client.placement
+            late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
+        finally:
+            late.close()
+        np.testing.assert_array_equal(here.read("w"), -1.0)
+
+
 def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as here:
         here.servers[1].close(0.0)

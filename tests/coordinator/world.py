@@ -414,13 +414,11 @@ class World:
 
     def move(self, move: Move) -> int:
         """See `Shards.move`; `at` is called at each step of it."""
-        assert self.placement is not None
-        taker = next(place for place in self.placement.places if place.shard == move.taker)
         self.at("begun")
         giver = self.reach(move.giver)
         sent = giver.give(move.segments, "another", lambda carried: self.reach(move.taker).come(carried))
         self.at("given")
-        self.reach(move.taker).hold([*taker.segments, *move.segments])
+        self.reach(move.taker)
         self.at("there")
         return sent
 
@@ -428,9 +426,15 @@ class World:
         """See `Shards.hold`."""
         assert self.placement is not None
         self.at("over")
+        silent: Unreachable | None = None
         for place in self.placement.places:
             if place.shard in shards and not self.machine.recovery.is_away(place):
-                self.reach(place.shard).hold(list(place.segments))
+                try:
+                    self.reach(place.shard).hold(list(place.segments))
+                except Unreachable as error:
+                    silent = error
+        if silent is not None:
+            raise silent
 
     def take_over(self) -> None:
         """The coordinator dies with all that it had not carried out; another goes on from what it had written."""

@@ -170,8 +170,11 @@ def test_what_has_gone_is_answered_moved_and_comes_back_where_it_was_given_in_va
     assert shard.size == 2 * LENGTH
 
 
+@pytest.mark.parametrize("dropped", [False, True], ids=["on its way", "dropped"])
 @pytest.mark.parametrize("what", ["push", "exchange", "pull"])
-def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(
+    what: str, dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shard = Pushers("sgd", None).shard(SPANS)
     for span in SPANS:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
@@ -181,7 +184,10 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(what: str, m
 
     def finds_and_waits(index: int) -> Segment:
         segment = find(index)
-        Moves(shard).give([index], "shard 7", gone.append)
+        moves = Moves(shard)
+        moves.give([index], "shard 7", gone.append)
+        if dropped:
+            moves.hold([1, 2])
         return segment
 
     monkeypatch.setattr(shard, "segment", finds_and_waits)

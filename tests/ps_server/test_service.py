@@ -41,6 +41,7 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
 
     opening = job.opening(good, 1)
     elsewhere = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="mnist", shard_epoch=6), SGD))
+    later = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=7), SGD))
     before = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=4), SGD))
     for call, reason in {
         push(opening, job.part(20), job.part(3)): "segment 3 does not live here",
@@ -54,6 +55,7 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
         push(job.part(20)): "a push begins with its opening",
         push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
         push(before, job.part(20)): "is in epoch 6, not 4",
+        push(later, job.part(20)): "is in epoch 6, not 7",  # a shard that does not know of its next life yet
         pull(segments=[0]): "segment 0 does not live here",
         pull(vector="best.0"): "segment 20: no vector 'best.0' yet",
         pull(if_newer_than=[1, 2]): "2 versions for 1 segments",

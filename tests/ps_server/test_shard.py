@@ -10,6 +10,7 @@ import pytest
 
 from dbelief.errors import Refused
 from dbelief.optim import make_rule
+from dbelief.parts import Stored
 from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.segment import Outcome
 from ps_server.shard import Shard
@@ -156,6 +157,18 @@ def test_staleness_is_counted_in_versions(make: Make) -> None:
     assert subject.shard.push(Push(B, 3, ONE), 0, gradient, 0, 0).staleness == 0  # a duplicate
     assert subject.shard.push(Push(B, 4, ONE), 0, gradient, 0, 99).staleness == 0  # from a shard's longer life
     assert subject.shard.versions() == [8, 4]
+
+
+def test_staleness_is_counted_from_this_lifes_beginning(make: Make) -> None:
+    """A gradient may be of a version that a former life had shown."""
+    subject = make((5,))
+    subject.push(A, 1.0)
+    segment = subject.shard.segments[0]
+    arrays = {name: values.copy() for name, values in segment.vectors.items()}
+    subject.shard.load(Stored(segment.span, 1, 1, 0, 0, dict(segment.ledger), arrays), shard_epoch=2)
+    gradient = np.ones(5, np.float32)
+    found = [subject.shard.push(Push(B, n, ONE), 0, gradient, 0, 1).staleness for n in (1, 2)]
+    assert found == [0, 1]
 
 
 def test_a_part_of_a_segment_moves_only_its_numbers_and_state(make: Make) -> None:
