@@ -1,4 +1,4 @@
-"""How loss and accuracy went, thinned to what a screen can show: for those who look while the job runs."""
+"""Curves and recent events of a run, thinned to what a screen can show, for displays while the job runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from .recent_events import RecentEvent, RecentEvents
 
 MOST = 400
 """Points of a curve; where there are more, every second one goes."""
@@ -47,9 +50,10 @@ class Thinned:
 
 
 class Curves:
-    """The curves of a run, or of a part of one, from its events."""
+    """The curves and recent events of a run, or of a part of one."""
 
     def __init__(self, iterates: bool) -> None:
+        self.recent = RecentEvents()
         self._iterates = iterates
         self._curves = {
             "loss": Thinned("iterations" if iterates else "samples"),
@@ -57,8 +61,9 @@ class Curves:
             "validation_loss": Thinned("samples"),
         }
 
-    def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """The next event."""
+    def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
+        """The next event, and when it was, in seconds since 1970-01-01 UTC."""
+        self.recent.take(event, fields, time_s)
         if event == "evaluation" and fields.get("set") == "validation":
             self._curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
             self._curves["validation_loss"].add(fields.get("samples"), fields.get("loss"))
@@ -73,7 +78,7 @@ class Curves:
 
 
 class Course:
-    """The curves of a run since this coordinator leads it and, as soon as they are read, those before.
+    """Curves and recent events of a run since this coordinator leads it and, as soon as they are read, those before.
 
     Parameters
     ----------
@@ -93,20 +98,25 @@ class Course:
 
     def _read(self, path: Path, size: int, iterates: bool) -> None:
         before, read = Curves(iterates), 0
-        with suppress(OSError, ValueError), path.open("rb") as file:
+        with suppress(OSError, ValueError, KeyError), path.open("rb") as file:
             for line in file:
                 read += len(line)
                 if read > size:
                     break
                 event = json.loads(line)
-                before.take(event["event"], event)
+                before.take(event["event"], event, datetime.fromisoformat(event["time"]).timestamp())
         with self._lock:
             self._before = before
 
-    def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """The next event."""
+    def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
+        """The next event, and when it was, in seconds since 1970-01-01 UTC."""
         with self._lock:
-            self._now.take(event, fields)
+            self._now.take(event, fields, time_s)
+
+    def recent(self) -> list[RecentEvent]:
+        """The last events, the oldest first."""
+        with self._lock:
+            return self._now.recent.since(self._before.recent)
 
     def curves(self) -> list[tuple[str, str, list[tuple[float, float]]]]:
         """Name, what x counts, and points, of all that have some."""

@@ -216,14 +216,14 @@ class Runner:
             if now_s - self._noted_s < _PROGRESS_EVERY_S:
                 return
             self._noted_s = now_s
-            self.seen.course.take(note.event, note.fields)
+            self.seen.course.take(note.event, note.fields, self._clock.wall())
             self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
             return
         if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
             self._last_pass.take(note.fields)
             self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
             return
-        self.seen.course.take(note.event, note.fields)
+        self.seen.course.take(note.event, note.fields, self._clock.wall())
         self._events.write(note.event, **note.fields)
 
     def _finish(self) -> None:

@@ -43,6 +43,8 @@ def status(runner: Runner, request: wire.StatusRequest) -> wire.StatusReply:
         if request.curves:
             for name, over, points in runner.seen.course.curves():
                 reply.curves.add(name=name, over=over, x=[x for x, _ in points], y=[y for _, y in points])
+            for event in runner.seen.course.recent():
+                reply.events.add(time_s=event.time_s, text=event.text, trouble=event.trouble)
         return reply
 
 
@@ -82,7 +84,7 @@ def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -
         follower=member.kind == "follower",
         id=member.number,
         name=member.name,
-        state=member.state,
+        state=_state(machine, member),
         staleness_mean=math.nan,
         silent_s=max(0.0, now_s - member.last_beat_s),
     )
@@ -99,6 +101,20 @@ def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -
     if (held := runner.seen.held.get(member.number)) is not None:
         told.segments, told.parameters = held.segments, held.parameters
     return told
+
+
+def _state(machine: JobMachine, member: Member) -> str:
+    """The displayed state of a member, one of those in `dbelief.report.states`."""
+    if not member.alive:
+        return member.state
+    if member.kind == "follower":
+        return "following" if member.state == "following" else "catching up"
+    at_work = machine.state in (State.READY, State.CLOSING)
+    if member.kind == "shard":
+        return "restoring" if member.number in machine.recovery.away else "serving" if at_work else "waiting"
+    if member.kind == "client":  # it has no lease that would say what it does
+        return "training" if at_work and machine.progress.samples_of(member.number) else "waiting"
+    return member.state
 
 
 def _number(value: float | None) -> float:

@@ -15,6 +15,7 @@ from dbelief.console import host_and_port
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
 from dbelief.pushes import STALENESS
 from dbelief.report.folder import ADDRESS
+from dbelief.report.states import job_state
 from dbelief.report.summary import Summary, read_summary
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
@@ -23,13 +24,13 @@ LOOK_S = 0.25
 SILENT_S = 5.0
 """A coordinator that was heard of and then is silent for so long is gone."""
 
-_STATES = {number: name.removeprefix("STATE_").lower() for name, number in wire.State.items()}
+_STATES = {number: job_state(name.removeprefix("STATE_").lower()) for name, number in wire.State.items()}
 _ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
 ENDED = frozenset(_STATES[state] for state in OVER)
 
 
 def status_of(status: wire.StatusReply) -> dict[str, Any]:
-    """The status in plain words, as `LiveView.update` takes it; `curves` by name where they were asked for."""
+    """The status in plain words, as `LiveView.update` takes it; `curves` and `events` where they were asked for."""
     told = {
         "job": status.job,
         "state": _STATES[status.state],
@@ -58,6 +59,8 @@ def status_of(status: wire.StatusReply) -> dict[str, Any]:
     }
     if status.curves:
         told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
+    if status.events:
+        told["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
     return told
 
 

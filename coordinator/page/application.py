@@ -1,4 +1,4 @@
-"""What a browser may ask for: the page's three files, and the job's status as JSON, which the page itself asks for."""
+"""What a browser may ask for: the page's files, and the job's status as JSON, which the page itself asks for."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _STATUS = "/status.json"
 _HEADERS = [
     # Only what this server gives, and nothing inline: a job's name that is a script stays a name.
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),

@@ -4,8 +4,7 @@
 const EVERY_MS = 1000;
 const ANSWER_MS = 5000;
 const NONE = "–";
-const BADGES = { empty: "wait", initialising: "wait", ready: "run", closing: "run", done: "good", failed: "bad" };
-const STATES = { empty: "waiting", ready: "training" };
+const BADGES = { waiting: "wait", initialising: "wait", training: "run", finishing: "run", done: "good", failed: "bad" };
 const ROLES = { worker: "", client: "client " };
 
 const at = (id) => document.getElementById(id);
@@ -69,14 +68,14 @@ function share(s) {
 }
 
 function showHead(s) {
-  document.title = `${s.job}: ${STATES[s.state] || s.state}`;
+  document.title = `${s.job}: ${s.state}`;
   text("job", s.job);
-  text("state", STATES[s.state] || s.state);
+  text("state", s.state);
   at("state").className = `badge ${BADGES[s.state] || ""}`;
   text("why", s.reason || (s.waiting_for ? `waiting for ${s.waiting_for}` : ""));
   at("why").className = s.state === "failed" ? "bad" : "";
   const done = share(s);
-  show("progress", done !== null && (done > 0 || s.state !== "empty"));
+  show("progress", done !== null && (done > 0 || s.state !== "waiting"));
   if (done === null) return;
   at("bar").value = done;
   at("bar").className = BADGES[s.state];
@@ -114,7 +113,6 @@ function showNumbers(s) {
 // -- pictures -------------------------------------------------------------------------------------------------------
 
 const LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 20;
-const STEEP = 30;
 
 function cleared(id) {
   const svg = at(id);
@@ -124,18 +122,40 @@ function cleared(id) {
   return [svg, width, height];
 }
 
-function showCurve(id, curve, form) {
+function linearTicks(low, high, most = 5) { // 1, 2 or 5 times a power of ten apart
+  const power = 10 ** Math.floor(Math.log10((high - low) / most));
+  const step = power * [1, 2, 5, 10].find((factor) => (high - low) / (power * factor) <= most);
+  const ticks = [];
+  for (let at = Math.ceil(low / step); at <= Math.floor(high / step); at += 1) ticks.push(at * step);
+  return ticks;
+}
+
+function logTicks(low, high, most = 5) { // powers of ten; between them 2 and 5 times, where there is room
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  for (const factors of [[1, 2, 5], [1]]) {
+    const ticks = [];
+    for (let power = first; power <= last; power += 1) {
+      ticks.push(...factors.map((factor) => Number(`${factor}e${power}`)).filter((at) => at >= low && at <= high));
+    }
+    if (ticks.length < 2) return linearTicks(low, high, most);
+    if (ticks.length <= most) return ticks;
+  }
+  const apart = Math.ceil((last - first + 1) / most);
+  return Array.from({ length: last - first + 1 }, (_, index) => 10 ** (first + index))
+    .filter((at, index) => index % apart === 0 && at >= low && at <= high);
+}
+
+function showCurve(id, curve, form, logs) {
   const [svg, width, height] = cleared(id);
   const ys = curve.y, xs = curve.x;
   let low = Math.min(...ys), high = Math.max(...ys);
   if (low === high) [low, high] = [low - (Math.abs(low) / 10 || 1), high + (Math.abs(high) / 10 || 1)];
-  const steep = low > 0 && high > STEEP * low; // then by powers of ten
-  const [scale, back] = steep ? [Math.log10, (value) => 10 ** value] : [Number, Number];
+  const logarithmic = logs && low > 0;
+  const scale = logarithmic ? Math.log10 : Number;
   const last = xs[xs.length - 1], first = Math.min(xs[0], 0);
   const x = (value) => LEFT + ((width - LEFT - RIGHT) * (value - first)) / (last - first || 1);
   const y = (value) => TOP + ((height - TOP - BOTTOM) * (scale(high) - scale(value))) / (scale(high) - scale(low));
-  for (let part = 0; part <= 3; part += 1) {
-    const value = back(scale(low) + ((scale(high) - scale(low)) * part) / 3);
+  for (const value of logarithmic ? logTicks(low, high) : linearTicks(low, high)) {
     drawn(svg, "line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) });
     drawn(svg, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, form(value));
   }
@@ -177,14 +197,14 @@ function showCurves(s) {
   }
   if (curves.loss) {
     text("loss-now", figures(curves.loss.y[curves.loss.y.length - 1]));
-    showCurve("loss", curves.loss, tick);
+    showCurve("loss", curves.loss, tick, true);
   }
   if (validation) {
     const form = accuracy ? (value) => percent(value, 1) : tick;
     at("validation").setAttribute("class", "validation");
     text("validation-name", accuracy ? "validation accuracy" : "validation loss");
     text("validation-now", accuracy ? percent(validation.y[validation.y.length - 1]) : figures(validation.y[validation.y.length - 1]));
-    showCurve("validation", validation, form);
+    showCurve("validation", validation, form, !accuracy);
   }
   if (pushes) showStaleness(s.staleness);
 }
@@ -193,6 +213,7 @@ function showCurves(s) {
 
 const MOST_ROWS = 200;
 const GONE = ["left", "died"];
+const KINDS = { died: "red", training: "", serving: "" };
 
 function row(cells) {
   const made = element("tr");
@@ -207,13 +228,8 @@ function rowsOf(members, cells) {
 }
 
 function stateOf(member) {
-  if (member.straggler) return ["straggles", "amber"];
-  return [member.state, member.state === "died" ? "red" : member.state === "training" ? "" : "quiet"];
-}
-
-function servesAs(shard) {
-  if (GONE.includes(shard.state)) return ` ${shard.state}`;
-  return shard.follows ? (shard.state === "following" ? " follows" : " catches up") : "";
+  if (member.straggler && !GONE.includes(member.state)) return ["straggling", "amber"];
+  return [member.state, KINDS[member.state] ?? "quiet"];
 }
 
 function showMembers(s) {
@@ -232,10 +248,20 @@ function showMembers(s) {
     [count(member.samples), "n"], ...(s.batch ? [] : [[fixed(member.staleness, 2), "n"]]), [ago(member.last_seen_s), "n quiet"],
   ]));
   at("shards").replaceChildren(...rowsOf(shards, (member) => [
-    [`${member.id}${servesAs(member)}`, member.state === "died" ? "red" : ""],
+    [`${member.id}`], stateOf(member),
     [member.name, "wide"], [fixed(member.pushes_per_s, 1), "n"], [`${short(member.bytes_per_s, 3, " ")}B/s`, "n"],
     [count(member.segments), "n wide"], [count(member.parameters), "n"], [ago(member.last_seen_s), "n quiet"],
   ]));
+}
+
+// -- events ---------------------------------------------------------------------------------------------------------
+
+function showEvents(s) {
+  const events = s.events || [];
+  show("of-events", events.length);
+  at("events").replaceChildren(...[...events].reverse().map((event) => row([
+    [new Date(1000 * event.time_s).toLocaleTimeString("en-GB"), "quiet"], [event.text, event.trouble ? "red" : ""],
+  ])));
 }
 
 // -- asking ---------------------------------------------------------------------------------------------------------
@@ -248,6 +274,7 @@ function draw(s) {
   showNumbers(s);
   showCurves(s);
   showMembers(s);
+  showEvents(s);
   text("folder", s.run_folder);
 }
 

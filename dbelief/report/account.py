@@ -15,6 +15,7 @@ from .events import read_events
 from .live import backups, duration, number, plural
 from .planned import size
 from .shares import in_words, shares
+from .states import job_state
 from .summary import Summary, read_summary
 from .table import facts_of, quality
 
@@ -57,7 +58,7 @@ class Account:
     @property
     def state(self) -> str:
         """The job's state, in words."""
-        return str(self.last.get("state", {}).get("state", "not begun"))
+        return job_state(str(self.last.get("state", {}).get("state", "not begun")))
 
     @property
     def reason(self) -> str:

@@ -15,6 +15,8 @@ from dbelief.clock import Clock, SystemClock
 from dbelief.console import announce
 from dbelief.logs import as_json
 
+from .states import member_state
+
 Status = Mapping[str, Any]
 
 _NONE = "–"
@@ -261,7 +263,7 @@ def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> Renderab
         seen = member.get("last_seen_s")
         table.add_row(
             Text(str(member.get("id", ""))),
-            Text(str(member.get("state", ""))),
+            Text(member_state(member)),
             number(member.get("samples"), ",d"),
             *[number(member.get("staleness"), ".2f")] * stale,
             _NONE if seen is None else f"{seen:.1f} s",

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .live import Status, backups, duration, iterations, number, plural, progress, under_way, why
+from .states import member_state
 from .summary import Summary
 
 _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
@@ -109,7 +110,7 @@ def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableTyp
     for member in members:
         table.add_row(
             f"{_ROLES[member['role']]} {member['id']}",
-            Text(member["state"]),
+            Text(member_state(member)),
             Text(member["name"]),
             number(member["samples"], ",d"),
             *[number(member["staleness"], ".2f")] * stale,

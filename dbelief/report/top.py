@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from .live import Status, bar, duration, head, number, number_table, under_way
+from .states import GONE, member_state
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKS = 48
 _CURVES = {"loss": "loss", "validation_accuracy": "validation", "validation_loss": "validation loss"}
 _FEWEST_ROWS = 3
+_STYLES = {"training": "", "serving": "", "straggling": "yellow", "died": "red"}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -84,16 +86,11 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
     """The fastest first, the gone last; if there are more than `rows`, the others are only counted."""
     table = _table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"])
-    order = sorted(workers, key=lambda member: (member["state"] in ("left", "died"), -member["samples_per_s"]))
+    order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
     for member in _shown(order, rows):
-        state = Text(member["state"], "" if member["state"] == "training" else "dim")
-        if member["straggler"]:
-            state = Text("straggles", "yellow")
-        elif member["state"] == "died":
-            state = Text("died", "red")
         table.add_row(
             f"{'client ' if member['role'] == 'client' else ''}{member['id']}",
-            state,
+            _state(member),
             f"{member['samples_per_s']:,.0f}",
             number(member["samples"], ",d"),
             *[number(member["staleness"], ".2f")] * stale,
@@ -108,7 +105,7 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
     for member in _shown(shards, rows):
         table.add_row(
             str(member["id"]),
-            _serves(member),
+            _state(member),
             f"{member['pushes_per_s']:,.1f}",
             bytes_per_s(member["bytes_per_s"]),
             f"{member['segments']:,}",
@@ -119,12 +116,9 @@ def _shards(shards: Sequence[Status], rows: int) -> Table:
     return table
 
 
-def _serves(shard: Status) -> Text:
-    if shard["state"] in ("left", "died"):
-        return Text(shard["state"], "red")
-    if shard["follows"]:
-        return Text("follows" if shard["state"] == "following" else "catches up", "dim")
-    return Text("serves", "dim")
+def _state(member: Status) -> Text:
+    state = member_state(member)
+    return Text(state, _STYLES.get(state, "dim"))
 
 
 def _shown(members: Sequence[Status], rows: int) -> Sequence[Status]:

@@ -1144,7 +1144,7 @@ class StatusRequest(_message.Message):
     placement: _builtins.bool
     """true: answer where segments live as well; default false"""
     curves: _builtins.bool
-    """true: answer how loss and accuracy went as well; default false"""
+    """true: answer how loss and accuracy went, and the last events, as well; default false"""
     scales: _builtins.bool
     """true: a launcher asks, who starts and ends replicas as `wanted_replicas` says; default false"""
     def __init__(
@@ -1196,6 +1196,7 @@ class StatusReply(_message.Message):
     ETA_S_FIELD_NUMBER: _builtins.int
     WANTED_SHARDS_FIELD_NUMBER: _builtins.int
     NEEDED_SHARDS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     job_yaml: _builtins.str
@@ -1266,6 +1267,10 @@ class StatusReply(_message.Message):
     def needed_shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of those without whom the job cannot go on; rising"""
 
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecentEvent]:
+        """where curves were asked for; the oldest first, at most 100"""
+
     def __init__(
         self,
         *,
@@ -1298,10 +1303,11 @@ class StatusReply(_message.Message):
         eta_s: _builtins.float = ...,
         wanted_shards: _builtins.int = ...,
         needed_shards: _abc.Iterable[_builtins.int] | None = ...,
+        events: _abc.Iterable[Global___RecentEvent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "placement", b"placement", "wanted_replicas", b"wanted_replicas"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_wanted_replicas", b"_wanted_replicas", "batch", b"batch", "curves", b"curves", "elapsed_s", b"elapsed_s", "epoch", b"epoch", "eta_s", b"eta_s", "events", b"events", "job", b"job", "job_folder", b"job_folder", "job_yaml", b"job_yaml", "loss", b"loss", "members", b"members", "needed_shards", b"needed_shards", "placement", b"placement", "reason", b"reason", "run_folder", b"run_folder", "samples", b"samples", "samples_per_s", b"samples_per_s", "shards", b"shards", "staleness", b"staleness", "staleness_mean", b"staleness_mean", "state", b"state", "test_accuracy", b"test_accuracy", "test_loss", b"test_loss", "total_samples", b"total_samples", "validation_accuracy", b"validation_accuracy", "validation_loss", b"validation_loss", "waiting_for", b"waiting_for", "wall_limit_s", b"wall_limit_s", "wanted_replicas", b"wanted_replicas", "wanted_shards", b"wanted_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
@@ -1313,6 +1319,36 @@ class StatusReply(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__wanted_replicas) -> _WhichOneofReturnType__wanted_replicas | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class RecentEvent(_message.Message):
+    """Something that happened in the run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_S_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    time_s: _builtins.float
+    """since 1970-01-01 UTC"""
+    text: _builtins.str
+    """one line for people"""
+    trouble: _builtins.bool
+    """something failed or was lost"""
+    def __init__(
+        self,
+        *,
+        time_s: _builtins.float = ...,
+        text: _builtins.str = ...,
+        trouble: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "time_s", b"time_s", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecentEvent: _TypeAlias = RecentEvent  # noqa: Y015
 
 @_typing.final
 class Curve(_message.Message):
@@ -1443,7 +1479,7 @@ class MemberStatus(_message.Message):
     name: _builtins.str
     """host and process"""
     state: _builtins.str
-    """"training", "evaluating", "waiting", "left", "died" """
+    """for people: "training", "serving", "following" ... (dbelief/report/states.py)"""
     samples: _builtins.int
     """acknowledged in this and earlier lives"""
     staleness_mean: _builtins.float

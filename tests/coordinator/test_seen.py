@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,13 @@ from hypothesis import strategies as st
 
 from coordinator.course import MOST, Course, Thinned
 from coordinator.rates import WINDOW_S, Rates
+from coordinator.recent_events import MOST as MOST_EVENTS
+from coordinator.recent_events import RecentEvent, RecentEvents
 from dbelief.clock import ManualClock
+from dbelief.report import event_text
 
 NOWHERE = Path("nowhere/events.jsonl")
+TIME = "2023-11-14T22:13:20.500Z"
 
 
 @pytest.fixture
@@ -93,11 +98,11 @@ def test_what_is_taken_back_goes_from_a_curve_and_no_number_is_no_point() -> Non
 
 def test_a_run_has_the_curves_of_its_events() -> None:
     course = Course(NOWHERE, iterates=False)
-    course.take("state", {"state": "ready"})
+    course.take("state", {"state": "ready"}, 0.0)
     for samples in (10, 20):
-        course.take("progress", {"samples": samples, "loss": 1 / samples})
-    course.take("evaluation", {"set": "validation", "samples": 20, "loss": 0.5, "accuracy": None})
-    course.take("evaluation", {"set": "test", "samples": 20, "loss": 0.25, "accuracy": 0.75})
+        course.take("progress", {"samples": samples, "loss": 1 / samples}, 0.0)
+    course.take("evaluation", {"set": "validation", "samples": 20, "loss": 0.5, "accuracy": None}, 0.0)
+    course.take("evaluation", {"set": "test", "samples": 20, "loss": 0.25, "accuracy": 0.75}, 0.0)
     assert course.curves() == [
         ("loss", "samples", [(10, 0.1), (20, 0.05)]),
         ("validation_loss", "samples", [(20, 0.5)]),
@@ -106,18 +111,59 @@ def test_a_run_has_the_curves_of_its_events() -> None:
 
 def test_a_batch_methods_loss_goes_over_its_iterations() -> None:
     course = Course(NOWHERE, iterates=True)
-    course.take("progress", {"samples": 10, "loss": math.nan})
-    course.take("iteration", {"iteration": 1, "loss": 0.5})
+    course.take("progress", {"samples": 10, "loss": math.nan}, 0.0)
+    course.take("iteration", {"iteration": 1, "loss": 0.5}, 0.0)
     assert course.curves() == [("loss", "iterations", [(1, 0.5)])]
 
 
 def test_a_run_that_is_gone_on_from_has_its_earlier_curves(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    rows = [{"event": "progress", "samples": x, "loss": float(x)} for x in (1, 2, 3, 4)]
+    rows = [{"event": "progress", "time": TIME, "samples": x, "loss": float(x)} for x in (1, 2, 3, 4)]
+    rows += [
+        {"event": "member", "time": TIME, "role": "replica", "id": 1, "what": "died", "reason": "silent for 5.0 s"}
+    ]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"event": "pro')
     course = Course(log, iterates=False)
-    course.take("progress", {"samples": 3, "loss": 30.0})
+    course.take("progress", {"samples": 3, "loss": 30.0}, 0.0)
     for thread in threading.enumerate():
         if thread.name == "course":
             thread.join()
     assert course.curves() == [("loss", "samples", [(1, 1.0), (2, 2.0), (3, 30.0)])]
+    course.take("snapshot", {"set": "0003"}, 5.0)
+    assert course.recent() == [
+        RecentEvent(1_700_000_000.5, "replica 1 died: silent for 5.0 s", True),
+        RecentEvent(5.0, "snapshot 0003 is complete", False),
+    ]
+
+
+def test_recent_events_are_lines_of_text_and_the_last_ones_stay() -> None:
+    events = RecentEvents()
+    joined = {"role": "replica", "id": 2, "what": "joined", "reason": "", "name": "host:7"}
+    events.take("member", joined, 1.0)
+    events.take("progress", {"samples": 5}, 1.5)
+    events.take("member", {**joined, "what": "died", "reason": "silent for 9.0 s"}, 2.0)
+    events.take("member", {**joined, "name": "host:8"}, 3.0)
+    events.take("state", {"state": "ready", "reason": ""}, 4.0)
+    events.take("state", {"state": "failed", "reason": "no shard"}, 5.0)
+    assert [(one.time_s, one.text, one.trouble) for one in events.since(RecentEvents())] == [
+        (1.0, "replica 2 (host:7) joined", False),
+        (2.0, "replica 2 (host:7) died: silent for 9.0 s", True),
+        (3.0, "replica 2 (host:8) joined, replaces the former replica 2", False),
+        (4.0, "job is training", False),
+        (5.0, "job failed: no shard", True),
+    ]
+    for number in range(2 * MOST_EVENTS):
+        events.take("snapshot", {"set": str(number)}, float(number))
+    kept = events.since(RecentEvents())
+    assert [one.text for one in kept] == [
+        f"snapshot {number} is complete" for number in range(MOST_EVENTS, 2 * MOST_EVENTS)
+    ]
+
+
+def test_every_event_of_a_job_has_a_text_or_a_curve() -> None:
+    """An event that the coordinator comes to write is not left out of the page by oversight."""
+    drawn = {"progress", "evaluation", "iteration", "pass"}
+    source = "".join(path.read_text() for path in Path("coordinator").glob("*.py"))
+    written = set(re.findall(r"""(?:_note|Note)\(\s*"(\w+)\"""", source)) | {"promoted", "shard_back"}
+    assert written >= {"member", "state", "snapshot", "takeover", "scaled"}
+    assert written - drawn == set(event_text._TEXTS)

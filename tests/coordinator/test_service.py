@@ -266,8 +266,8 @@ def test_status_while_training_tells_of_everyone(training: Caller) -> None:
     assert rows == [
         (wire.ROLE_REPLICA, 0, "training", 30),
         (wire.ROLE_REPLICA, 1, "waiting", 0),
-        (wire.ROLE_SHARD, 0, "waiting", 0),
-        (wire.ROLE_SHARD, 1, "waiting", 0),
+        (wire.ROLE_SHARD, 0, "serving", 0),
+        (wire.ROLE_SHARD, 1, "serving", 0),
     ]
 
 
@@ -319,7 +319,7 @@ def test_staleness_is_told_by_life_and_summed_over_all(training: Caller) -> None
 
 
 def test_curves_are_told_where_they_are_asked_for(training: Caller) -> None:
-    training.steps.seen.course.take("progress", {"samples": 10, "loss": 0.5})
+    training.steps.seen.course.take("progress", {"samples": 10, "loss": 0.5}, 0.0)
     assert not training("Status", wire.StatusRequest()).curves
     (curve,) = training("Status", wire.StatusRequest(curves=True)).curves
     assert (curve.name, curve.over, list(curve.x), list(curve.y)) == ("loss", "samples", [10.0], [0.5])

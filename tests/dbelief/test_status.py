@@ -121,7 +121,7 @@ def test_a_coordinator_tells_how_its_job_goes(address: str, run: Path, capsys: p
     for where in (address, str(run)):
         tell_status(where, True)
         told = json.loads(capsys.readouterr().out)
-        assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "ready", None, 60.0)
+        assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "training", None, 60.0)
         assert [(m["role"], m["id"], m["samples"]) for m in told["members"]] == [("ps", 1, None), ("client", 0, 5)]
     tell_status(address, False)
     shown = capsys.readouterr().out

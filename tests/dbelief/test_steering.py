@@ -94,7 +94,7 @@ def test_nobody_need_wait(coordinator: Coordinator, server: Server) -> None:
 
 def test_a_job_that_goes_on_ending_is_told_after_the_deadline(coordinator: Coordinator, server: Server) -> None:
     coordinator.ends = [wire.STATE_CLOSING]
-    with pytest.raises(Failure, match=r"^job digits was asked to end, is closing after 0\.05 s, and goes on ending$"):
+    with pytest.raises(Failure, match=r"^job digits was asked to end, is finishing after 0\.05 s, and goes on ending$"):
         stop_job(server.address, "enough", 0.05)
 
 

@@ -37,6 +37,12 @@ class Browser:
         reader.feed(done.stdout)
         return {name: "\n".join(map(_single_spaced, text.splitlines())) for name, text in reader.texts.items()}
 
+    def console(self, url: str) -> list[str]:
+        """What the page and the browser wrote to the page's console, refused contents among it."""
+        command = [*self._command, "--enable-logging=stderr", "--dump-dom", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
     def picture(self, url: str, name: str, size: tuple[int, int], dark: bool = False) -> np.ndarray:
         """A screenshot, also left in the folder as NAME.png: (height, width, 3) float32 from 0 to 1."""
         path = self._folder / f"{name}.png"

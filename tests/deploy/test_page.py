@@ -6,6 +6,7 @@ With `DBELIEF_PICTURES` naming a folder, the screenshots are left there.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -78,6 +79,7 @@ def test_a_job_without_members(browser: Browser, job: tuple[Role, str, str]) -> 
     texts = browser.texts(url)
     assert (texts["job"].strip(), texts["state"].strip()) == ("digits", "waiting")
     assert texts["why"].strip() == "waiting for shards (0 of 2 joined)"
+    assert browser.console(url) == [], "nothing of the page is refused by its own policy"
     assert {"of-workers", "of-shards", "curves", "progress", "silent"}.isdisjoint(texts)
     looks_good(browser, url, "empty")
 
@@ -96,10 +98,13 @@ def test_a_job_that_runs(browser: Browser, operator: Operator, job: tuple[Role, 
     assert numbers["validation"].endswith("%")
     workers = [line.split() for line in texts["workers"].strip().splitlines()]
     assert sorted(row[0] for row in workers) == ["0", "1", "2"]
-    assert {row[1] for row in workers} <= {"training", "evaluating", "straggles"}
+    assert {row[1] for row in workers} <= {"training", "evaluating", "straggling"}
     assert sum(int(row[3].replace(",", "")) for row in workers) > 0, "samples a second"
     shards = [line.split() for line in texts["shards"].strip().splitlines()]
-    assert [row[0] for row in shards] == ["0", "1"]
+    assert [row[:2] for row in shards] == [["0", "serving"], ["1", "serving"]]
+    events = texts["events"].strip().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d job is training", events[0]) or "snapshot" in events[0]
+    assert sum("joined" in line for line in events) == 5
     assert sum(int(row[-3].replace(",", "")) for row in shards) == 64 * 64 + 64 + 64 * 10 + 10
     assert {"loss", "validation", "staleness"} <= texts.keys()
     assert "samples" in texts["loss"]

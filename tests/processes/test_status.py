@@ -48,7 +48,7 @@ def test_a_run_is_found_by_its_folder(operator: Operator, write_job: Callable[[s
     wait_for(lambda: True if (run / "address").exists() else None, "the coordinator's address")
     operator.until_samples("found", 100)
     told = status(run)
-    assert (told["job"], told["state"], told["run_folder"]) == ("found", "ready", str(run))
+    assert (told["job"], told["state"], told["run_folder"]) == ("found", "training", str(run))
     assert sorted((m["role"], m["id"]) for m in told["members"]) == [("ps", 0), ("worker", 0)]
     assert "dbelief.v1.Coordinator" in services((run / "address").read_text())
     shard = re.search(r"shard 0 of job found on (\S+)", (run / "logs" / "ps-0.log").read_text())

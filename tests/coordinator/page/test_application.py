@@ -52,7 +52,8 @@ def page() -> Page:
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")]
+    ("path", "kind"),
+    [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript"), ("/icon.svg", "image/svg")],
 )
 def test_the_pages_files_are_served(page: Page, path: str, kind: str) -> None:
     status, headers, body = call(page, path)
@@ -108,7 +109,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_markup() -> None:
     }
     html, script = sources["page.html"], sources["page.js"]
     links = re.findall(r'(?:src|href)="([^"]*)"', html)
-    assert sorted(links) == ["data:,", "page.css", "page.js", "status.json"]
+    assert sorted(links) == ["icon.svg", "page.css", "page.js", "status.json"]
     addresses = [address for text in sources.values() for address in re.findall(r"\w+://[^\"')\s]+", text)]
     assert addresses == ["http://www.w3.org/2000/svg"], "which is a name, and nobody is called"
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)

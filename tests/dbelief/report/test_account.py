@@ -68,7 +68,7 @@ def test_a_run_that_goes_on(run: Path) -> None:
     log(run, TRAINING)
     assert told(run) == {
         "job": "mnist",
-        "state": "ready",
+        "state": "training",
         "time": "1:05",
         "samples": "1,200, 1.50 epochs",
         "loss": "0.2500",

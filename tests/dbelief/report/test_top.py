@@ -20,7 +20,7 @@ def worker(number: int, rate: float, **other: Any) -> dict[str, Any]:
 
 
 def shard(number: int, **other: Any) -> dict[str, Any]:
-    row = {"id": number, "role": "ps", "state": "waiting", "samples": None, "staleness": None, "last_seen_s": 75.0}
+    row = {"id": number, "role": "ps", "state": "serving", "samples": None, "staleness": None, "last_seen_s": 75.0}
     rates = {"pushes_per_s": 12.5, "bytes_per_s": 2.5e6, "segments": 4, "parameters": 123_456, "follows": False}
     return {**row, **rates, **other}
 
@@ -45,10 +45,10 @@ def test_the_fastest_come_first_and_the_gone_last() -> None:
     assert [row[:3] for row in rows[at + 1 : at + 5]] == [
         ["3", "training", "300"],
         ["0", "training", "100"],
-        ["2", "straggles", "10"],
+        ["2", "straggling", "10"],
         ["1", "died", "900"],
     ]
-    assert rows[-1] == ["0", "serves", "12.5", "2.5", "MB/s", "4", "123,456", "1:15"]
+    assert rows[-1] == ["0", "serving", "12.5", "2.5", "MB/s", "4", "123,456", "1:15"]
 
 
 def test_curves_are_bars_with_their_ends() -> None:
