@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
+os.environ["XDG_STATE_HOME"] = str(ROOT / ".cache" / "state")  # where processes without credentials share a secret
 
 from hypothesis import settings  # noqa: E402 (reads the line above)
 

@@ -10,10 +10,12 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.console import announce, host_and_port, told
+from dbelief.console import announce, told
 from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
-from dbelief.security import DOMAIN, Credentials, current
+from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
 from dbelief.security.diagnosis import why_not
+
+from .bearing import BearingChannel
 
 T = TypeVar("T")
 
@@ -64,6 +66,8 @@ _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.St
 def open_channel(address: str, role: str = "server", credentials: Credentials | None = None) -> grpc.Channel:
     """Open a channel to `host:port`. Every channel of the system is made here.
 
+    Without credentials, calls to a loopback address show that they come from a process of this user.
+
     Parameters
     ----------
     role
@@ -74,13 +78,14 @@ def open_channel(address: str, role: str = "server", credentials: Credentials | 
     Raises
     ------
     Mistake
-        This is no such address.
+        This is no such address, or there is no place for this user's secret.
     """
-    host_and_port(address)
+    near = loopback_address(address)
     options = (*OPTIONS, ANY_ANSWER, CLIENT_AHEAD)
     mine = credentials or current()
     if mine is None:
-        return grpc.insecure_channel(address, options=options)
+        plain = grpc.insecure_channel(near or address, options=options)
+        return BearingChannel(plain, Loopback(near).text) if near else plain
     shown = grpc.ssl_channel_credentials(mine.authority, mine.key, mine.certificate)
     if mine.token:
         shown = grpc.composite_channel_credentials(shown, grpc.access_token_call_credentials(mine.token))

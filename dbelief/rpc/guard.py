@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,14 +13,15 @@ from typing import Any
 import grpc
 
 from dbelief.errors import Refused
-from dbelief.security import Credentials
+from dbelief.security import Credentials, Loopback, Verdict
 from dbelief.security.rights import ALL, RIGHTS
+
+from .bearing import BEARER, KEY
 
 PEER_CALLS = 256
 """Most calls that one connection may have open; a replica has a few streams to each shard."""
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
-_BEARER = "Bearer "
 _Reads = Callable[[Any, grpc.ServicerContext], Any]
 
 
@@ -46,10 +48,18 @@ class Guard(grpc.ServerInterceptor):
     Parameters
     ----------
     credentials
-        Of this server; None: nobody needs a token.
+        Of this server; None: it has none.
     most_calls
         That one connection may have open.
+
+    Attributes
+    ----------
+    owner
+        Checks that calls come from processes of this server's user, where there are no credentials; None: everybody
+        may call.
     """
+
+    owner: Loopback | None = None
 
     def __init__(self, credentials: Credentials | None, most_calls: int = PEER_CALLS) -> None:
         self._credentials = credentials
@@ -78,9 +88,9 @@ class Guard(grpc.ServerInterceptor):
 
     def _role(self, details: grpc.HandlerCallDetails) -> tuple[str, tuple[grpc.StatusCode, str] | None]:
         """Whose token a call brings, and why it is refused."""
+        brought = str(dict(details.invocation_metadata).get(KEY, "")).removeprefix(BEARER)
         if self._credentials is None:
-            return "", None
-        brought = str(dict(details.invocation_metadata).get("authorization", "")).removeprefix(_BEARER)
+            return "", None if self.owner is None else _not_the_owners(self.owner, brought)
         role = self._credentials.role_of(brought)
         if role is None:
             trouble = "its token is not this job's" if brought else "it brings no token"
@@ -150,6 +160,19 @@ def _reads(decode: Callable[[bytes], Any] | None, streamed: bool) -> _Reads:
         return messages if decode is None else (one(message, context) for message in messages)
 
     return many if streamed else one
+
+
+def _not_the_owners(owner: Loopback, brought: str) -> tuple[grpc.StatusCode, str] | None:
+    """Why a call on loopback is refused; None where it comes from a process of this server's user."""
+    verdict = owner.check_text(brought)
+    if verdict is Verdict.RIGHT:
+        return None
+    if verdict is Verdict.EARLIER:  # it was on its way while this server started
+        return grpc.StatusCode.UNAVAILABLE, "the call began before this server listened: call again"
+    return grpc.StatusCode.UNAUTHENTICATED, (
+        f"without credentials it serves processes of its own user alone (uid {os.geteuid()}), and the call carries no "
+        "token of theirs: give all sides --credentials, or this server --insecure"
+    )
 
 
 def _refusing(code: grpc.StatusCode, why: str) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:

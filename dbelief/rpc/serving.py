@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake, Unreachable
-from dbelief.security import Credentials, current, may_listen
+from dbelief.security import Credentials, current, may_listen, must_show
 
 from .channel import OPTIONS, SERVER_AHEAD
 from .guard import PEER_CALLS, Guard
@@ -51,7 +51,8 @@ class Server:
     handlers
         Most threads for calls; one more is refused.
     credentials
-        None: this process's. With them it speaks TLS, to those of the same authority, and wants a token.
+        None: this process's. With them it speaks TLS, to those of the same authority, and wants a token. Without them
+        it serves, on loopback, the processes of its own user.
 
     Raises
     ------
@@ -74,9 +75,10 @@ class Server:
         self._health = _Health()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
+        guard = Guard(mine)
         self._server = grpc.server(
             ThreadPoolExecutor(handlers, "handler"),
-            interceptors=[Guard(mine)],
+            interceptors=[guard],
             options=options,
             maximum_concurrent_rpcs=handlers,
         )
@@ -94,6 +96,8 @@ class Server:
             raise _not_ours(listen)
         self.port = port
         self.address = f"{host}:{port}"
+        if mine is None:
+            guard.owner = must_show(self.address)
         self._server.start()
         for service in ("", *ours):
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)

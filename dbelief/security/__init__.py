@@ -7,6 +7,21 @@ the role, never a host's name, for containers have none that lasts. Its token sa
 """
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials
-from .identity import current, is_loopback, may_listen, take
+from .identity import current, is_loopback, may_listen, must_show, take
+from .loopback import Loopback, Verdict, loopback_address
 
-__all__ = ["DOMAIN", "PERSONS", "ROLES", "SERVER", "Credentials", "current", "is_loopback", "may_listen", "take"]
+__all__ = [
+    "DOMAIN",
+    "PERSONS",
+    "ROLES",
+    "SERVER",
+    "Credentials",
+    "Loopback",
+    "Verdict",
+    "current",
+    "is_loopback",
+    "loopback_address",
+    "may_listen",
+    "must_show",
+    "take",
+]

@@ -12,6 +12,7 @@ from dbelief.errors import Mistake
 from dbelief.logs import hide
 
 from .credentials import Credentials
+from .loopback import Loopback, loopback_address
 
 FOLDER = "DBELIEF_CREDENTIALS"
 INSECURE = "DBELIEF_INSECURE"
@@ -88,6 +89,20 @@ def may_listen(address: str) -> None:
     if address not in _Identity.told:
         _Identity.told.add(address)
         announce(f"--insecure: {address} is open to anybody who reaches it, without TLS and without a token")
+
+
+def must_show(address: str) -> Loopback | None:
+    """What callers of a server without credentials at `host:port` must show; None: nothing, everybody may call.
+
+    To be called once it listens.
+    """
+    near = loopback_address(address)
+    if near is None:
+        return None
+    if _Identity.insecure:
+        announce(f"--insecure: {address} is open to every user of this machine")
+        return None
+    return Loopback(near)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,84 @@
+"""A channel whose calls carry a token: gRPC itself adds one only where there is TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+KEY = "authorization"
+BEARER = "Bearer "
+
+
+class BearingChannel(grpc.Channel):
+    """Passes everything to a channel, and adds a token to the metadata of each call.
+
+    Parameters
+    ----------
+    token
+        Called for each call; a stream is one.
+    """
+
+    def __init__(self, channel: grpc.Channel, token: Callable[[], str]) -> None:
+        self._channel = channel
+        self._token = token
+
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
+        """As a channel's."""
+        self._channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        """As a channel's."""
+        self._channel.unsubscribe(callback)
+
+    def unary_unary(self, *method: Any, **more: Any) -> Any:
+        """As a channel's."""
+        return _Bearing(self._channel.unary_unary(*method, **more), self._token)
+
+    def unary_stream(self, *method: Any, **more: Any) -> Any:
+        """As a channel's."""
+        return _Bearing(self._channel.unary_stream(*method, **more), self._token)
+
+    def stream_unary(self, *method: Any, **more: Any) -> Any:
+        """As a channel's."""
+        return _Bearing(self._channel.stream_unary(*method, **more), self._token)
+
+    def stream_stream(self, *method: Any, **more: Any) -> Any:
+        """As a channel's."""
+        return _Bearing(self._channel.stream_stream(*method, **more), self._token)
+
+    def close(self) -> None:
+        """As a channel's."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        """The channel itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class _Bearing:
+    """One method of a channel, of whichever kind."""
+
+    def __init__(self, method: Any, token: Callable[[], str]) -> None:
+        self._method = method
+        self._token = token
+
+    def __call__(self, request: Any, timeout: float | None = None, metadata: Any = None, **more: Any) -> Any:
+        return self._method(request, timeout, self._with_token(metadata), **more)
+
+    def with_call(self, request: Any, timeout: float | None = None, metadata: Any = None, **more: Any) -> Any:
+        return self._method.with_call(request, timeout, self._with_token(metadata), **more)
+
+    def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **more: Any) -> Any:
+        return self._method.future(request, timeout, self._with_token(metadata), **more)
+
+    def _with_token(self, metadata: Any) -> tuple[tuple[str, str], ...]:
+        return (*(metadata or ()), (KEY, BEARER + self._token()))

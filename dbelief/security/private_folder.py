@@ -1,0 +1,89 @@
+"""Folders that one user alone can enter, and the secret that the processes of a user share."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dbelief.errors import Mistake
+
+SECRET, SECRET_BYTES = "secret", 32
+"""File and length of the user's secret."""
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder with mode 0700 unless it is there; returns it.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or what is there is another user's, open to others, or no folder.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_private(folder, os.lstat(folder), stat.S_ISDIR)
+    return folder
+
+
+@functools.lru_cache(maxsize=1)
+def user_secret() -> bytes:
+    """32 bytes that the processes of this user share, made by the first of them.
+
+    They lie in `$XDG_STATE_HOME/dbelief` (`~/.local/state/dbelief`), or in the temporary folder where that cannot be:
+    both are the same for a login shell, cron, and a batch system's step.
+
+    Raises
+    ------
+    Mistake
+        Neither folder serves.
+    """
+    troubles = []
+    for folder in _candidates():
+        try:
+            return _shared(make_private(folder) / SECRET)
+        except OSError as error:
+            troubles.append(f"{folder}: {error.strerror or error}")
+    raise Mistake(f"no private folder for this user's secret: {'; '.join(troubles)}")
+
+
+def _candidates() -> list[Path]:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        home = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    except RuntimeError:  # a user without an entry in the password file, and no HOME
+        return [_temporary()]
+    return [home / "dbelief", _temporary()]
+
+
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir()) / f"dbelief-{os.geteuid()}"
+
+
+def _shared(path: Path) -> bytes:
+    """The content of a private file, random if this makes it: of processes that try at once all get one content."""
+    if not path.exists():
+        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES))
+            os.link(new, path)  # appears whole, and replaces nothing
+        except FileExistsError:
+            pass
+        finally:
+            new.unlink(missing_ok=True)
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        _check_private(path, os.fstat(file.fileno()), stat.S_ISREG)
+        content = file.read(SECRET_BYTES + 1)
+    if len(content) != SECRET_BYTES:
+        raise OSError(errno.EINVAL, f"{SECRET} is not {SECRET_BYTES} bytes long; remove it while no job runs")
+    return content
+
+
+def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    if not is_kind(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, f"{path.name} is another user's, or open to others")
