@@ -16,6 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dbelief.pushes import MOST_AHEAD
+
 ATTEMPTS = 3
 """A bundle that so many replicas failed at, or died of, is given up, and the job with it."""
 
@@ -104,6 +106,7 @@ class Pass:
         Whether the idle get copies of what is outstanding.
     ordered
         Cut bundles of `most` portions beforehand, and number them by place: the same for any number of replicas.
+        They are given out in this order, none of them `MOST_AHEAD` or more ahead of one that is outstanding.
     paces
         Seconds that a replica needs for a portion, by number, as far as they are known.
 
@@ -217,13 +220,22 @@ class Pass:
         return one
 
     def _next(self, number: int, living: Collection[int]) -> Bundle | None:
-        """A new bundle of free portions."""
+        """A new bundle of free portions; None where none is left, or none may be begun yet."""
         if not self._free:
             return None
+        if self._ordered:
+            return self._next_in_order()
         half = int(self._left * self._share(number, living) / 2)
-        count = self._most if self._ordered else max(1, min(self._most, half))
         start, stop = self._place(number)
-        return self._cut(start, min(start + count, stop))
+        return self._cut(start, min(start + max(1, min(self._most, half)), stop))
+
+    def _next_in_order(self) -> Bundle | None:
+        """The first free portions: whatever is pushed before its turn waits at the shards, which bound that."""
+        start, stop = self._free[0]
+        number = start // self._most + 1
+        if number - min(self._outstanding, default=number) >= MOST_AHEAD:
+            return None
+        return self._cut(start, min(start + self._most, stop))
 
     def _share(self, number: int, living: Collection[int]) -> float:
         """This replica's share of all replicas' speed; who has told of nothing yet is as fast as the average."""
@@ -243,8 +255,7 @@ class Pass:
         ends = set(self._last.values())
         start, stop = max(self._free, key=lambda gap: (gap[0] not in ends, gap[1] - gap[0]))
         if start in ends:
-            unit = self._most if self._ordered else 1
-            start += (stop - start) // 2 // unit * unit
+            start += (stop - start) // 2
         return start, stop
 
     def _cut(self, start: int, stop: int) -> Bundle:

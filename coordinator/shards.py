@@ -30,6 +30,8 @@ SNAPSHOT_S = 600.0
 FOLLOWER_S = 2.0
 """How long one that is to follow may take to answer: others may wait for the thread that asks."""
 _LOOK_S = 0.2
+_SPARE_CHANNELS = 8
+"""Addresses outside the placement, newest first, whose channels stay open: shards that come back, followers."""
 
 
 class Shards:
@@ -69,6 +71,9 @@ class Shards:
 
     def _stub(self, place: Place) -> stubs.ParametersStub:
         if place.address not in self._channels:
+            in_use = {place.address for place in self._places()}
+            for gone in [address for address in self._channels if address not in in_use][:-_SPARE_CHANNELS]:
+                self._channels.pop(gone).close()
             self._channels[place.address] = open_channel(place.address, "ps")
         return stubs.ParametersStub(self._channels[place.address])
 

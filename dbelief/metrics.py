@@ -11,6 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
 from prometheus_client import (
     CollectorRegistry,
@@ -29,6 +30,14 @@ from dbelief.collectors import STATES, TABLE, Row
 from dbelief.console import announce
 from dbelief.security import current
 from dbelief.web import WebServer
+
+MOST_SERIES = 512
+"""Series of one counter. Values of labels may come from other processes: past this, and where they are long, they are
+counted together."""
+LONGEST_LABEL = 128
+"""Characters of a label's value."""
+OTHERS = "(others)"
+"""The value under which the rest is counted."""
 
 _ANSWER_S = 0.5
 """What a scrape that has begun may take to be answered."""
@@ -231,13 +240,32 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
+class _Counter(Counter):
+    """A counter with a bounded number of series."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:  # its series are made of the same class
+        super().__init__(*words, **options)
+        self._series: set[tuple[str, ...]] = set()
+        self._room = threading.Lock()
+
+    def labels(self, *values: Any, **named: Any) -> Self:
+        """The series of these values; the one of all others where there are too many."""
+        key = tuple(str(value) for value in values or named.values())
+        with self._room:
+            if key not in self._series:
+                if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
+                    return super().labels(*[OTHERS] * len(key))
+                self._series.add(key)
+        return super().labels(*values, **named)
+
+
 def _made(row: Row, role: str) -> Counter | Gauge | Histogram:
     """A row's collector, in no registry yet."""
     name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
     tells = f"{row.tells} ({row.unit})"
     collector: Counter | Gauge | Histogram
     if row.kind == "counter":
-        collector = Counter(name, tells, labels, registry=None)
+        collector = _Counter(name, tells, labels, registry=None)
     elif row.kind == "gauge":
         collector = Gauge(name, tells, labels, registry=None)
     else:

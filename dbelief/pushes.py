@@ -14,6 +14,8 @@ TRIAL, ACCRUED = "trial", "accrued"
 """Of a batch method: where a pass computes gradients, and their sum, which bundles are added to."""
 
 
+MOST_AHEAD = 256
+"""Bundles of an ordered pass that may wait at a shard for the one before them: no bundle further ahead is given out."""
 WINDOW = 16
 """Messages that an exchange may be ahead of its answers; a shard keeps so many of each pusher."""
 

@@ -153,19 +153,23 @@ class Attached:
         if not self._allowed:
             raise Refused("shares no memory")
         with self._lock:
-            if offered.name in blocks.held or len(blocks.held) >= self._most_blocks:
-                raise Refused(f"has the block already, or {self._most_blocks} of this connection")
+            self._check_room(blocks, offered.name)
             if self._bytes + offered.size > self._most_bytes:
                 raise Refused(f"has {self._bytes} bytes in blocks, and takes no more than {self._most_bytes}")
             self._bytes += offered.size
         try:
             block = open_block(offered.name, offered.token, offered.size)
+            with self._lock:
+                self._check_room(blocks, offered.name)  # another stream may have attached it meanwhile
+                blocks.held[offered.name] = block
         except BaseException:
             with self._lock:
                 self._bytes -= offered.size
             raise
-        with self._lock:
-            blocks.held[offered.name] = block
+
+    def _check_room(self, blocks: Blocks, name: str) -> None:
+        if name in blocks.held or len(blocks.held) >= self._most_blocks:
+            raise Refused(f"has the block already, or {self._most_blocks} of this connection")
 
     def _leave(self, blocks: Blocks, name: str) -> None:
         with self._lock:

@@ -44,8 +44,7 @@ def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
         segment.add(push, deed.values, shard.ordered)
         return
     if deed.exchange:
-        shard.answers.follow(push.pusher, push.sequence, deed.exchange)
-        shard.answers.keep(push.pusher, deed.index, segment.present())
+        shard.answers.keep(push, deed.exchange, deed.index, segment.present())
     segment.rebase(push)
     if deed.skipped:
         segment.skip(push)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dbelief.loops import compiled
+from dbelief.pushes import MOST_AHEAD
+
+from .limits import check_room
 
 
 @dataclass
@@ -39,6 +42,11 @@ class Sum:
             (length,) float64; set to 0 where this bundle is the first of its pass.
         ordered
             Add bundles by rising number, from 1 without gaps, in whatever order they come.
+
+        Raises
+        ------
+        Refused
+            In order: `MOST_AHEAD` bundles wait already, and it is not the turn of this one.
         """
         if number < self.number or (number == self.number and bundle in self.added):
             return False
@@ -47,6 +55,8 @@ class Sum:
             self.added.clear()
             self.waiting.clear()
             total.fill(0)
+        if ordered and bundle != self.next:
+            check_room("bundles that wait for their turn", bundle, self.waiting, MOST_AHEAD)
         self.added.add(bundle)
         if not ordered:
             _add(total, gradient)

@@ -86,7 +86,7 @@ class Pushing(Transfer):
             self._wait(self._shard, self._staged, self._push.clock + 1)
         self._life.followed()
         self.check_life()  # what a former life applied is not acknowledged in the name of this one
-        if ended:
+        if ended and self._reply.acknowledged:
             self._tell()
         yield self._reply
         self._told = self._reply.acknowledged

@@ -204,7 +204,8 @@ class ShardService(stubs.ParametersServicer):
             filled += len(answer)
             sent += len(answer)
         self._metrics.bytes_total.labels("sent").inc(sent)
-        self._metrics.pulls_total.labels(request.vector).inc()
+        if rows:  # else nothing says that there is such a vector
+            self._metrics.pulls_total.labels(request.vector).inc()
         yield together[0] if len(together) == 1 else b"".join(together)
 
     def _put(self, request: wire.PullRequest, shard: Shard, blocks: Blocks, rows: Rows) -> Iterator[bytes]:
@@ -220,7 +221,7 @@ class ShardService(stubs.ParametersServicer):
             some = rows[first : first + frames.FULL_SHARED]
             done = self.life.hands.each(put, some)
             self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
-            if first + len(some) == len(rows):
+            if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(request.vector).inc()
             yield frames.in_shared([index for index, _ in some], [version for version, _ in done])
 

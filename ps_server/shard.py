@@ -296,7 +296,7 @@ class Shard:
         Refused
             As `push` does; or done before, and told longer ago than answers are kept.
         """
-        message = self.answers.begin(push.pusher, push.sequence)
+        message = self.answers.number()
         answers, duplicates, most = [], 0, 0
         for index, weights in parts:
             segment = self.segment(index)
@@ -310,10 +310,10 @@ class Shard:
                 self._pushers.admit(push.pusher)
                 most = max(most, segment.rebase(push))
                 again = not segment.expect(push)
-                answer = self.answers.find(push.pusher, push.sequence, index) if again else before
+                answer = self.answers.find(push, index) if again else before
                 if answer is None:
                     raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
-                self.answers.keep(push.pusher, index, answer)
+                self.answers.keep(push, message, index, answer)
                 duplicates += again
                 if not again:
                     if self.staleness == 0:

@@ -380,10 +380,11 @@ class ShardedParameters:
         leg.tries += 1
         self.retries += 1
         if self._refresh is not None:
-            self.placement = self._refresh()
-        if leg.place.address not in {place.address for place in self.placement.places}:
-            self._streams.leave(leg.place.address)
-            self._sharing.leave(leg.place.address)
+            before, self.placement = self.placement, self._refresh()
+            known = {leg.place.address, *(place.address for place in before.places)}
+            for gone in known - {place.address for place in self.placement.places}:
+                self._sharing.leave(gone)
+                self._streams.leave(gone)
         further = leg.go_on(self.placement)
         legs += further
         for one in further:

@@ -121,14 +121,21 @@ class Streams:
         """Keep a stream, all of whose answers are there, for the next time."""
         stream.stale = True
         with self._lock:
-            self._idle.setdefault((address, method), []).append(stream)
+            if (address, method) in self._methods:
+                self._idle.setdefault((address, method), []).append(stream)
+            else:  # its channel was closed meanwhile
+                stream.end()
 
     def leave(self, address: str) -> None:
-        """Keep no stream to an address at which nobody lives any more."""
+        """Close the channel to an address that has no shard any more; what is in use there breaks."""
         with self._lock:
-            for method in ("Pull", "Push", "Exchange"):
-                for stream in self._idle.pop((address, method), []):
+            channel = self._channels.pop(address, None)
+            for key in [key for key in self._methods if key[0] == address]:
+                del self._methods[key]
+                for stream in self._idle.pop(key, []):
                     stream.end()
+        if channel is not None:
+            channel.close()
 
     def _method(self, address: str, method: str) -> Callable[[Iterator[bytes]], Any]:
         channel = self._channels.get(address)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.bundles import ATTEMPTS, Asks, Bundle, Computed, Pass
+from dbelief.pushes import MOST_AHEAD
 
 
 def simulated(turn: Pass, seconds: Sequence[float]) -> float:
@@ -93,6 +94,19 @@ def test_in_order_the_bundles_do_not_depend_on_who_computes_them(
     simulated(turn, seconds)
     cuts = [Bundle(i // most + 1, i, min(most, portions - i)) for i in range(0, portions, most)]
     assert sorted({run.bundle for run in turn.runs}) == cuts
+
+
+def test_in_order_no_bundle_is_far_ahead_of_one_that_is_outstanding() -> None:
+    turn = Pass(2 * MOST_AHEAD, 1, backups=False, ordered=True)
+    assert turn.take(0, 10, [0, 1], 0.0) == Bundle(1, 0, 1)
+    for number in range(2, MOST_AHEAD + 1):
+        assert turn.take(1, 11, [0, 1], 0.0) == Bundle(number, number - 1, 1)
+        turn.told(11, Computed(0, number, 1.0, 1), 0.0)
+    assert turn.take(1, 11, [0, 1], 0.0) is None
+    turn.gone(10, died=True, now_s=0.0)
+    assert turn.take(1, 11, [0, 1], 0.0) == Bundle(1, 0, 1)
+    turn.told(11, Computed(0, 1, 1.0, 1), 0.0)
+    assert turn.take(1, 11, [0, 1], 0.0) == Bundle(MOST_AHEAD + 1, MOST_AHEAD, 1)
 
 
 def test_replicas_of_one_speed_go_on_where_they_were() -> None:

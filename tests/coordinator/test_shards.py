@@ -266,3 +266,13 @@ def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Pa
         here.dead.add(1)
         here.shards.hold((0, 1))
         assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count
+
+
+def test_channels_to_addresses_outside_the_placement_have_an_end(tmp_path: Path) -> None:
+    with cluster(tmp_path, 1) as here:
+        (address,) = here.shards._channels
+        for port in range(1, 41):
+            here.shards._stub(Place(0, f"127.0.0.1:{port}", 1, ()))
+        assert address in here.shards._channels
+        assert len(here.shards._channels) < 12
+        here.shards.stats(here.placement.places[0])

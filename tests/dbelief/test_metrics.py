@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dbelief.collectors import PHASES, STATES, TABLE
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake
-from dbelief.metrics import Metrics
+from dbelief.metrics import LONGEST_LABEL, MOST_SERIES, OTHERS, Metrics
 
 
 def test_table_and_attributes_are_the_same_list() -> None:
@@ -50,6 +50,18 @@ def test_what_was_counted_is_what_is_read() -> None:
     assert metrics.value("staleness_bucket", le="128.0") == 2
     assert metrics.value("staleness_count") == 3
     assert metrics.value("snapshot_age_seconds") == 7.5
+
+
+def test_values_of_labels_have_an_end() -> None:
+    metrics = Metrics("ps")
+    for number in range(MOST_SERIES + 3):
+        metrics.pushes_total.labels(f"v{number}").inc()
+    metrics.pushes_total.labels("v0").inc()
+    metrics.pulls_total.labels("v" * (LONGEST_LABEL + 1)).inc()
+    assert metrics.value("pushes_total", vector="v0") == 2
+    assert metrics.value("pushes_total", vector=OTHERS) == 3
+    assert metrics.value("pulls_total", vector=OTHERS) == 1
+    assert metrics.text().count("dbelief_ps_pushes_total{") == MOST_SERIES + 1
 
 
 def test_a_counter_follows_a_total_that_is_kept_elsewhere() -> None:

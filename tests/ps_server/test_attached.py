@@ -1,7 +1,10 @@
 """What a shard lets a connection attach, and what it lets it name."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from dbelief.errors import Moved, Refused
 from dbelief.layout import Span
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.segments_pb2 import SharedArray
-from dbelief.shared import HEADER_BYTES, Block, make_block
+from dbelief.shared import HEADER_BYTES, Block, make_block, open_block
 from ps_server.attached import Attached
 
 Answer = Callable[[wire.AttachRequest], wire.AttachReply]
@@ -155,3 +158,22 @@ def test_who_shares_nothing_opens_nothing() -> None:
     attached = Attached(allowed=False)
     with attached.connected("me") as answer:
         assert attach(answer, made()) == "shares no memory"
+
+
+def test_a_block_that_two_streams_attach_at_once_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    attached, block = Attached(), made()
+    opened = threading.Barrier(2)
+
+    def both_at_once(*offered: Any) -> Block:
+        one = open_block(*offered)
+        opened.wait(60.0)
+        return one
+
+    monkeypatch.setattr("ps_server.attached.open_block", both_at_once)
+    offered = wire.AttachRequest(block=wire.SharedBlock(name=block.name, token=block.token, size=block.size))
+    with attached.connected("me") as mine, attached.connected("me") as other, block.offered():
+        with ThreadPoolExecutor(2) as pool:
+            replies = [pool.submit(answer, offered) for answer in (mine, other)]
+        assert sorted(reply.result().attached for reply in replies) == [False, True]
+    assert not attached._peers
+    assert attached._bytes == 0

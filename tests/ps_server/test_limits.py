@@ -11,7 +11,7 @@ import pytest
 from dbelief.errors import Refused
 from dbelief.programs import zero
 from dbelief.pushes import PARAMETERS, Push, Pusher
-from ps_server import limits, segment, vectors
+from ps_server import limits, passes, segment, vectors
 from ps_server.vectors import Programs
 
 Make = Callable[..., Any]
@@ -61,3 +61,32 @@ def test_rounds_that_wait_have_an_end(make: Make, monkeypatch: pytest.MonkeyPatc
         subject.push(Pusher(1, 11), 1.0, clock=clock)
     with pytest.raises(Refused, match="there are 3 rounds that wait already, and 3 would be one more"):
         subject.shard.push(Push(Pusher(1, 11), 4, clock=3), 0, np.ones(subject.spans[0].length, np.float32))
+
+
+def test_refused_exchanges_leave_no_answers(make: Make) -> None:
+    subject = make(rule="elastic")
+    subject.shard.fence([7])
+    weights = np.ones(subject.spans[0].length, np.float32)
+    for replica in range(3):
+        with pytest.raises(Refused, match="is fenced"):
+            subject.shard.exchange(Push(Pusher(replica, 7), 1, np.float32(0.5)), [(0, weights)])
+    assert not subject.shard.answers._kept
+
+
+def test_bundles_out_of_turn_have_an_end(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "MOST_AHEAD", 2)
+    subject = make((4,))
+    subject.shard.ordered = True
+
+    def send(number: int) -> None:
+        subject.send(Push(Pusher(1, 11), 0, vector="accrued", clock=1, bundle=number), subject.full(1.0))
+
+    for number in (3, 2):
+        send(number)
+    with pytest.raises(Refused, match="there are 2 bundles that wait for their turn already, and 4 would be one more"):
+        send(4)
+    send(1)  # whose turn it is
+    send(4)
+    segment = subject.shard.segments[0]
+    assert not segment.sum.waiting
+    np.testing.assert_array_equal(segment.vectors["accrued"], 4.0)

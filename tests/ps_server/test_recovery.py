@@ -85,6 +85,21 @@ def test_a_push_into_a_shard_that_came_back_tells_the_loss(job: Job, tmp_path: P
     assert list(job.stubs[0].Stats(wire.StatsRequest(job="digits")).lost) == [0] * 20
 
 
+def test_nothing_is_kept_of_an_address_that_has_no_shard_any_more(job: Job, tmp_path: Path) -> None:
+    client = job.client(A, refresh=lambda: job.placement)
+    former = {place.address for place in job.placement.places}
+    pushes(client, job, range(1, 3))
+    assert client._streams._channels.keys() == former
+    job.snapshot(tmp_path)
+    for number in (0, 1):
+        job.restart(number, tmp_path, here=False)
+    pushes(client, job, range(3, 4))
+    now = {place.address for place in job.placement.places}
+    assert client._streams._channels.keys() == now
+    assert {address for address, _ in client._streams._methods} == now
+    assert client._sharing._peers.keys() <= now
+
+
 @everywhere
 @pytest.mark.parametrize("messages", [0, 1, 7, 18], ids=lambda n: f"after {n} segments")
 def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(

@@ -312,3 +312,10 @@ def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[...,
     code, details = status(lambda: list(job.stubs[1].Push(iter([push, job.part(20)]))))
     assert code is grpc.StatusCode.INTERNAL
     assert details == "job 'digits', shard 1: segment 20: round 0 still waits for replicas [2, 4]"
+
+
+def test_requests_of_no_segments_are_not_counted_by_the_vectors_that_they_name(job: Job) -> None:
+    assert job.pulled(0, vector="made up") == []
+    push = Push(A, 1, vector="made up", assign=True)
+    assert [reply.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]
+    assert "made up" not in "".join(metrics.text() for metrics in job.metrics)
