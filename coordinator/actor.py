@@ -22,7 +22,7 @@ from dbelief.errors import Moved, NotWritten, Refused, Unreachable
 from dbelief.export import write_model
 from dbelief.garbage import collect
 from dbelief.rpc.parameters import ShardedParameters
-from dbelief.sets import drop_old_sets, give_up_set, read_set, write_set
+from dbelief.sets import claim_set, drop_old_sets, give_up_set, read_set, write_set
 
 from .actions import (
     Action,
@@ -275,20 +275,23 @@ class Actor:
             self._export(action.vector)
 
     def _snapshot(self, set_id: str) -> None:
-        folder = self._folder / "snapshots" / set_id
+        snapshots = self._folder / "snapshots"
         try:
-            self._shards.snapshot(folder, set_id)
+            while not claim_set(snapshots, set_id):  # an earlier try: a shard may still be writing there, or wake later
+                with self._step() as (machine, _):
+                    set_id = machine.retake_set()
+            parts = self._shards.snapshot(snapshots / set_id, set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
-            write_set(folder, set_id, job.name, state)
+            write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts})
         except (Refused, NotWritten) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
-            give_up_set(folder.parent, set_id)
+            give_up_set(snapshots, set_id)
             announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
             return
-        drop_old_sets(folder.parent, job.snapshots.keep)
+        drop_old_sets(snapshots, job.snapshots.keep)
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
 

@@ -172,6 +172,10 @@ class JobMachine(Sharding):
             self.actions.append(MakeReady())
         self._advance(now_s)
 
+    def retake_set(self) -> str:
+        """Take the set that is under way under another id; returns it."""
+        return self.training.snapshots.begin(self.progress.samples).set_id
+
     def set_failed(self, now_s: float) -> bool:
         """A set could not be written; False where the job cannot go on without it."""
         if self.state is not State.READY:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.clock import Clock
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 from dbelief.report.plain import plain
 
 _EVERY_S = 1.0
@@ -55,5 +55,4 @@ class Latest:
             if self._unwritten is None or not (at_once or now_s - self._written_s >= _EVERY_S):
                 return
             fields, self._unwritten, self._written_s = self._unwritten, None, now_s
-            with whole_file(self._path) as file:
-                file.write(json.dumps(plain(fields), allow_nan=False).encode())
+            write_whole(self._path, json.dumps(plain(fields), allow_nan=False).encode())

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dbelief.clock import Clock, SystemClock
-from dbelief.console import announce, host_and_port, pairs, write_address
+from dbelief.console import announce, host_and_port, pairs
 from dbelief.errors import Interrupted, Mistake, Unreachable
+from dbelief.files import sweep, write_whole
 from dbelief.garbage import leave_out_what_is_loaded
 from dbelief.job import Job, load_job
 from dbelief.logs import known
@@ -116,6 +117,7 @@ def _lead(
         # Only its leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.stored(), options.run_folder, options.resume, options.fresh, clock.now())
         stack.enter_context(held(begun.folder))
+        sweep(begun.folder)
         runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s)
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
@@ -129,7 +131,7 @@ def _lead(
         )
         stack.enter_context(found_at(begun.folder, server.address, job))
         if options.ready_file is not None:
-            write_address(options.ready_file, server.address)
+            write_whole(options.ready_file, server.address.encode())
         state = runner.run(interrupted, options.on_signal == "leave")
         if state not in (State.DONE, State.FAILED):
             announce(f"job {job.name} is left as it is, {state.value}, to the next coordinator")

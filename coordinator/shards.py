@@ -320,12 +320,24 @@ class Shards:
         )
         return reply
 
-    def snapshot(self, folder: Path, set_id: str) -> None:
-        """Have every shard write its part of a set."""
-        self._each(
+    def snapshot(self, folder: Path, set_id: str) -> dict[str, int]:
+        """Have every shard write its part of a set; the shard epoch of each part by its manifest's name.
+
+        Raises
+        ------
+        Moved
+            Another life answers at the address of a shard.
+        """
+        replies = self._each(
             "Snapshot",
             lambda: wire.SnapshotRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
         )
+        for place, reply in zip(self._places(), replies, strict=True):
+            if reply.shard_epoch != place.shard_epoch:
+                raise Moved(
+                    f"shard {place.shard} at {place.address}: is in epoch {reply.shard_epoch}, not {place.shard_epoch}"
+                )
+        return {reply.manifest: reply.shard_epoch for reply in replies}
 
     def restore(self, folder: Path, set_id: str, again: bool = False) -> None:
         """Have every shard load its segments from a set; `again`: in lives that go on."""
@@ -374,11 +386,10 @@ class Shards:
     def _target(self, place: Place) -> wire.Target:
         return wire.Target(job=self.name, shard_epoch=place.shard_epoch)
 
-    def _each(self, method: str, build: Callable[[], Any]) -> None:
+    def _each(self, method: str, build: Callable[[], Any]) -> list[Any]:
         """Call all shards at the same time, then collect their answers."""
         calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
-        for place, call in calls:
-            self._answer(place, call, meanwhile=self.meanwhile)
+        return [self._answer(place, call, meanwhile=self.meanwhile) for place, call in calls]
 
     def stop(self, followers: Iterable[str] = ()) -> None:
         """Let every shard end, and those that follow, at these addresses; one that is gone is none of our business."""

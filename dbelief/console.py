@@ -11,7 +11,6 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import click
@@ -136,10 +135,3 @@ def host_and_port(address: str) -> tuple[str, int]:
     if found is None or int(found[2]) >= 1 << 16:
         raise Mistake(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
     return found[1], int(found[2])
-
-
-def write_address(path: Path, address: str) -> None:
-    """Tell where this process listens, in a file that appears whole."""
-    temporary = path.with_suffix(".writing")
-    temporary.write_text(address)
-    temporary.rename(path)

@@ -1,6 +1,8 @@
 """A shard's part of a snapshot set on disk: a safetensors file of segments, and a JSON manifest that describes it.
 
-Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`. A set loads on
+Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`, which says which
+life of each shard wrote its part. Every try to take a set has a folder of its own, and a part that another life has
+written is not replaced: a writer that was stopped and wakes later cannot touch the set of its successor. A set loads on
 any number of shards, for each of them looks its segments up in every manifest. A segment's vectors lie together in
 the data file, in the order of their names; the rule's state is among them, under `rule/NAME`. Each segment has a
 CRC-32 over all its bytes, and so have the file's header and the manifest itself.
@@ -18,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dbelief.errors import SnapshotError, Torn
+from dbelief.errors import NotWritten, SnapshotError, Torn
 from dbelief.layout import Span
 from dbelief.pushes import Pusher
 from dbelief.sealed import read_sealed, write_sealed
@@ -81,7 +83,8 @@ def write_part(
     Raises
     ------
     NotWritten
-        Where a file cannot be written; names it. What had its name stays as it was.
+        Where a file cannot be written, or another life of the shard has written the part. Names it; what had its name
+        stays as it was.
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
     tensors: dict[str, Tensor] = {
@@ -89,7 +92,7 @@ def write_part(
         for index, (span, here) in held.items()
         for name, dtype in here.items()
     }
-    data, rows = folder / f"shard-{shard}.safetensors", []
+    data, manifest, rows = folder / f"shard-{shard}.safetensors", folder / f"shard-{shard}.json", []
     with write_tensors(data, tensors, {"job": about["job"], "set": about["set"]}) as file:
         for segment in segments:
             index, (_, vectors) = segment.span.index, held[segment.span.index]
@@ -98,6 +101,7 @@ def write_part(
                 file.write(f"{index}/{name}", segment.arrays[name])
                 crc = zlib.crc32(segment.arrays[name].data, crc)
             rows.append(_row(segment, vectors, file.offset(f"{index}/{next(iter(vectors))}"), crc))
+        _refuse_another_life(manifest, about["shard_epoch"])
     content = {
         **about,
         "shard": shard,
@@ -106,9 +110,14 @@ def write_part(
         "header_crc32": file.header_crc32,
         "segments": rows,
     }
-    manifest = folder / f"shard-{shard}.json"
     write_sealed(manifest, FORMAT, content)
     return manifest, file.size
+
+
+def _refuse_another_life(manifest: Path, shard_epoch: int) -> None:
+    """Raise NotWritten where a part is complete that this life has not written: it was stopped meanwhile."""
+    if manifest.exists() and (written := read_sealed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
+        raise NotWritten(f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}")
 
 
 def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str, Any]:
@@ -182,17 +191,28 @@ def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -
 
 def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """All manifests of a set, each checked."""
-    for path in sorted(folder.glob("shard-*.json")):
+    parts = _parts(folder)
+    for path in sorted(folder.glob("shard-*.json") if parts is None else map(folder.joinpath, parts)):
         content = read_sealed(path, FORMAT)
         try:
             if content["set"] != set_id or content["job"] != job:
                 raise Torn(f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}")
             if content["rule"] != rule:
                 raise SnapshotError(f"{path}: holds the state of rule {content['rule']}; the job's is {rule}")
+            if parts is not None and content["shard_epoch"] != parts[path.name]:
+                raise Torn(f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[path.name]}")
             _check_shape(content)
         except (ValueError, KeyError, TypeError) as error:
             raise Torn(f"{path}: is no manifest of a shard's part: {error!r}") from error
         yield path, content
+
+
+def _parts(folder: Path) -> dict[str, int] | None:
+    """The shard epoch of each part by its manifest's name; None where set.json does not say it: an earlier version's."""
+    if not (folder / "set.json").exists():
+        return None
+    parts: dict[str, int] | None = read_sealed(folder / "set.json", FORMAT).get("parts")
+    return parts
 
 
 def _check_shape(content: dict[str, Any]) -> None:

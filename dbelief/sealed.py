@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.errors import SnapshotError, Torn
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 
 
 def write_sealed(path: Path, form: int, content: Mapping[str, Any]) -> None:
@@ -21,8 +21,7 @@ def write_sealed(path: Path, form: int, content: Mapping[str, Any]) -> None:
         Where it cannot be written; names it.
     """
     sealed = {"format": form, **content}
-    with whole_file(path) as file:
-        file.write(json.dumps({**sealed, "crc32": seal(sealed)}).encode())
+    write_whole(path, json.dumps({**sealed, "crc32": seal(sealed)}).encode())
 
 
 def read_sealed(path: Path, form: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.errors import Mistake, SnapshotError, Torn
+from dbelief.errors import Mistake, NotWritten, SnapshotError, Torn
 from dbelief.parts import check_parts
 from dbelief.sealed import read_sealed, write_sealed
 
@@ -19,6 +19,25 @@ class Skipped(NamedTuple):
 
     set_id: str
     reason: str
+
+
+def claim_set(snapshots: Path, set_id: str) -> bool:
+    """Make the folder of a set that begins; False where it exists, and belongs to another try.
+
+    Raises
+    ------
+    NotWritten
+        Where it cannot be made.
+    """
+    folder = snapshots / set_id
+    try:
+        snapshots.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
+    return True
 
 
 def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> None:

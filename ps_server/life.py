@@ -348,16 +348,14 @@ class Life:
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's part of a set."""
         self._obey(request.command)
-        began = time.perf_counter()
-        manifest, written = snapshot.save(
-            self.loaded(), Path(request.folder), self.index, request.set, self.job, self.epoch
-        )
+        began, epoch = time.perf_counter(), self.epoch
+        manifest, written = snapshot.save(self.loaded(), Path(request.folder), self.index, request.set, self.job, epoch)
         seconds = time.perf_counter() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = time.monotonic()
         self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
         self._metrics.watch_disk(Path(request.folder).parent)
-        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds)
+        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""

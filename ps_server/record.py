@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from dbelief.files import whole_file
 from dbelief.pushes import Pusher
 
 
@@ -27,7 +28,5 @@ class Recorder:
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"shard-{shard}.writing"
-        with open(temporary, "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in self._rows)
-        temporary.rename(folder / f"shard-{shard}.jsonl")
+        with whole_file(folder / f"shard-{shard}.jsonl") as file:
+            file.writelines(f"{json.dumps(row)}\n".encode() for row in self._rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.files import whole_file
 from dbelief.pushes import Pusher
 from dbelief.work import Lease
 
@@ -47,7 +48,5 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"replica-{pusher.replica}-{pusher.incarnation}.jsonl"
         head = {"replica": pusher.replica, "incarnation": pusher.incarnation, "acknowledged": self._acknowledged}
-        temporary = path.with_suffix(".writing")
-        with open(temporary, "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in [head, *self._rows])
-        temporary.rename(path)
+        with whole_file(path) as file:
+            file.writelines(f"{json.dumps(row)}\n".encode() for row in [head, *self._rows])

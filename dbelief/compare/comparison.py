@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from dbelief.errors import Failure, Mistake
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 from dbelief.job import Comparison, ComparisonFile, Trial, nearest
 
 from .pictures import draw_comparison
@@ -148,7 +148,6 @@ def _write(comparison: Comparison, folder: Path, records: list[Record]) -> list[
         "table.md": in_markdown(comparison.name, rows, comparison.targets),
     }
     for name, text in texts.items():
-        with whole_file(folder / name) as file:
-            file.write(text.encode())
+        write_whole(folder / name, text.encode())
     pictures = draw_comparison(records, rows, comparison.targets, folder, comparison.name)
     return [*(folder / name for name in texts), *pictures]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 from dbelief.job import Comparison, Trial
 
 
@@ -61,8 +61,7 @@ def digest_of(trial: Trial, comparison: Comparison) -> str:
 
 def write_record(folder: Path, name: str, record: Record) -> None:
     """Keep a record."""
-    with whole_file(folder / f"{name}.json") as file:
-        file.write((record.model_dump_json(indent=1) + "\n").encode())
+    write_whole(folder / f"{name}.json", (record.model_dump_json(indent=1) + "\n").encode())
 
 
 def read_record(folder: Path, trial: Trial, digest: str) -> Record | None:

@@ -87,6 +87,8 @@ def read_rows(path: Path) -> Rows:
         words = line.partition(b"#")[0].split()
         if not words:
             continue
+        if b"_" in line:
+            _refuse_separators(words, path, number)
         line_of_row.append(number)
         labels.append(_label(words[0], path, number))
         lengths.append(len(words) - 1)
@@ -113,6 +115,14 @@ def read_rows(path: Path) -> Rows:
         wrong = int(np.argmin(np.isfinite(floats)))
         raise DataError(f"{path}, line {line_of_row[rows[wrong]]}: {values[wrong]} is not a finite float32")
     return Rows(str(path), np.asarray(labels), rows, np.asarray(columns), floats)
+
+
+def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
+    """Raise DataError where a word has an underscore: Python's numbers may have them between digits, the format's not."""
+    for column, word in enumerate(words, start=1):
+        if b"_" in word:
+            wanted = "index:value" if column > 1 else "a label"
+            raise DataError(f"{path}, line {number}, column {column}: {_text(word)} is not {wanted}")
 
 
 def _label(word: bytes, path: Path, number: int) -> int:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dbelief.console import write_address
 from dbelief.errors import Mistake, SnapshotError
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 from dbelief.job import Job, StacksModel
 from dbelief.layout import Layout
 from dbelief.sets import read_set, sets_in
@@ -99,9 +98,9 @@ def _previous(folder: Path) -> Path:
 @contextmanager
 def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
     """Write the job file into the run folder and, for as long as the block lasts, where its coordinator listens."""
-    with whole_file(folder / "job.yaml") as file:  # now that it is sure to run: until then, that of an earlier run
-        file.write(job.anchored().to_yaml().encode())
-    write_address(folder / ADDRESS, address)
+    # The job file too, now that it is sure to run: until then, that of an earlier run.
+    write_whole(folder / "job.yaml", job.anchored().to_yaml().encode())
+    write_whole(folder / ADDRESS, address.encode())
     try:
         yield
     finally:

@@ -1,7 +1,6 @@
 """`summary.json`: how a run ended, in numbers that programs read."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dbelief.errors import DataError
+from dbelief.files import write_whole
 
 from .plain import plain
 
@@ -60,23 +60,12 @@ def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:
     ------
     ValueError
         A field of `Summary` is missing or wrong, or a further one cannot be written as JSON.
+    NotWritten
+        The file cannot be written.
     """
     summary = Summary.model_validate(plain(values))
     text = json.dumps(summary.model_dump(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name is in the folder, which has to reach the disk too
-    finally:
-        os.close(folder)
+    write_whole(path, f"{text}\n".encode())
     return summary
 
 

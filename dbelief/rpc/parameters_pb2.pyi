@@ -905,22 +905,26 @@ class SnapshotReply(_message.Message):
     MANIFEST_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     manifest: _builtins.str
     """file name of the manifest inside the folder"""
     bytes: _builtins.int
     """written"""
     seconds: _builtins.float
     """it took"""
+    shard_epoch: _builtins.int
+    """life that wrote it, as the manifest says"""
     def __init__(
         self,
         *,
         manifest: _builtins.str = ...,
         bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        shard_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "manifest", b"manifest", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "manifest", b"manifest", "seconds", b"seconds", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dbelief.files import whole_file
+from dbelief.files import write_whole
 from dbelief.report.live import number
 from dbelief.report.summary import Summary
 from dbelief.report.table import quality
@@ -171,8 +171,7 @@ def write_rows(folder: Path, job: str, rows: Sequence[Row]) -> None:
     """
     best = best_of(rows)
     told = {"job": job, "best": None if best is None else asdict(best), "runs": [asdict(row) for row in rows]}
-    with whole_file(folder / "sweep.json") as file:
-        file.write((json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode())
+    write_whole(folder / "sweep.json", (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode())
     text = io.StringIO(newline="")
     fields = list(rows[0].settings) if rows else []
     writer = csv.writer(text, lineterminator="\n")
@@ -181,5 +180,4 @@ def write_rows(folder: Path, job: str, rows: Sequence[Row]) -> None:
         figures = ["" if (value := getattr(row, name)) is None else value for name in FIGURES]
         marked = best is not None and row.run in best.runs
         writer.writerow([*row.settings.values(), *figures, str(marked).lower(), row.state, row.reason, row.run])
-    with whole_file(folder / "sweep.csv") as file:
-        file.write(text.getvalue().encode())
+    write_whole(folder / "sweep.csv", text.getvalue().encode())

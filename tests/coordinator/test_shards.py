@@ -45,7 +45,8 @@ class Cluster:
 
     def __init__(self, stack: ExitStack, folder: Path, count: int, size: int = SIZE, prepare: Prepare | None = None):
         services = [ShardService(Metrics("ps")) for _ in range(count)]
-        for service in services:
+        for number, service in enumerate(services):
+            service.life.index = number
             if prepare is not None:
                 prepare(service)
         servers = [Server("127.0.0.1:0", service.register) for service in services]

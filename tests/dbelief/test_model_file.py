@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from dbelief.errors import DataError, Mistake, SnapshotError
+from dbelief.files import DISK, Disk
 from dbelief.layout import Box, Layout, Span, cut, place
 from dbelief.model_file import export_run
 from dbelief.parts import Stored, state_key, write_part
@@ -97,6 +99,31 @@ def test_a_run_that_ended_gives_its_model(run: Path, form: str, tmp_path: Path) 
     told = export_run(run, form, None, None)  # type: ignore[arg-type]
     assert told == f"digits.{form}: from {run / 'model.safetensors'}"
     assert holds(tmp_path / f"digits.{form}", flat(1))
+
+
+@pytest.mark.parametrize("late", ["npz", "safetensors"])
+def test_exports_of_one_name_in_two_forms_at_the_same_time_are_both_whole(
+    run: Path, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(run, flat(1))
+    (tmp_path / "digits.writing").write_bytes(b"a person's")
+    early = "npz" if late == "safetensors" else "safetensors"
+    through = iter([early])
+
+    class Slow(Disk):
+        def sync(self, file: BinaryIO) -> None:
+            for other in through:  # the first writer has written, and the second does all of its work
+                export_run(run, other, None, None)  # type: ignore[arg-type]
+            super().sync(file)
+
+    monkeypatch.setattr(DISK, "sync", Slow().sync)
+    export_run(run, late, None, None)  # type: ignore[arg-type]
+    assert holds(tmp_path / "digits.npz", flat(1))
+    assert holds(tmp_path / "digits.safetensors", flat(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "digits.npz", "digits.safetensors", "digits.writing", "runs"
+    ]  # fmt: skip
+    assert (tmp_path / "digits.writing").read_bytes() == b"a person's"
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npz"])

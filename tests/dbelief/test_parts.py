@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from dbelief.errors import Failure, SnapshotError, Torn
+from dbelief.errors import Failure, NotWritten, SnapshotError, Torn
 from dbelief.layout import Span, cut, place
 from dbelief.parts import Stored, check_parts, read_parts, write_part
 from dbelief.pushes import Pusher
 from dbelief.sealed import seal
+from dbelief.sets import write_set
 from tests.dbelief.test_files import files_end_at
 
 TABLE = cut([(0, 40), (40, 60)], 7)
@@ -89,7 +90,6 @@ def test_the_data_file_is_plain_safetensors(tmp_path: Path) -> None:
 
 
 def test_a_part_is_two_files_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "shard-0.writing").write_bytes(b"what a crash left behind")
     write_all(tmp_path, 2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["shard-0.json", "shard-0.safetensors", "shard-1.json", "shard-1.safetensors"]
@@ -267,3 +267,39 @@ def test_a_set_that_lacks_its_last_segments_is_noticed_without_the_jobs_table(fo
     (folder / "shard-1.json").unlink()
     with pytest.raises(Torn, match=r"set set-7 lacks segment 4 \(5 missing\)"):
         check_parts(folder, "set-7", "digits", "momentum", len(TABLE))
+
+
+# -- writers that were stopped -------------------------------------------------------------------------------
+
+
+def test_a_writer_that_was_stopped_leaves_the_part_of_its_successor(tmp_path: Path) -> None:
+    """It wakes half-way, or once it has written its data file."""
+    spans, late = TABLE[:3], {**ABOUT, "shard_epoch": 2}
+    segments = [stored(span) for span in spans]
+    table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
+
+    def stopped() -> Iterator[Stored]:
+        yield segments[0]
+        write(tmp_path, 0, spans)  # another process took its place meanwhile
+        yield from segments[1:]
+
+    for rows in (stopped(), iter(segments)):
+        with pytest.raises(
+            NotWritten, match=r"shard-0\.json: was written in shard epoch 3, and stays; this shard is in 2"
+        ):
+            write_part(tmp_path, 0, late, table, rows)
+        assert read(tmp_path, spans) == whole(spans)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-0.json", "shard-0.safetensors"]
+
+
+def test_a_part_of_another_life_than_the_set_was_completed_with_is_noticed(folder: Path) -> None:
+    """Those that the set does not name are not read."""
+    write(folder, 2, TABLE[:2])
+    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3}})
+    check_parts(folder, "set-7", "digits", "momentum", len(TABLE))
+    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 4}})
+    with pytest.raises(Torn, match=r"shard-1\.json: of shard epoch 3; the set has that of 4"):
+        read(folder)
+    write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3, "shard-9.json": 3}})
+    with pytest.raises(Torn, match=r"shard-9\.json: cannot be read"):
+        read(folder)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from unittest.mock import patch
 
 import numpy as np
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dbelief import parts
 from dbelief.errors import NotWritten, Refused
+from dbelief.files import DISK
 from dbelief.layout import cut
 from dbelief.optim import make_rule
 from dbelief.parts import Stored, check_parts, read_parts
@@ -356,16 +357,24 @@ def test_an_array_is_copied_once(make: Make, tmp_path: Path) -> None:
 # -- what goes wrong -----------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_fills_up_costs_the_set_and_leaves_no_mark(make: Make, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_costs_the_set_and_leaves_no_mark(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel's own ENOSPC, of /dev/full."""
     subject = make((50_000,) * 4)
     save(subject.shard, tmp_path / "old")
     full = tmp_path / "new"
     full.mkdir()
-    (full / "shard-0.writing").symlink_to("/dev/full")
+
+    def create(path: Path) -> BinaryIO:
+        path.symlink_to("/dev/full")
+        return path.open("wb")
+
     reason = r"^[^\n]*/new/shard-0\.safetensors: cannot be written: No space left on device$"
-    with pytest.raises(NotWritten, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
-        save(subject.shard, full)
+    with monkeypatch.context() as patched:
+        patched.setattr(DISK, "create", create)
+        with pytest.raises(NotWritten, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
+            save(subject.shard, full)
     assert no_marks(subject.shard)
     assert list(full.iterdir()) == []
     check_parts(tmp_path / "old", *SET[:2], "sgd", 4)

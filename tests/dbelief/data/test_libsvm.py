@@ -15,7 +15,7 @@ from dbelief.data.libsvm import read_rows
 from dbelief.errors import DataError
 from dbelief.job import LibsvmData
 
-TRAIN = "-1 1:0.5 3:2\n+1 2:-1e-1  # a comment\n\n# nothing\n-1\n+1 1:1 2:2 3:3\r\n"
+TRAIN = "-1 1:0.5 3:2\n+1 2:-1e-1  # a_comment\n\n# nothing\n-1\n+1 1:1 2:2 3:3\r\n"
 
 
 def spec(folder: Path, train: str = TRAIN, test: str | None = None, **options: Any) -> LibsvmData:
@@ -108,6 +108,9 @@ WRONG: list[tuple[str, str | None, dict[str, Any], str]] = [
     ("1 0:1\n", None, {}, "t, line 1: index '0' must be above 0; indices ascend from 1"),
     ("1 -1:1\n", None, {}, "t, line 1: index '-1' must be above 0"),
     ("1 2:1 2:1\n", None, {}, "t, line 1: index '2' must be above 2"),
+    ("1 1:1\n1_0 1:1\n", None, {}, "t, line 2, column 1: '1_0' is not a label"),
+    ("1 1:1 1_1:25\n", None, {}, "t, line 1, column 3: '1_1:25' is not index:value"),
+    ("1 1:2_5\n", None, {}, "t, line 1, column 2: '1:2_5' is not index:value"),
     ("1 3:1 2:1\n", None, {}, "t, line 1: index '2' must be above 3"),
     ("1 99999999999:1\n", None, {}, "t, line 1: index '99999999999' must be"),
     ("1 1:1\n0 1:nan\n", None, {}, "t, line 2: nan is not a finite float32"),
