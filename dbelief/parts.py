@@ -1,11 +1,11 @@
 """A shard's part of a snapshot set on disk: a safetensors file of segments, and a JSON manifest that describes it.
 
-Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`, which says which
-life of each shard wrote its part. Every try to take a set has a folder of its own, and a part that another life has
-written is not replaced: a writer that was stopped and wakes later cannot touch the set of its successor. A set loads on
-any number of shards, for each of them looks its segments up in every manifest. A segment's vectors lie together in
-the data file, in the order of their names; the rule's state is among them, under `rule/NAME`. Each segment has a
-CRC-32 over all its bytes, and so have the file's header and the manifest itself.
+Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`, which names the
+parts and the life of each shard that wrote one. Every try to take a set has a folder of its own, and a part that
+another life has written is not replaced: a writer that was stopped and wakes later cannot touch the set of its
+successor. A set loads on any number of shards, for each of them looks its segments up in every manifest. A segment's
+vectors lie together in the data file, in the order of their names; the rule's state is among them, under `rule/NAME`.
+Each segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself.
 
 Both directions go segment by segment, through one buffer: nobody holds more than one segment beside the vectors.
 """
@@ -208,7 +208,7 @@ def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple
 
 
 def _parts(folder: Path) -> dict[str, int] | None:
-    """The shard epoch of each part by its manifest's name; None where set.json does not say it: an earlier version's."""
+    """The shard epoch of each part by its manifest's name; None in a set of an earlier version."""
     if not (folder / "set.json").exists():
         return None
     parts: dict[str, int] | None = read_sealed(folder / "set.json", FORMAT).get("parts")

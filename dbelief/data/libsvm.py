@@ -118,7 +118,7 @@ def read_rows(path: Path) -> Rows:
 
 
 def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
-    """Raise DataError where a word has an underscore: Python's numbers may have them between digits, the format's not."""
+    """Raise DataError for a word with an underscore: Python takes `1_0` for 10, the format does not."""
     for column, word in enumerate(words, start=1):
         if b"_" in word:
             wanted = "index:value" if column > 1 else "a label"
