@@ -13,7 +13,7 @@ from dbelief.console import announce
 from dbelief.errors import Moved, SnapshotError, Unreachable
 from dbelief.job import Job, Sandblaster
 from dbelief.placement import Place, Placement, Run
-from dbelief.programs import Operation
+from dbelief.programs import Operation, together
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
@@ -367,10 +367,7 @@ class Shards:
         ]
         calls = [(place, request, self._begin(place, "Operate", request, SNAPSHOT_S)) for place, request in requests]
         parts = [self._operated(place, request, call) for place, request, call in calls]
-        sums = [operation.sums for operation in program for _ in range(operation.answers)]
-        return [
-            sum(column) if adds else max(column) for adds, column in zip(sums, zip(*parts, strict=True), strict=True)
-        ]
+        return together(program, parts)
 
     def _operated(self, place: Place, request: wire.OperateRequest, call: Any) -> Sequence[float]:
         while True:

@@ -1,7 +1,7 @@
 """Compiled loops over the numbers of vectors: float32 or float64 in any mixture, computed in float64.
 
-A sum may be split in as many as fit the processor's registers (`reassoc`), without which it would wait for each
-addition; nothing else is reordered, so that all but sums have NumPy's bits.
+No operation is fused or reordered: all but sums have NumPy's bits, and sums, which `dbelief.lanes` adds in an order of
+its own, the same bits on every processor.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from dbelief.jit import jit
 @functools.cache
 def compiled(name: str) -> Callable[..., Any]:
     """A loop by its name, compiled for each mixture of types when it first meets them."""
-    loops: dict[str, tuple[Callable[..., Any], bool]] = {
-        "one": (_one, False),
-        "two": (_two, False),
-        "four": (_four, False),
-        "product": (_product, False),
-        "dot": (_dot, True),
-        "norm1": (_norm1, True),
-        "maxabs": (_maxabs, False),
+    from dbelief import lanes  # brings numba
+
+    loops: dict[str, Callable[..., Any]] = {
+        "one": _one,
+        "two": _two,
+        "four": _four,
+        "product": _product,
+        "dot": lanes.dot,
+        "norm1": lanes.norm1,
+        "maxabs": _maxabs,
     }
-    loop, sums = loops[name]
-    return jit(loop, error_model="numpy", fastmath={"reassoc"} if sums else False)
+    return jit(loops[name], error_model="numpy")
 
 
 def _one(target: np.ndarray, c: float, x: np.ndarray) -> None:
@@ -60,20 +61,6 @@ def _four(
 def _product(target: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     for i in range(target.size):
         target[i] = np.float64(x[i]) * np.float64(y[i])
-
-
-def _dot(x: np.ndarray, y: np.ndarray) -> float:
-    total = 0.0
-    for i in range(x.size):
-        total += np.float64(x[i]) * np.float64(y[i])
-    return total
-
-
-def _norm1(x: np.ndarray) -> float:
-    total = 0.0
-    for i in range(x.size):
-        total += abs(np.float64(x[i]))
-    return total
 
 
 def _maxabs(x: np.ndarray) -> float:

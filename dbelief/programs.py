@@ -20,7 +20,9 @@ Source: DistBelief section 4.2 and its appendix, which name a small set of opera
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -139,6 +141,24 @@ def check(program: Sequence[Operation], held: Collection[str]) -> None:
             there = {name for name, before in moved.items() if before in known}
             known = known - set(operation.vectors) | there
         known |= set(operation.writes)
+
+
+def together(program: Sequence[Operation], parts: Sequence[Sequence[float]]) -> list[float]:
+    """The scalars of a whole out of its parts', in the order of the parts; of no parts 0.
+
+    Python's `sum` adds floats one way up to 3.11 and another way from 3.12 on; this is one way everywhere.
+    """
+    adds = [operation.sums for operation in program for _ in range(operation.answers)]
+    columns = zip(*parts, strict=True) if parts else ((),) * len(adds)
+    return [
+        functools.reduce(operator.add if added else _larger, column, 0.0)
+        for added, column in zip(adds, columns, strict=True)
+    ]
+
+
+def _larger(one: float, other: float) -> float:
+    """The larger of two; NaN where one of them is."""
+    return other if other > one or math.isnan(other) else one
 
 
 def _trouble(operation: Operation, known: set[str]) -> str:

@@ -1,20 +1,19 @@
 """The learning rate by samples seen.
 
 Samples, not pushes: pushes mean different amounts of work as batch, n_push and the number of replicas change.
-Every function is pure, so coordinator, replica and replay agree to the last bit.
+Every function is pure, and powers are `dbelief.powers`, so coordinator, replica and replay agree to the last bit on
+whatever machines they are.
 """
 
 import math
 
+from dbelief import powers
 from dbelief.job import ConstantSchedule, Job, Limits, PolySchedule, StepSchedule
 
 
 def step(rate: float, samples: int, *, every: int, factor: float) -> float:
     """Give rate * factor^(samples // every); infinity where a factor above 1 has outgrown floats."""
-    try:
-        return float(rate * factor ** (samples // every))
-    except OverflowError:
-        return math.inf
+    return rate * powers.power(factor, samples // every)
 
 
 def poly(rate: float, samples: int, *, power: float, total: int) -> float:
@@ -22,7 +21,7 @@ def poly(rate: float, samples: int, *, power: float, total: int) -> float:
 
     Source: FireCaffe (Iandola et al. 2016), section 4, where power is 0.5 for GoogLeNet.
     """
-    return float(rate * (1.0 - min(samples, total) / total) ** power)
+    return rate * powers.power(1.0 - min(samples, total) / total, power)
 
 
 def rise(samples: int, *, over: int, start_factor: float) -> float:

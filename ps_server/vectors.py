@@ -18,7 +18,7 @@ import numpy as np
 
 from dbelief.errors import Refused
 from dbelief.loops import compiled
-from dbelief.programs import Operation, check
+from dbelief.programs import Operation, check, together
 
 from .deeds import Ran
 from .gate import DTYPES
@@ -55,12 +55,7 @@ class Programs:
                 raise Refused(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
         parts = self._hands.each(functools.partial(_run, program), segments)
-        sums = [operation.sums for operation in program for _ in range(operation.answers)]
-        columns = zip(*parts, strict=True) if parts else ([] for _ in sums)
-        return [
-            float(sum(column)) if adds else float(max(column, default=0.0))
-            for adds, column in zip(sums, columns, strict=True)
-        ]
+        return together(program, parts)
 
     @staticmethod
     def _held(program: Sequence[Operation], segments: list[Segment]) -> set[str]:

@@ -16,6 +16,7 @@ from dbelief import job
 from dbelief.backend import Allocate, Backend, floats
 from dbelief.clip import clip
 from dbelief.layout import RankPart
+from dbelief.loops import compiled
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic
@@ -24,9 +25,6 @@ from dbelief.reduction import named
 
 from .comm import Comm
 from .comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
-
-_BLOCK = 65_536
-"""Numbers whose squares are held in float64 at a time."""
 
 
 class Method(Protocol):
@@ -142,7 +140,10 @@ class SummedGradients:
             summed()
             self._reduce(self._summed)
             self._checked(self._summed)
-            clip(np, self._summed, self._strategy.clip_norm, lambda squares: in_order(self._summed))
+            # All workers clip this sum: by BLAS, norms would differ in the last bit, and the copies with them.
+            clip(
+                np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
+            )
         self._steps += 1
         self._rule.apply(self.result, self._summed, self._states, np.float32(rate), int(self._steps[0]))
         self._to_device()
@@ -244,15 +245,6 @@ class Averaging:
         """See `Method`."""
         if self._helper is not None:
             self._helper.shutdown()
-
-
-def in_order(numbers: np.ndarray) -> float:
-    """Sum of squares of (N,) float32, the same bits on every machine: BLAS adds as its threads and the processor like.
-
-    Of workers that clip one gradient by norms that differ in the last bit, copies are one no more.
-    """
-    blocks = range(0, numbers.size, _BLOCK)
-    return sum(float(np.add.reduce(np.square(numbers[k : k + _BLOCK], dtype=np.float64))) for k in blocks)
 
 
 def make_allreduce(comm: Comm, reduction: job.Reduction, size: int) -> Allreduce:

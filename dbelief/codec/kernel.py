@@ -15,7 +15,7 @@ from dbelief.jit import jit
 Loop = Callable[..., Any]
 
 
-def kernel(*types: str, sums: bool = False) -> Callable[[Loop], Loop]:
+def kernel(*types: str) -> Callable[[Loop], Loop]:
     """Compile a loop at its first call.
 
     Parameters
@@ -23,14 +23,14 @@ def kernel(*types: str, sums: bool = False) -> Callable[[Loop], Loop]:
     types
         Of each argument and then of the result: a scalar by its name, "int64", or an array by what is done with it,
         "read float32" or "write uint8". What is read may lie at any address, as within a message.
-    sums
-        Whether additions may be reordered, which a sum needs to use all of a vector's lanes; nothing else is.
+
+    No operation is fused or reordered, so that every processor gives the same bits; sums over lanes: `dbelief.lanes`.
     """
 
     def decorate(loop: Loop) -> Loop:
         @functools.cache
         def compiled() -> Loop:
-            return _compile(loop, types, sums)
+            return _compile(loop, types)
 
         @functools.wraps(loop)
         def call(*arguments: Any) -> Any:
@@ -41,7 +41,7 @@ def kernel(*types: str, sums: bool = False) -> Callable[[Loop], Loop]:
     return decorate
 
 
-def _compile(loop: Loop, types: tuple[str, ...], sums: bool) -> Loop:
+def _compile(loop: Loop, types: tuple[str, ...]) -> Loop:
     import numba
 
     def named(text: str) -> Any:
@@ -53,4 +53,4 @@ def _compile(loop: Loop, types: tuple[str, ...], sums: bool) -> Loop:
         return numba.types.Array(scalar, 1, "C", readonly=read, aligned=not read)
 
     *arguments, result = map(named, types)
-    return jit(loop, result(*arguments), error_model="numpy", fastmath={"reassoc"} if sums else False)
+    return jit(loop, result(*arguments), error_model="numpy")

@@ -13,8 +13,8 @@ Payload, little-endian, p pieces of n numbers with b blocks in all:
     b times (float32 low, float32 high)                               a piece has blocks of 2,048, its last one shorter
     per block its bits, in so many bytes as hold them                 number i: bit i % 8 of byte i // 8; 1 is high
 
-Cost: n / 8 + 8 b bytes and a little, a 31st of n float32 in full blocks; three passes over numbers that lie in the
-first cache.
+Cost: n / 8 + 8 b bytes and a little, a 31st of n float32 in full blocks; two passes over a block, which the first cache
+holds. The means are summed in float64, in an order that does not depend on the processor (`signs`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from typing import ClassVar
 import numpy as np
 
 from dbelief.errors import NotFinite
-
-from .kernel import kernel
 
 u8, u32, f32 = np.uint8, np.uint32, np.float32
 
@@ -42,6 +40,8 @@ class OneBit:
 
     def encode(self, values: np.ndarray, residual: np.ndarray | None = None, cuts: Sequence[int] = ()) -> np.ndarray:
         """See `Codec`."""
+        from . import signs  # brings numba
+
         assert residual is not None, "what one bit does not tell has to be kept"
         if residual.size != values.size:
             raise ValueError(f"{residual.size} numbers were kept for {values.size}")
@@ -53,7 +53,7 @@ class OneBit:
         head = payload[:means_at].view(u32)
         head[0], head[1:] = pieces.size, pieces
         means = payload[means_at:bits_at].view(f32)
-        _encode(values, residual, blocks, means, payload[bits_at:])
+        signs.encode(values, residual, blocks, means, payload[bits_at:])
         if not np.isfinite(means).all():
             raise NotFinite("what is to be sent and what was kept of it have no finite mean")
         return payload
@@ -61,6 +61,8 @@ class OneBit:
     @staticmethod
     def decode(payload: memoryview, out: np.ndarray) -> None:
         """See `Codec`."""
+        from . import signs  # brings numba
+
         count = int(np.frombuffer(payload, u32, 1)[0]) if payload.nbytes >= 4 else 0
         if not 1 <= count <= out.size or payload.nbytes < 4 + 4 * count:
             raise ValueError(f"{payload.nbytes} bytes in {count} pieces are not {out.size} numbers of one bit")
@@ -75,7 +77,7 @@ class OneBit:
         means = np.frombuffer(payload, f32, 2 * blocks.size, means_at)
         if not np.isfinite(means).all():
             raise ValueError("means of one bit that are not finite")
-        _decode(np.frombuffer(payload, u8, offset=bits_at), means, blocks, out)
+        signs.decode(np.frombuffer(payload, u8, offset=bits_at), means, blocks, out)
 
 
 def _blocks(pieces: np.ndarray) -> np.ndarray:
@@ -89,53 +91,3 @@ def _blocks(pieces: np.ndarray) -> np.ndarray:
 def _bytes(blocks: np.ndarray) -> int:
     """How many bytes hold the bits of blocks of these lengths."""
     return int((-(-blocks // 8)).sum())
-
-
-@kernel("read float32", "write float32", "read int64", "write float32", "write uint8", "void", sums=True)
-def _encode(values: np.ndarray, kept: np.ndarray, blocks: np.ndarray, means: np.ndarray, packed: np.ndarray) -> None:
-    first = at = 0
-    for block in range(blocks.size):
-        stop = first + blocks[block]
-        g, v = values[first:stop], kept[first:stop]
-        high, low, above = f32(0), f32(0), f32(0)
-        for i in range(g.size):
-            v[i] = g[i] + v[i]
-            high += v[i] if v[i] >= f32(0) else f32(0)
-            low += f32(0) if v[i] >= f32(0) else v[i]
-            above += f32(1) if v[i] >= f32(0) else f32(0)
-        below = f32(g.size) - above
-        high = high / above if above > f32(0) else f32(0)
-        low = low / below if below > f32(0) else f32(0)
-        means[2 * block], means[2 * block + 1] = low, high
-        whole = g.size // 8
-        bits = packed[at : at + (g.size + 7) // 8]
-        for j in range(whole):
-            byte = u32(0)
-            for k in range(8):
-                byte = u32(byte | u32(u32(1 if v[8 * j + k] >= f32(0) else 0) << u32(k)))
-            bits[j] = u8(byte)
-        if whole < bits.size:
-            byte = u32(0)
-            for i in range(8 * whole, g.size):
-                byte = u32(byte | u32(u32(1 if v[i] >= f32(0) else 0) << u32(i - 8 * whole)))
-            bits[whole] = u8(byte)
-        for i in range(v.size):
-            v[i] -= high if v[i] >= f32(0) else low
-        first, at = stop, at + bits.size
-
-
-@kernel("read uint8", "read float32", "read int64", "write float32", "void")
-def _decode(packed: np.ndarray, means: np.ndarray, blocks: np.ndarray, values: np.ndarray) -> None:
-    first = at = 0
-    for block in range(blocks.size):
-        out = values[first : first + blocks[block]]
-        bits = packed[at : at + (out.size + 7) // 8]
-        low, high = means[2 * block], means[2 * block + 1]
-        whole = out.size // 8
-        for j in range(whole):
-            byte = u32(bits[j])
-            for k in range(8):
-                out[8 * j + k] = high if u32(byte & u32(1 << k)) else low
-        for i in range(8 * whole, out.size):
-            out[i] = high if u32(u32(bits[whole]) >> u32(i - 8 * whole)) & u32(1) else low
-        first, at = first + out.size, at + bits.size

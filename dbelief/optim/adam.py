@@ -6,10 +6,13 @@
 t counts the pushes that a segment has seen. No step where the denominator is 0 (only possible with eps = 0).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+from dbelief.powers import power
 
 from .fused import fused
 from .options import at_least_zero, below_one
@@ -68,8 +71,8 @@ class Adam:
         """Compute in float64, to be rounded once: in float32 1 - beta2^t would lose half its digits."""
         if step < 1:
             raise ValueError(f"step is {step}, the first push is step 1")
-        pace = float(rate) / (1.0 - self.beta1**step)
-        root_c2 = (1.0 - self.beta2**step) ** 0.5
+        pace = float(rate) / (1.0 - power(self.beta1, step))
+        root_c2 = math.sqrt(1.0 - power(self.beta2, step))
         rest1, rest2 = 1.0 - self.beta1, 1.0 - self.beta2
         return self.kept(rate), pace, root_c2, self.beta1, rest1, self.beta2, rest2, self.eps
 

@@ -84,6 +84,17 @@ def test_tensors_do_not_bear_on_each_other() -> None:
     np.testing.assert_array_equal(sent, values)
 
 
+@given(st.lists(st.floats(2.0**-100, 2.0**100, width=32), min_size=1, max_size=3), st.integers(1, BLOCK))
+def test_the_mean_of_equal_numbers_is_that_number(numbers: list[float], count: int) -> None:
+    values = np.repeat(np.array(numbers, np.float32), count)
+    cuts = [count * k for k in range(1, len(numbers))]
+    for sign in (1, -1):
+        residual = np.zeros_like(values)
+        sent = decoded(OneBit(), OneBit().encode(np.float32(sign) * values, residual, cuts), values.size)
+        np.testing.assert_array_equal(sent, np.float32(sign) * values)
+        assert not residual.any()
+
+
 # -- threshold -----------------------------------------------------------------------------------------------
 
 
