@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from .states import Spent, Told
+from .states import WAYS, Spent, Told
 
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
@@ -75,9 +75,9 @@ class Figures:
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes sent to shards and received from them, payload of segments; {} where nothing was told."""
+        """Bytes of segments sent to shards and received from them, by `WAYS`; {} where no report had any."""
         total = _added(self.wire)
-        return {way: int(total[way]) for way in ("sent", "received") if way in total}
+        return {way: int(total[way]) for way in WAYS if way in total}
 
 
 def _added(lives: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

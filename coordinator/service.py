@@ -17,7 +17,7 @@ from dbelief.work import Lease
 from .bundles import Asks, Computed
 from .job import JobMachine
 from .runner import Runner
-from .states import Compute, Evaluate, Spent, Together, Told, Wait, Work
+from .states import WAYS, Compute, Evaluate, Spent, Together, Told, Wait, Work
 from .telling import KINDS, STATES, status
 from .traffic import Edge, Part
 
@@ -191,7 +191,7 @@ def _kind(role: wire.Role.ValueType) -> str:
 
 def _spent(request: wire.ReportRequest) -> Spent:
     w = request.wire
-    figures = {"sent": w.sent, "received": w.received, "residual": w.residual} if request.HasField("wire") else {}
+    figures = {name: getattr(w, name) for name in (*WAYS, "residual")} if request.HasField("wire") else {}
     return Spent(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
 
 

@@ -107,6 +107,9 @@ class Together:
     written: int
 
 
+WAYS = ("sent", "received", "shared_sent", "shared_received")
+"""Names of the counts of bytes in `Spent.wire`."""
+
 Work = Lease | Together | Evaluate | Compute | Wait | Stop
 
 
@@ -121,8 +124,9 @@ class Spent:
     staleness
         Pushes by staleness, as `Spread` counts them.
     wire
-        Bytes of segments' payloads "sent" to shards and "received", and the "residual" that its codec keeps for later
-        pushes, a sum of magnitudes.
+        Bytes of segments' payloads "sent" to shards in messages and "received", the same through shared memory
+        ("shared_sent", "shared_received"), and the "residual" that its codec keeps for later pushes: a sum of
+        magnitudes.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)

@@ -269,7 +269,11 @@ class Replica:
         """What all ranks have sent and received; for one rank, or all of them at the same time."""
         own, total = self._session.parameters.figures(), self._ranks.total
         return wire.WireFigures(
-            sent=int(total(own.sent)), received=int(total(own.received)), residual=total(own.residual)
+            sent=int(total(own.sent)),
+            received=int(total(own.received)),
+            residual=total(own.residual),
+            shared_sent=int(total(own.shared_sent)),
+            shared_received=int(total(own.shared_received)),
         )
 
     def _show(self) -> None:

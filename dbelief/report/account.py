@@ -113,10 +113,20 @@ def _spent(summary: Summary | None) -> list[tuple[str, str]]:
 
 
 def _over_the_wire(summary: Summary | None) -> list[tuple[str, str]]:
-    """What went over the wire; known at the end."""
+    """What went between replicas and shards; known at the end."""
     rows = summary.bytes_per_replica.items() if summary is not None else ()
-    each = [f"{replica}: {size(row['sent'])} sent, {size(row['received'])} received" for replica, row in rows]
+    each = [f"{replica}: {_bytes(row)}" for replica, row in rows]
     return [("replicas' bytes", "\n".join(each))] if each else []
+
+
+def _bytes(row: Mapping[str, int]) -> str:
+    """What one replica has sent and received; a way that carried nothing is left out where the other did."""
+    shared, messages = row.get("shared_sent", 0) + row.get("shared_received", 0), row["sent"] + row["received"]
+    parts = [f"{size(row['sent'])} sent, {size(row['received'])} received"] if messages or not shared else []
+    if shared:
+        sent, received = row.get("shared_sent", 0), row.get("shared_received", 0)
+        parts.append(f"{size(sent)} sent, {size(received)} received through shared memory")
+    return "; ".join(parts)
 
 
 def _evaluated(told: Account, summary: Summary | None) -> list[tuple[str, str]]:

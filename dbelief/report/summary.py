@@ -30,7 +30,8 @@ class Summary(BaseModel):
     samples: int = Field(ge=0, description="samples whose gradients were applied")
     samples_per_replica: dict[str, int] = Field(description="the same by replica")
     bytes_per_replica: dict[str, dict[str, int]] = Field(
-        default_factory=dict, description="payload of segments that each replica has sent and received"
+        default_factory=dict,
+        description="segments that each replica has sent and received, in messages and through shared memory",
     )
     phase_seconds: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="seconds of each replica's computing thread, by phase"

@@ -941,11 +941,17 @@ class WireFigures(_message.Message):
 
     SENT_FIELD_NUMBER: _builtins.int
     RECEIVED_FIELD_NUMBER: _builtins.int
+    SHARED_SENT_FIELD_NUMBER: _builtins.int
+    SHARED_RECEIVED_FIELD_NUMBER: _builtins.int
     RESIDUAL_FIELD_NUMBER: _builtins.int
     sent: _builtins.int
-    """bytes, payload of segments"""
+    """bytes, payload of segments in messages"""
     received: _builtins.int
-    """bytes, payload of segments"""
+    """bytes, payload of segments in messages"""
+    shared_sent: _builtins.int
+    """bytes of segments through shared memory"""
+    shared_received: _builtins.int
+    """bytes of segments through shared memory"""
     residual: _builtins.float
     """sum of magnitudes that a codec has left out so far, which go with later pushes or never;"""
     def __init__(
@@ -953,11 +959,13 @@ class WireFigures(_message.Message):
         *,
         sent: _builtins.int = ...,
         received: _builtins.int = ...,
+        shared_sent: _builtins.int = ...,
+        shared_received: _builtins.int = ...,
         residual: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["received", b"received", "residual", b"residual", "sent", b"sent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received", b"received", "residual", b"residual", "sent", b"sent", "shared_received", b"shared_received", "shared_sent", b"shared_sent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -42,7 +42,9 @@ class Leg(ABC):
     waiting_since_s, tries
         Since when the next answer is awaited, by the monotonic clock, and how often it was begun again since.
     sent, received
-        Bytes of segments' payloads, whatever became of them.
+        Bytes of segments' payloads in messages, whatever became of them.
+    shared_sent, shared_received
+        Bytes of segments that went through shared memory instead.
     """
 
     method = ""
@@ -55,7 +57,7 @@ class Leg(ABC):
         self.stream: Stream | None = None
         self.waiting_since_s = 0.0
         self.tries = 0
-        self.sent = self.received = 0
+        self.sent = self.received = self.shared_sent = self.shared_received = 0
         self.lies: Sequence[Lies | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 
@@ -146,6 +148,6 @@ class Leg(ABC):
     def _to(self, place: Place, run: Sequence[Span]) -> Self:
         leg = copy.copy(self)
         leg.place, leg.run, leg.stream = place, run, None
-        leg.sent = leg.received = 0
+        leg.sent = leg.received = leg.shared_sent = leg.shared_received = 0
         leg.forget()
         return leg

@@ -85,7 +85,9 @@ class ShardedParameters:
     retries
         Legs that were begun again after they broke, so far.
     sent, received
-        Bytes of segments' payloads, so far.
+        Bytes of segments' payloads in messages, so far.
+    shared_sent, shared_received
+        Bytes of segments that went through shared memory instead, so far.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class ShardedParameters:
     ) -> None:
         self.job = job
         self.placement = placement
-        self.retries = self.sent = self.received = 0
+        self.retries = self.sent = self.received = self.shared_sent = self.shared_received = 0
         self._counting = threading.Lock()
         self._codecs = codecs
         self._residuals: dict[str, np.ndarray] = {}  # by vector: what pushes have left out
@@ -134,7 +136,13 @@ class ShardedParameters:
         To be asked for where no push is under way. Cost: where something is kept, one pass over it.
         """
         residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
-        return WireFigures(sent=self.sent, received=self.received, residual=residual)
+        return WireFigures(
+            sent=self.sent,
+            received=self.received,
+            residual=residual,
+            shared_sent=self.shared_sent,
+            shared_received=self.shared_received,
+        )
 
     def pull(
         self,
@@ -293,6 +301,8 @@ class ShardedParameters:
             with self._counting:
                 self.sent += sum(leg.sent for leg in legs)
                 self.received += sum(leg.received for leg in legs)
+                self.shared_sent += sum(leg.shared_sent for leg in legs)
+                self.shared_received += sum(leg.shared_received for leg in legs)
 
     def _share(self, legs: Sequence[Leg], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
         """Have shards on this host use the arrays where they lie; gives the blocks that do."""

@@ -67,7 +67,10 @@ class PullLeg(Leg):
         for part in parts:
             span = self._next(part)
             if not part.unchanged:
-                self._fill(part, self._out[span.start - self._origin : span.stop - self._origin], self._shared[0])
+                out = self._out[span.start - self._origin : span.stop - self._origin]
+                self._fill(part, out, self._shared[0])
+                # A version that is held already was not written again.
+                self.shared_received += out.nbytes * (part.shared and part.version != self._versions[span.index])
             self._versions[span.index] = part.version
             self.done += 1
 

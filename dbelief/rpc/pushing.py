@@ -19,6 +19,7 @@ from . import coded, frames
 from .convert import push_to_wire
 from .legs import Leg
 
+_FLOAT32_BYTES = 4
 _LOOK_S = 0.5
 """How often a sender that waits looks whether it still is to send."""
 
@@ -87,6 +88,7 @@ class PushLeg(Leg):
         """Messages that tell of segments where they lie."""
         for group in self._told_together(left):
             indices = [span.index for span in group]
+            self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
             yield [frames.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
 
     def _told_together(self, left: Sequence[Span]) -> Iterator[Sequence[Span]]:
@@ -176,7 +178,9 @@ class ExchangeLeg(PushLeg):
             return
         for part in parts:
             span = self._next(part)
-            self._fill(part, self._out[span.start - self._origin : span.stop - self._origin], self._shared[1])
+            out = self._out[span.start - self._origin : span.stop - self._origin]
+            self._fill(part, out, self._shared[1])
+            self.shared_received += out.nbytes * part.shared
             self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
             self._versions[span.index] = part.version + 1
             self.done += 1

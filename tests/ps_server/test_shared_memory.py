@@ -75,6 +75,9 @@ def trained(spans: Any, rule: str, part: tuple[int, int], orders: Any, seed: int
                 else:
                     seen.append(np.array([client.push(values, versions, push).staleness]))
         assert (through(job) > 0) == shared
+        told = [client.figures() for client in pushers]
+        assert sum(one.shared_sent + one.shared_received for one in told) == through(job)
+        assert (sum(one.sent + one.received for one in told) == 0) == shared
         return [*seen, job.read()]
     finally:
         job.close()

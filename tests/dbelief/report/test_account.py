@@ -102,6 +102,20 @@ def test_a_run_that_has_ended_is_told_by_its_summary(run: Path) -> None:
     assert rows["pushes"] == "0 lost, 2 trained twice"
 
 
+def test_bytes_through_shared_memory_are_reported_beside_those_in_messages(run: Path) -> None:
+    log(run, [*TRAINING, END])
+    shared = {"shared_sent": 3 << 20, "shared_received": 1 << 20}
+    replicas = {"0": {"sent": 0, "received": 0, **shared}, "1": {"sent": 1024, "received": 2048, **shared}}
+    ended(run, bytes_per_replica={**replicas, "2": {"sent": 1024, "received": 0}})
+    assert told(run)["replicas' bytes"] == "0: 3 MiB sent, 1 MiB received through shared memory"
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as capture:
+        console.print(account(run)[1])
+    text = " ".join(capture.get().split())
+    assert "1: 1 KiB sent, 2 KiB received; 3 MiB sent, 1 MiB received through shared memory" in text
+    assert "2: 1 KiB sent, 0 B received" in text
+
+
 def test_a_batch_method_that_has_ended(run: Path) -> None:
     log(run, [*BATCH, END])
     ended(run, **BATCH_END)
