@@ -18,9 +18,8 @@ from dbelief.errors import DbeliefError, NotWritten, Refused
 from dbelief.job import Elastic, SyncSgd
 from dbelief.metrics import Metrics
 from dbelief.report.events import EventLog
-from dbelief.report.gantt import LAST_PASS
+from dbelief.report.folder import LAST_PASS, REDUCTION
 from dbelief.report.pictures import draw_pictures
-from dbelief.report.reduction import REDUCTION
 from dbelief.report.summary import write_summary
 
 from .actions import Note

@@ -5,12 +5,11 @@ from dbelief.clock import Clock
 from .embedded import EmbeddedRegistry, embedded_available
 from .memory import MemoryRegistry
 from .registry import Registry
-from .server import RedisRegistry, has_password
+from .url import has_password
 
 __all__ = [
     "EmbeddedRegistry",
     "MemoryRegistry",
-    "RedisRegistry",
     "Registry",
     "embedded_available",
     "has_password",
@@ -34,4 +33,8 @@ def open_registry(url: str, clock: Clock) -> Registry:
     Mistake
         The URL is none of these.
     """
-    return MemoryRegistry(clock) if url == "memory:" else RedisRegistry(url, clock)
+    if url == "memory:":
+        return MemoryRegistry(clock)
+    from .server import RedisRegistry  # and with it redis-py
+
+    return RedisRegistry(url, clock)

@@ -14,7 +14,6 @@ Every call may be sent twice, since a lost answer does not tell whether the call
 by the same owner just uses up an epoch, the others give the same result again.
 """
 
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 from .registry import check_job, check_ttl, check_values, stale
+from .url import without_password
 
 T = TypeVar("T")
 
@@ -71,18 +71,6 @@ _RELEASE = """
 if redis.call('HGET', KEYS[2], 'epoch') == ARGV[1] then redis.call('DEL', KEYS[2]) end
 return 0
 """
-
-# scheme, a login that is never shown, host and port, path, options that are never shown
-_SHOWN = re.compile(r"(\w+://)(?:[^/?#@]*@)?((?:\[[0-9a-fA-F:.]*\]|[^/?#@:]*)(?::\d*)?)(/[^?#@]*)?(?:[?#][^@]*)?")
-
-
-def without_password(url: str) -> str:
-    """The URL as it may be shown: no login, no options; no more than its scheme where it is unclear."""
-    shown = _SHOWN.fullmatch(url)
-    if shown:
-        return "".join(part or "" for part in shown.groups())
-    scheme, separator, _ = url.partition("://")
-    return f"{scheme}://..." if separator else "(not a URL)"
 
 
 class RedisRegistry:
@@ -200,11 +188,6 @@ class RedisRegistry:
                 raise Failure(f"{self._place}: {_line(error)}") from error
             self._clock.wait(threading.Event(), pause_s)
             pause_s = min(2 * pause_s, 0.5)
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL holds a login: one that a process list would show."""
-    return "@" in url or "password=" in url
 
 
 def _login(url: str) -> dict[str, Any]:

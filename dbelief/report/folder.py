@@ -16,6 +16,10 @@ from dbelief.job import Job, StacksModel
 from dbelief.layout import Layout
 from dbelief.sets import read_set, sets_in
 
+LAST_PASS = "last_pass.json"
+"""File of a run folder with the numbers of its last complete pass, and its runs."""
+REDUCTION = "reduction.json"
+"""File of a run folder that tells who of the last group of workers took how much from whom."""
 ADDRESS = "address"
 """File of a run folder that tells where its coordinator listens; there while the run lives."""
 

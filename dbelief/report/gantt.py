@@ -13,9 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from .live import plural
 from .style import BLUE, DARK, ORANGE, calm, new_figure
 
-LAST_PASS = "last_pass.json"
-"""File of a run folder with the numbers of its last complete pass, and its runs."""
-
 _LETTER = 0.62  # width of a digit in heights of its font, about
 _FONT = 7.5  # points
 _WIDTH = 8.0 * 72 * 0.88  # points of the time axis, about

@@ -1,16 +1,22 @@
-"""The pictures of a run, drawn from what its folder holds; also while it goes on."""
+"""The pictures of a run, drawn from what its folder holds; also while it goes on.
+
+What draws is imported when something is drawn: a coordinator imports this module when it starts, and matplotlib, half
+of all that it would load, when its job is over.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dbelief.errors import DataError, NotWritten
 
-from .curves import draw_curves
 from .events import read_events
-from .gantt import LAST_PASS, draw_pass
-from .reduction import REDUCTION, Reduction, draw_reduction
+from .folder import LAST_PASS, REDUCTION
+
+if TYPE_CHECKING:
+    from .reduction import Reduction
 
 
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
@@ -33,6 +39,10 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     NotWritten
         Where the pictures cannot be written.
     """
+    from .curves import draw_curves
+    from .gantt import draw_pass
+    from .reduction import draw_reduction
+
     try:
         output.mkdir(parents=True, exist_ok=True)
         drawn = [output / "curves.png"]
@@ -56,6 +66,8 @@ def read_reduction(run: Path) -> Reduction | None:
     DataError
         The file cannot be read.
     """
+    from .reduction import Reduction
+
     path = run / REDUCTION
     return Reduction(_fields(path, "edges", "reduction")) if path.exists() else None
 

@@ -21,10 +21,6 @@ from .live import plural
 from .planned import size
 from .style import BLUE, DARK, ORANGE, QUIET, new_figure
 
-REDUCTION = "reduction.json"
-"""File of a run folder that tells who of the last group of workers took how much from whom."""
-
-
 _LOW, _HIGH = 22, 46  # points from the middle of a node to beyond its box, of two lines and of six
 
 

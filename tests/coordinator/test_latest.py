@@ -11,7 +11,7 @@ import pytest
 from coordinator.latest import Latest
 from dbelief.clock import ManualClock
 from dbelief.errors import NotWritten
-from dbelief.report.gantt import LAST_PASS
+from dbelief.report.folder import LAST_PASS
 
 
 def written(folder: Path) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dbelief import cli
-from dbelief.registry import RedisRegistry
+from dbelief.registry.server import RedisRegistry
 from tests.wrong.harness import Wrong, check
 
 PROGRAMS = ("ps_server", "worker", "coordinator")
@@ -35,6 +35,6 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         for name in ("prepare_process", "limit_threads"):  # what they set would last for all tests
             monkeypatch.setattr(f"{module}.{name}", lambda *_: None, raising=False)
     impatient = functools.partial(RedisRegistry, patience_s=0.1)
-    monkeypatch.setattr("dbelief.registry.RedisRegistry", impatient)
+    monkeypatch.setattr("dbelief.registry.server.RedisRegistry", impatient)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         yield lambda wrong: check(wrong, tmp_path, f"127.0.0.1:{mute.getsockname()[1]}")

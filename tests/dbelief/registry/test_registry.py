@@ -9,7 +9,8 @@ import pytest
 
 from dbelief.clock import ManualClock, SystemClock
 from dbelief.errors import Refused
-from dbelief.registry import EmbeddedRegistry, MemoryRegistry, RedisRegistry, Registry
+from dbelief.registry import EmbeddedRegistry, MemoryRegistry, Registry
+from dbelief.registry.server import RedisRegistry
 
 
 def test_first_epoch_is_one(subject: Any) -> None:

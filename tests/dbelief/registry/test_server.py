@@ -9,8 +9,9 @@ from redis import Redis
 
 from dbelief.clock import ManualClock, SystemClock
 from dbelief.errors import Failure, Mistake, Unreachable
-from dbelief.registry import EmbeddedRegistry, RedisRegistry, open_registry
-from dbelief.registry.server import without_password
+from dbelief.registry import EmbeddedRegistry, open_registry
+from dbelief.registry.server import RedisRegistry
+from dbelief.registry.url import without_password
 
 
 @pytest.mark.parametrize(
