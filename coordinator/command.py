@@ -82,6 +82,14 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     default=None,
     help="A run folder made before.",
 )
+@click.option(
+    "--pictures/--no-pictures",
+    default=True,
+    show_default=True,
+    envvar="DBELIEF_PICTURES",
+    show_envvar=True,
+    help="When the job is over, draw its pictures into the run folder; `dbelief report` draws them at any time.",
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Write the address here once up.")
 @click.option(
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the registry."

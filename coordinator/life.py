@@ -59,6 +59,7 @@ class Options:
     patience: float
     at_end: str
     on_signal: str
+    pictures: bool
 
     def check(self) -> None:
         """Raise Mistake for what would come to light only after a wait."""
@@ -118,7 +119,7 @@ def _lead(
         begun = start(job, leadership.stored(), options.run_folder, options.resume, options.fresh, clock.now())
         stack.enter_context(held(begun.folder))
         sweep(begun.folder)
-        runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s)
+        runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s, options.pictures)
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(options.listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)

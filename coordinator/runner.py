@@ -51,6 +51,8 @@ class Runner:
         The run folder `runs/NAME`.
     began_wall_s
         When the run began, where another coordinator began it; seconds since 1970.
+    pictures
+        Whether pictures are drawn at the end of the job; one second of processor time.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Runner:
         metrics: Metrics,
         clock: Clock,
         began_wall_s: float | None = None,
+        pictures: bool = True,
     ) -> None:
         self.folder = folder
+        self._pictures = pictures
         self.leadership = leadership
         self.speed = Speed(clock)
         self._machine = machine
@@ -233,7 +237,8 @@ class Runner:
             write_summary(self.folder / "summary.json", values)
             self._last_pass.write(at_once=True)
             self._reduction.write(at_once=True)
-            draw_pictures(self.folder, self.folder, self._machine.job.name)
+            if self._pictures:
+                draw_pictures(self.folder, self.folder, self._machine.job.name)
             with self._lock:
                 self._machine.finished = self._machine.commit_due = True
             with self.step():

@@ -11,7 +11,7 @@ import grpc
 
 from dbelief.console import announce
 from dbelief.errors import Moved, SnapshotError, Unreachable
-from dbelief.job import Job, Sandblaster
+from dbelief.job import Job
 from dbelief.placement import Place, Placement, Run
 from dbelief.programs import Operation, together
 from dbelief.pushes import PARAMETERS
@@ -19,13 +19,16 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.convert import program_to_wire, spans_to_wire
+from dbelief.rpc.convert import program_to_wire
 from dbelief.sets import set_aside, up_to
 
 from .actions import Dismiss, Follow, Move, Revive, SetMembership, StandAlone
+from .assignment import assignment
 
 TIMEOUT_S = 10.0
 """How long a shard may take to obey; writing or reading a snapshot may take `SNAPSHOT_S`."""
+ASSIGN_S = 120.0
+"""How long a shard may take to be assigned segments: it compiles first, which takes seconds where no cache has it."""
 SNAPSHOT_S = 600.0
 FOLLOWER_S = 2.0
 """How long one that is to follow may take to answer: others may wait for the thread that asks."""
@@ -117,26 +120,16 @@ class Shards:
     def assign(self, placement: Placement) -> None:
         """Give every shard its segments, its rule and its life."""
         self.placement = placement
-        for place in placement.places:
-            self._assign(placement, place)
+        calls = [(place, self._begin_to_assign(placement, place)) for place in placement.places]
+        for place, call in calls:
+            self._answer(place, call)
 
-    def _assign(self, placement: Placement, place: Place, timeout_s: float = TIMEOUT_S) -> None:
-        strategy = self._job.strategy
-        rule = strategy.at_shards
-        assignment = wire.Assignment(
-            segments=spans_to_wire(placement.run(place)),
-            rule=segments.Rule(name=rule.name, options=rule.model_dump(exclude={"name", "rate"})),
-            staleness=strategy.staleness,
-            staleness_aware=strategy.staleness_aware,
-            ordered=isinstance(strategy, Sandblaster) and strategy.ordered,
-            record=self._job.record,
-            lock_free=not strategy.locked,
-            progress_s=self._job.deadlines.progress_s,
-        )
-        request = wire.ConfigureRequest(
-            job=self.name, shard_epoch=place.shard_epoch, placement_epoch=placement.epoch, assignment=assignment
-        )
-        self._tell(place, request, timeout_s)
+    def _begin_to_assign(self, placement: Placement, place: Place, timeout_s: float = ASSIGN_S) -> Any:
+        """Begin the call that gives a shard its segments; it compiles, or loads, its loops before it answers."""
+        given = assignment(self._job, placement, place)
+        request = wire.ConfigureRequest(command=self._command(), job=self.name, assignment=given)
+        request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
+        return self._begin(place, "Configure", request, timeout_s)
 
     def revive(self, revive: Revive, snapshots: Path) -> str | None:
         """Bring one shard back in another process; it is not in the placement yet.
@@ -152,7 +145,7 @@ class Shards:
         place = revive.place
         if revive.promoted:
             return self._promote(revive)
-        self._assign(self.placement, place)
+        self._answer(place, self._begin_to_assign(self.placement, place))
         if revive.set_id is None:
             return None
         if revive.membership is not None:
@@ -193,7 +186,7 @@ class Shards:
         leader = next(place for place in self._places() if place.shard == action.shard)
         follower = Place(action.shard, action.address, action.shard_epoch, ())
         try:
-            self._assign(self.placement, follower, FOLLOWER_S)
+            self._answer(follower, self._begin_to_assign(self.placement, follower, FOLLOWER_S))
         except Unreachable:
             return False
         chain = wire.Chain(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.errors import Failure, Mistake, Unreachable
-from dbelief.report.live import plural
 from dbelief.report.summary import Summary, read_summary
+from dbelief.report.words import plural
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.sets import sets_in

@@ -34,8 +34,10 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     bytes_there[whole:] = bytes_here[whole:]
 
 
-def warm_up() -> None:
-    """Compile the loop, or load it, before there is anyone to wait for it."""
+def warm_up(most: int = LARGE) -> None:
+    """Compile the loop, or load it, before there is anyone to wait for it; not where copies have at most few bytes."""
+    if most < LARGE:
+        return
     room = np.zeros(LARGE + LINE, np.uint8)
     start = -room.ctypes.data % LINE
     copy(room[start : start + LARGE], np.zeros(LARGE, np.uint8))

@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dbelief import streaming
 from dbelief.clock import SystemClock
 from dbelief.collectors import HOTTEST
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.garbage import collect, leave_out_what_is_loaded
 from dbelief.metrics import Metrics
-from dbelief.optim import make_rule, warm_up
+from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.pushes import Pusher
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.coded import Codecs
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
 
 from . import snapshot
@@ -55,6 +57,14 @@ def _at(hottest: Hottest, rank: int, what: int) -> float:
 def _order(command: wire.Command) -> tuple[int, int]:
     """Of two commands of coordinators, the later one is greater."""
     return command.leader_epoch, command.id
+
+
+def _compile(rule: Rule, assignment: wire.Assignment) -> None:
+    """Compile the loops that the assigned work needs, or load them, before there is a push to wait for them."""
+    longest = max([assignment.longest, *(span.length for span in assignment.segments)], default=0)
+    warm_up(rule, longest)
+    streaming.warm_up(4 * longest)
+    Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
 
 
 class Life:
@@ -322,7 +332,7 @@ class Life:
 
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
-        warm_up(rule)  # compiled before the first push, not during it
+        _compile(rule, assignment)
         leave_out_what_is_loaded()
         self.shard = Shard(
             spans_from_wire(assignment.segments),

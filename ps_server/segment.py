@@ -30,7 +30,7 @@ import numpy as np
 from dbelief.backend import aligned
 from dbelief.errors import Refused
 from dbelief.layout import Span
-from dbelief.optim import Rule
+from dbelief.optim import Rule, apply_rule
 from dbelief.optim.elastic import Elastic
 from dbelief.parts import Stored, state_key
 from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
@@ -258,7 +258,7 @@ class Segment:
         self.changes(self.vectors[PARAMETERS], *self.state)
         number = self.applied + 1
         with self._aside:
-            self.rule.apply(w, gradient, states, rate, number)
+            apply_rule(self.rule, w, gradient, states, rate, number)
         self._count()
 
     def _count(self) -> None:

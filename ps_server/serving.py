@@ -9,16 +9,12 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dbelief import streaming
 from dbelief.console import announce, host_and_port, on_signals
 from dbelief.errors import Failure, Full, Refused
-from dbelief.job import parse_job
 from dbelief.logs import forget, known
 from dbelief.metrics import Metrics
-from dbelief.optim import make_rule, warm_up
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import parameters_pb2
-from dbelief.rpc.coded import Codecs
 from dbelief.rpc.coordination import CoordinatorClient, Membership
 from dbelief.rpc.serving import Server, address_towards, is_every_address
 from dbelief.rpc.waiting import wait_for_job
@@ -85,9 +81,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
                     return False
         announce(f"joining the job at {options.coordinator}, for up to {options.patience:g} s")
         client.wait(options.patience)  # until there is something to leave, a signal simply ends this process
-        status = client.status(job=True)
-        _compile_loops(status)
-        job = status.job
+        job = client.status().job
         address = options.advertise or server.address
         if options.advertise is None and is_every_address(options.listen):
             address = address_towards(options.coordinator, server.port, options.patience)
@@ -127,17 +121,6 @@ def _keep(member: Membership, stopped: threading.Event) -> None:
         member.beat(patience_s=0.0)
         while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or time.monotonic() > until_s):
             member.beat(patience_s=0.0)
-
-
-def _compile_loops(status: wire.StatusReply) -> None:
-    """Have the loops of the job's rule and codecs compiled, or loaded, before there is anyone to wait for them."""
-    if not status.job_yaml:  # who stands in for a coordinator, say in a benchmark, has none
-        return
-    job = parse_job(status.job_yaml, Path(status.job_folder), f"job {status.job}")
-    rule = job.strategy.at_shards
-    Codecs.of(job.wire)  # which compiles them
-    warm_up(make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})))
-    streaming.warm_up()
 
 
 def _join(join: Callable[[], Membership], patience_s: float) -> Membership:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dbelief.security import Credentials
 
 ROOT = Path(__file__).resolve().parents[1]
+os.environ["DBELIEF_PICTURES"] = "0"  # a second of processor time for each job; the tests of pictures draw some
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".cache" / "hypothesis"))
 os.environ["XDG_STATE_HOME"] = str(ROOT / ".cache" / "state")  # where processes without credentials share a secret
 

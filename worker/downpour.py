@@ -25,7 +25,7 @@ from dbelief.backend import Backend, aligned
 from dbelief.clip import clip
 from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
-from dbelief.optim import make_rule
+from dbelief.optim import apply_rule, make_rule
 from dbelief.work import Cadence, Lease
 
 from .buffers import Fetched, Outgoing
@@ -199,7 +199,7 @@ class Downpour:
         rate = np.float32(slot.rate if alpha is None else alpha)
         gradient = slot.gradient if self._settings.cadence.n_push == 1 else self._gradient
         if self._backend.name == "numpy":
-            self._sgd.apply(parameters.device, gradient, (), rate, 1)
+            apply_rule(self._sgd, parameters.device, gradient, (), rate, 1)
         else:
             self._sgd.apply_reference(self._backend.xp, parameters.device, gradient, (), rate, 1)
         parameters.stepped = True

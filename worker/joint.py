@@ -18,7 +18,7 @@ from dbelief.clip import clip
 from dbelief.layout import RankPart
 from dbelief.loops import compiled
 from dbelief.nn import Batch, Model
-from dbelief.optim import make_rule
+from dbelief.optim import apply_rule, make_rule
 from dbelief.optim.elastic import Elastic
 from dbelief.own import OwnWeights
 from dbelief.reduction import named
@@ -145,7 +145,7 @@ class SummedGradients:
                 np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
             )
         self._steps += 1
-        self._rule.apply(self.result, self._summed, self._states, np.float32(rate), int(self._steps[0]))
+        apply_rule(self._rule, self.result, self._summed, self._states, np.float32(rate), int(self._steps[0]))
         self._to_device()
         return loss
 

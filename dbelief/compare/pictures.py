@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FixedLocator, FormatStrFormatter, NullLocator
 
-from dbelief.report.live import plural
 from dbelief.report.style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
+from dbelief.report.words import plural
 
 from .record import Record, key_of
 from .table import Row

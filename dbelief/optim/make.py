@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from .adagrad import Adagrad
 from .adam import Adam
 from .adamw import AdamW
@@ -48,9 +46,3 @@ def make_rule(name: str, options: Mapping[str, float]) -> Rule:
         if option not in known:
             raise ValueError(f"rule {name} has no option {option!r}; there is: {', '.join(known) or 'none'}")
     return make(**{option: float(value) for option, value in options.items()})
-
-
-def warm_up(rule: Rule) -> None:
-    """Compile the rule's loop, or load it from the cache, so that no push waits for it."""
-    states = tuple(np.zeros(1, np.float32) for _ in rule.state)
-    rule.apply(np.zeros(1, np.float32), np.ones(1, np.float32), states, np.float32(0), 1)

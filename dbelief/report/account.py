@@ -12,12 +12,13 @@ from rich.console import RenderableType
 from dbelief.errors import Mistake
 
 from .events import read_events
-from .live import backups, duration, number, plural
+from .live import backups
 from .planned import size
 from .shares import in_words, shares
 from .states import job_state
 from .summary import Summary, read_summary
 from .table import facts_of, quality
+from .words import duration, number, plural
 
 _ENDED = ("done", "failed")
 

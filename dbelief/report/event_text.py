@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .live import plural
 from .states import job_state
+from .words import plural
 
 Event = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from .live import plural
 from .style import BLUE, DARK, ORANGE, calm, new_figure
+from .words import plural
 
 _LETTER = 0.62  # width of a digit in heights of its font, about
 _FONT = 7.5  # points

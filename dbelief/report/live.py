@@ -16,10 +16,10 @@ from dbelief.console import announce
 from dbelief.logs import as_json
 
 from .states import member_state
+from .words import NONE, duration, number, plural
 
 Status = Mapping[str, Any]
 
-_NONE = "–"
 _OTHER_LINES = 9  # of the picture, besides the rows of members
 _FEWEST_ROWS = 3
 
@@ -111,7 +111,7 @@ def line(status: Status) -> str:
         _headline(status),
         (iterations(batch) if batch else samples) + ("" if share is None else f" ({100 * share:.0f} %)"),
         *([under_way(batch)] if batch and batch.get("pass") else []),
-        *(f"{name} {value}" for name, value in _numbers(status) if value != _NONE),
+        *(f"{name} {value}" for name, value in _numbers(status) if value != NONE),
         *_members_lines(status),
     ]
     return " | ".join(parts)
@@ -189,7 +189,7 @@ def bar(status: Status) -> RenderableType:
 
 def _numbers(status: Status) -> list[tuple[str, str]]:
     accuracy, batch = status.get("validation_accuracy"), status.get("batch")
-    validation = ("validation", _NONE if accuracy is None else f"{100 * accuracy:.2f} %")
+    validation = ("validation", NONE if accuracy is None else f"{100 * accuracy:.2f} %")
     speed = ("samples/s", number(status.get("samples_per_s"), ",.0f"))
     eta_s = status.get("eta_s")
     times = [("elapsed", duration(status.get("elapsed_s") or 0))]
@@ -266,32 +266,12 @@ def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> Renderab
             Text(member_state(member)),
             number(member.get("samples"), ",d"),
             *[number(member.get("staleness"), ".2f")] * stale,
-            _NONE if seen is None else f"{seen:.1f} s",
+            NONE if seen is None else f"{seen:.1f} s",
         )
     if len(shown) < len(workers):
         table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
     return table
 
 
-def plural(count: int, noun: str) -> str:
-    """So many of something: 1 shard, 2,000 shards."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
-def number(value: float | None, form: str) -> str:
-    """A number in a format, or a dash where there is none."""
-    return _NONE if value is None else format(value, form)
-
-
 def _count(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: 8 s, 2:05, 1:02:05."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -17,9 +17,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .live import plural
 from .planned import size
 from .style import BLUE, DARK, ORANGE, QUIET, new_figure
+from .words import plural
 
 _LOW, _HIGH = 22, 46  # points from the middle of a node to beyond its box, of two lines and of six
 

@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .live import Status, backups, duration, iterations, number, plural, progress, under_way, why
+from .live import Status, backups, iterations, progress, under_way, why
 from .states import member_state
 from .summary import Summary
+from .words import duration, number, plural
 
 _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
 

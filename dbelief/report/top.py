@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .live import Status, bar, duration, head, number, number_table, under_way
+from .live import Status, bar, head, number_table, under_way
 from .states import GONE, member_state
+from .words import duration, number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARKS = 48

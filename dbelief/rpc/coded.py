@@ -6,17 +6,20 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dbelief.codec import CODECS, Codec, Decode, give_back, make_codec, warm_up
 from dbelief.errors import Refused
-from dbelief.job import Wire
 from dbelief.layout import LONGEST, Span
 from dbelief.rpc import segments_pb2 as segments
 
 from . import frames
 from .frames import Part
+
+if TYPE_CHECKING:
+    from dbelief.job import Wire  # a shard needs no job file
 
 NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "fp16": segments.CODEC_FP16,
@@ -25,6 +28,7 @@ NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "threshold": segments.CODEC_THRESHOLD,
 }
 """What messages call a codec, by its name."""
+_NAMES: Mapping[int, str] = {number: name for name, number in NUMBERS.items()}
 KEEPING = frozenset(NUMBERS[name] for name, made in CODECS.items() if made.keeps)
 """Those that leave out what is sent later."""
 _DECODERS: Mapping[int, Decode] = {NUMBERS[name]: made.decode for name, made in CODECS.items()}
@@ -54,9 +58,19 @@ class Codecs:
     def of(cls, wire: Wire, starts: Sequence[int] = ()) -> Codecs:
         """Those that a job file names, compiled, so that no message waits for it."""
         made = cls(make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {}), starts)
-        warm_up(made.push)
-        warm_up(made.pull)
-        return made
+        return made.compiled()
+
+    @classmethod
+    def numbered(cls, push: int, options: Mapping[str, float], pull: int) -> Codecs:
+        """Those that a message names by number, compiled; a number that is none of theirs: as they are."""
+        made = cls(make_codec(_NAMES.get(push, "fp32"), options), make_codec(_NAMES.get(pull, "fp32"), {}))
+        return made.compiled()
+
+    def compiled(self) -> Codecs:
+        """Compile what they need, or load it from the cache; these."""
+        warm_up(self.push)
+        warm_up(self.pull)
+        return self
 
     @property
     def asked(self) -> segments.Codec.ValueType:

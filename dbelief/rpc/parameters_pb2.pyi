@@ -185,6 +185,26 @@ Global___ConfigureRequest: _TypeAlias = ConfigureRequest  # noqa: Y015
 class Assignment(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PushOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SEGMENTS_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
@@ -193,6 +213,10 @@ class Assignment(_message.Message):
     STALENESS_AWARE_FIELD_NUMBER: _builtins.int
     ORDERED_FIELD_NUMBER: _builtins.int
     LOCK_FREE_FIELD_NUMBER: _builtins.int
+    PUSH_CODEC_FIELD_NUMBER: _builtins.int
+    PUSH_OPTIONS_FIELD_NUMBER: _builtins.int
+    PULL_CODEC_FIELD_NUMBER: _builtins.int
+    LONGEST_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
@@ -205,6 +229,12 @@ class Assignment(_message.Message):
     """true: add the bundles of a pass by rising number; default false"""
     lock_free: _builtins.bool
     """true: pushes of a segment run side by side (Hogwild); default false"""
+    push_codec: _segments_pb2.Codec.ValueType
+    """codec of pushes, compiled before the first one; default CODEC_FP32"""
+    pull_codec: _segments_pb2.Codec.ValueType
+    """codec of pulls; default CODEC_FP32"""
+    longest: _builtins.int
+    """numbers in the longest segment of the table; 0: of those given here"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -212,6 +242,10 @@ class Assignment(_message.Message):
     @_builtins.property
     def rule(self) -> _segments_pb2.Rule:
         """the rule of the job, whose state is kept beside "w" """
+
+    @_builtins.property
+    def push_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """options of that codec, by name"""
 
     def __init__(
         self,
@@ -224,10 +258,14 @@ class Assignment(_message.Message):
         staleness_aware: _builtins.bool = ...,
         ordered: _builtins.bool = ...,
         lock_free: _builtins.bool = ...,
+        push_codec: _segments_pb2.Codec.ValueType = ...,
+        push_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        pull_codec: _segments_pb2.Codec.ValueType = ...,
+        longest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "ordered", b"ordered", "progress_s", b"progress_s", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "longest", b"longest", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015

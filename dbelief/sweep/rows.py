@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dbelief.files import write_whole
-from dbelief.report.live import number
 from dbelief.report.summary import Summary
 from dbelief.report.table import quality
+from dbelief.report.words import number
 
 from .grid import SEED, Point, short_names
 

@@ -55,8 +55,9 @@ def assert_reported(operator: Operator, summary: dict[str, Any], iterations: lis
 
 
 def test_the_result_does_not_depend_on_shards_and_replicas(
-    operator: Operator, write_job: Callable[[str], Path]
+    operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("DBELIEF_PICTURES", "1")
     found = []
     for shards, replicas in ((2, 1), (2, 3), (3, 2)):
         job = write_job(DIGITS.format(shards=shards, replicas=replicas, strategy="bundle: 3, ordered: true"))

@@ -18,8 +18,7 @@ from dbelief.data import BatchBuffer, Split
 from dbelief.job import Job, build_job
 from dbelief.layout import Layout
 from dbelief.nn import Batch
-from dbelief.optim import RULES, make_rule
-from dbelief.optim.make import warm_up
+from dbelief.optim import RULES, make_rule, warm_up
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import make_plan
 from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory

@@ -5,7 +5,8 @@ import pytest
 from rich.console import Console
 
 from dbelief.clock import ManualClock
-from dbelief.report.live import LiveView, duration, line, picture, progress
+from dbelief.report.live import LiveView, line, picture, progress
+from dbelief.report.words import duration
 
 
 def status(**other: Any) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""Numbers and times as people read them; plain text, so that reading them imports nothing that draws."""
+
+NONE = "–"
+"""Stands for a number that there is not yet."""
+
+
+def plural(count: int, noun: str) -> str:
+    """So many of something: 1 shard, 2,000 shards."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a format, or a dash where there is none."""
+    return NONE if value is None else format(value, form)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 8 s, 2:05, 1:02:05."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
