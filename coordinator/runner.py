@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from dbelief.report.folder import LAST_PASS, REDUCTION
 from dbelief.report.pictures import draw_pictures
 from dbelief.report.summary import write_summary
 
-from .actions import Note
+from .actions import Action, Note
 from .actor import Actor
 from .job import JobMachine
 from .latest import Latest
@@ -77,6 +78,8 @@ class Runner:
         self._began_s = clock.now() - earlier_s
         self._lock = threading.RLock()
         self._steps = 0  # of those that have to be written down
+        self._written = 0  # the last of them that is
+        self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step that has to be written before
         self._finished = threading.Event()
         self.scaling = Scaling(machine.job)
         self.seen = Seen(clock, folder / EVENTS, machine.training.batch is not None)
@@ -104,35 +107,49 @@ class Runner:
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
-        """One step of the machine: it, the time, and its wishes queued afterwards.
+        """One step of the machine: it, the time, and its actions queued afterwards.
 
-        What another coordinator could not do without is written down before this returns, and so before anyone hears
-        of it.
+        What another coordinator could not do without is written to the registry before this returns, and before any
+        action of the step is queued; after a step that raises too, for what it has changed stays changed.
         """
-        with self._lock:
-            try:
-                yield self._machine, self._clock.now()
-            finally:
-                for action in self._machine.actions:
-                    self._actor.put(action)
-                self._machine.actions.clear()
-                due, self._machine.commit_due = self._machine.commit_due, False
-                self._steps += due
-                steps = self._steps
-        if due:
-            self._commit(steps)
+        steps = 0
+        try:
+            with self._lock:
+                try:
+                    yield self._machine, self._clock.now()
+                finally:
+                    steps = self._collect()
+        finally:
+            if steps:
+                self._commit(steps)
+
+    def _collect(self) -> int:
+        """End a step, under the lock: its number where it has to be written, else 0."""
+        due, self._machine.commit_due = self._machine.commit_due, False
+        self._steps += due
+        self._held.extend((self._steps, action) for action in self._machine.actions)
+        self._machine.actions.clear()
+        self._queue_written()
+        return self._steps if due else 0
 
     def _commit(self, steps: int) -> None:
+        """Write all up to this step, and queue its actions and those before."""
         try:
             self.leadership.commit(self._sections, steps)
         except DbeliefError as error:
             if self.leadership.lost:
-                raise
+                raise  # another coordinator leads: nothing that is held is to be done
             with self._lock:
                 self._machine.fail(str(error))
-                for action in self._machine.actions:
-                    self._actor.put(action)
-                self._machine.actions.clear()
+                steps = self._collect() or steps
+        with self._lock:
+            self._written = max(self._written, steps)
+            self._queue_written()
+
+    def _queue_written(self) -> None:
+        """Queue the actions whose steps are written, in the order of the steps."""
+        while self._held and self._held[0][0] <= self._written:
+            self._actor.put(self._held.popleft()[1])
 
     def _sections(self) -> tuple[int, dict[str, str]]:
         with self._lock:

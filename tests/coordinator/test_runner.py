@@ -7,11 +7,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from coordinator import actor as module_of_actor
+from coordinator import members
 from coordinator import runner as module
 from coordinator.actions import Fence, MakeReady, Note
 from coordinator.bundles import Computed
@@ -20,12 +21,13 @@ from coordinator.runner import Runner
 from coordinator.states import Compute, State
 from dbelief.clock import ManualClock
 from dbelief.console import DEBUG
-from dbelief.errors import Failure, Moved, NotWritten, Refused, Unreachable
+from dbelief.errors import Failure, Full, Moved, NotWritten, Refused, Unreachable
 from dbelief.metrics import Metrics
 from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
 from dbelief.report.summary import read_summary
 from dbelief.sets import newest_count
+from tests.coordinator.replica import LAYOUT
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -67,6 +69,45 @@ def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner)
     assert runner._actor._queue.qsize() == 1
     with runner.step() as (machine, _):
         assert machine.actions == []
+
+
+def test_what_a_step_that_fails_has_changed_is_written_before_its_actions_are_queued(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is started again joins where no place is left: its earlier life is over all the same."""
+    (member,) = [one for one in world.started().machine.members.all() if one.kind == "replica"][:1]
+    queued = runner._actor._queue.qsize()
+    commit, waiting = runner.leadership.commit, []
+
+    def commits(*args: Any) -> None:
+        waiting.append(runner._actor._queue.qsize() - queued)
+        commit(*args)
+
+    monkeypatch.setattr(runner.leadership, "commit", commits)
+    monkeypatch.setattr(members, "MOST_MEMBERS", 0)
+    with pytest.raises(Full), runner.step() as (machine, now_s):
+        machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, again=True)
+    assert waiting == [0]
+    assert json.loads(runner.leadership.stored()["members"])["dead"] == [member.incarnation]
+    assert runner._actor._queue.qsize() > queued
+
+
+def test_actions_are_queued_in_the_order_of_their_steps(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that needs no write waits for the write of the one before it, which another thread still makes."""
+    commit = runner.leadership.commit
+
+    def commits(*args: Any) -> None:
+        with runner.step() as (machine, _):
+            machine.actions.append(Note("later", {}))
+        assert runner._actor._queue.qsize() == 0
+        commit(*args)
+
+    monkeypatch.setattr(runner.leadership, "commit", commits)
+    with runner.step() as (machine, _):
+        machine.actions.append(Note("earlier", {}))
+        machine.commit_due = True
+    events = [runner._actor._queue.get() for _ in range(2)]
+    assert events == [Note("earlier", {}), Note("later", {})]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +194,7 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
     parts: list[Path] = []
 
     def full(folder: Path, set_id: str) -> None:
-        folder.mkdir(parents=True)
+        assert folder.is_dir()
         parts.append(folder / "shard-0.safetensors")
         parts[-1].touch()
         raise kind(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
