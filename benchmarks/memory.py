@@ -148,7 +148,8 @@ class Shard:
         from dbelief.rpc.convert import spans_to_wire
 
         self.configure(
-            shard_epoch=1, assignment=wire.Assignment(segments=spans_to_wire(spans), rule=segments.Rule(name=RULE))
+            shard_epoch=1,
+            assignment=wire.Assignment(segments=spans_to_wire(spans), rule=segments.Rule(name=RULE), snapshots="/"),
         )
 
     def snapshot(self, folder: Path, number: int) -> float:

@@ -183,7 +183,7 @@ class Actor:
             with self._step() as (machine, now_s):
                 machine.assigned(now_s)
         elif isinstance(action, Revive):
-            set_id = self._shards.revive(action, self._folder / "snapshots")
+            set_id = self._shards.revive(action)
             with self._step() as (machine, now_s):
                 machine.revived(action, set_id, now_s)
         elif isinstance(action, RunProgram):
@@ -260,13 +260,13 @@ class Actor:
 
     def _do_with_files(self, action: Restore | RollBack | TakeSnapshot | Export) -> None:
         if isinstance(action, Restore):
-            self._shards.restore(self._folder / "snapshots" / action.set_id, action.set_id)
+            self._shards.restore(action.set_id)
             ledgers = self._shards.ledgers()
             with self._step() as (machine, now_s):
                 machine.restored(ledgers, now_s)
         elif isinstance(action, RollBack):
             folder = self._folder / "snapshots" / action.set_id
-            self._shards.restore(folder, action.set_id, again=True)
+            self._shards.restore(action.set_id, again=True)
             with self._step() as (machine, now_s):
                 machine.rolled_back(action.set_id, read_set(folder), now_s)
         elif isinstance(action, TakeSnapshot):
@@ -280,7 +280,7 @@ class Actor:
             while not claim_set(snapshots, set_id):  # an earlier try: a shard may still be writing there, or wake later
                 with self._step() as (machine, _):
                     set_id = machine.retake_set()
-            parts = self._shards.snapshot(snapshots / set_id, set_id)
+            parts = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
             write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts})

@@ -48,6 +48,8 @@ class Shards:
         Gives the epoch of this coordinator's leadership, which may rise.
     away
         Whether the life at a place is known to be over: then nobody waits for its answer.
+    snapshots
+        Folder of the run's snapshot sets, which all shards reach: they write and read sets below it alone.
 
     Attributes
     ----------
@@ -57,13 +59,16 @@ class Shards:
         Called now and then while shards write or read files, which may take long; may tell shards something.
     """
 
-    def __init__(self, job: Job, leader_epoch: Callable[[], int], away: Callable[[Place], bool]) -> None:
+    def __init__(
+        self, job: Job, leader_epoch: Callable[[], int], away: Callable[[Place], bool], snapshots: Path
+    ) -> None:
         self.name = job.name
         self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
         self.meanwhile: Callable[[], None] = lambda: None
         self._job = job
         self._away = away
+        self._snapshots = snapshots
         self._commands = 0
         self._channels: dict[str, grpc.Channel] = {}
 
@@ -128,10 +133,11 @@ class Shards:
         """Begin the call that gives a shard its segments; it compiles, or loads, its loops before it answers."""
         given = assignment(self._job, placement, place)
         request = wire.ConfigureRequest(command=self._command(), job=self.name, assignment=given)
+        request.assignment.snapshots = str(self._snapshots)
         request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
         return self._begin(place, "Configure", request, timeout_s)
 
-    def revive(self, revive: Revive, snapshots: Path) -> str | None:
+    def revive(self, revive: Revive) -> str | None:
         """Bring one shard back in another process; it is not in the placement yet.
 
         Returns the set that it has come back with: an older one where that asked for is damaged, None without sets.
@@ -150,7 +156,7 @@ class Shards:
             return None
         if revive.membership is not None:
             self._tell(place, _membership(revive.membership))
-        set_id = self._restore_newest(place, snapshots, revive.set_id) if place.count else revive.set_id
+        set_id = self._restore_newest(place, revive.set_id) if place.count else revive.set_id
         self._tell(
             place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
         )
@@ -204,14 +210,12 @@ class Shards:
             if place.shard == action.shard:  # else it has left
                 self._tell(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
 
-    def _restore_newest(self, place: Place, snapshots: Path, set_id: str) -> str:
+    def _restore_newest(self, place: Place, set_id: str) -> str:
         """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""
         torn: list[str] = []
-        candidates = up_to(snapshots, set_id)
+        candidates = up_to(self._snapshots, set_id)
         for candidate in candidates:
-            request = wire.RestoreRequest(
-                command=self._command(), job=self.name, folder=str(snapshots / candidate), set=candidate
-            )
+            request = wire.RestoreRequest(**self._set(candidate))
             try:
                 self._answer(place, self._begin(place, "Restore", request, SNAPSHOT_S), meanwhile=self.meanwhile)
             except SnapshotError as error:
@@ -219,7 +223,7 @@ class Shards:
                 continue
             for damaged, reason in zip(candidates, torn, strict=False):
                 announce(f"snapshot set {damaged} is not whole and was set aside; going on from {candidate}: {reason}")
-                set_aside(snapshots, damaged)
+                set_aside(self._snapshots, damaged)
             return candidate
         raise SnapshotError("; ".join(torn))
 
@@ -313,7 +317,7 @@ class Shards:
         )
         return reply
 
-    def snapshot(self, folder: Path, set_id: str) -> dict[str, int]:
+    def snapshot(self, set_id: str) -> dict[str, int]:
         """Have every shard write its part of a set; the shard epoch of each part by its manifest's name.
 
         Raises
@@ -321,10 +325,7 @@ class Shards:
         Moved
             Another life answers at the address of a shard.
         """
-        replies = self._each(
-            "Snapshot",
-            lambda: wire.SnapshotRequest(command=self._command(), job=self.name, folder=str(folder), set=set_id),
-        )
+        replies = self._each("Snapshot", lambda: wire.SnapshotRequest(**self._set(set_id)))
         for place, reply in zip(self._places(), replies, strict=True):
             if reply.shard_epoch != place.shard_epoch:
                 raise Moved(
@@ -332,14 +333,14 @@ class Shards:
                 )
         return {reply.manifest: reply.shard_epoch for reply in replies}
 
-    def restore(self, folder: Path, set_id: str, again: bool = False) -> None:
+    def restore(self, set_id: str, again: bool = False) -> None:
         """Have every shard load its segments from a set; `again`: in lives that go on."""
-        self._each(
-            "Restore",
-            lambda: wire.RestoreRequest(
-                command=self._command(), job=self.name, folder=str(folder), set=set_id, again=again
-            ),
-        )
+        self._each("Restore", lambda: wire.RestoreRequest(**self._set(set_id), again=again))
+
+    def _set(self, set_id: str) -> dict[str, Any]:
+        """What a request that writes or reads a set names."""
+        folder = str(self._snapshots / set_id)
+        return {"command": self._command(), "job": self.name, "folder": folder, "set": set_id}
 
     def run(self, program: Sequence[Operation]) -> list[float]:
         """Run a program on every shard at the same time; their scalars put together in the order of the shards.

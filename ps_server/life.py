@@ -112,6 +112,7 @@ class Life:
         self._following: Following | None = None
         self._programs: Programs | None = None
         self._moves: Moves | None = None
+        self._sets: Path | None = None  # below which snapshot sets lie
         self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
         self._lock = threading.Lock()
         self._tell()
@@ -347,6 +348,7 @@ class Life:
             self._programs.close()
         self._programs = Programs(self.shard)
         self._moves = Moves(self.shard)
+        self._sets = Path(assignment.snapshots).resolve() if assignment.snapshots else None
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
         self._tell_size(self.shard)
@@ -355,24 +357,39 @@ class Life:
         self._metrics.segments.set(len(shard.segments))
         self._metrics.parameters.set(shard.size)
 
+    def _set_folder(self, text: str) -> Path:
+        """The folder of a set, without links.
+
+        Raises
+        ------
+        Moved
+            Before an assignment.
+        Refused
+            It is not below the folder that the assignment names, so that no command reaches files elsewhere.
+        """
+        self.loaded()
+        folder = Path(text).resolve()
+        if self._sets is None or self._sets not in folder.parents:
+            raise Refused(f"{text} is not below {self._sets or 'any folder'}, where this job's snapshot sets are")
+        return folder
+
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's part of a set."""
         self._obey(request.command)
-        began, epoch = time.perf_counter(), self.epoch
-        manifest, written = snapshot.save(self.loaded(), Path(request.folder), self.index, request.set, self.job, epoch)
+        began, epoch, folder = time.perf_counter(), self.epoch, self._set_folder(request.folder)
+        manifest, written = snapshot.save(self.loaded(), folder, self.index, request.set, self.job, epoch)
         seconds = time.perf_counter() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = time.monotonic()
         self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
-        self._metrics.watch_disk(Path(request.folder).parent)
+        self._metrics.watch_disk(folder.parent)
         return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
         with self._lock:  # one that is made again waits for the first; no program runs meanwhile
             self._obey(request.command)
+            folder = self._set_folder(request.folder)
             self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")
-            loaded = snapshot.restore(
-                self.loaded(), Path(request.folder), request.set, request.job, self.epoch, request.again
-            )
+            loaded = snapshot.restore(self.loaded(), folder, request.set, request.job, self.epoch, request.again)
         return wire.RestoreReply(segments=loaded)

@@ -217,6 +217,7 @@ class Assignment(_message.Message):
     PUSH_OPTIONS_FIELD_NUMBER: _builtins.int
     PULL_CODEC_FIELD_NUMBER: _builtins.int
     LONGEST_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
     staleness: _builtins.int
     """the dial, in clocks; absent: free running"""
     record: _builtins.bool
@@ -235,6 +236,8 @@ class Assignment(_message.Message):
     """codec of pulls; default CODEC_FP32"""
     longest: _builtins.int
     """numbers in the longest segment of the table; 0: of those given here"""
+    snapshots: _builtins.str
+    """folder below which sets are written and read; empty: no sets"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentSpan]:
         """a contiguous run of the table; may be empty"""
@@ -262,10 +265,11 @@ class Assignment(_message.Message):
         push_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         pull_codec: _segments_pb2.Codec.ValueType = ...,
         longest: _builtins.int = ...,
+        snapshots: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "progress_s", b"progress_s", "rule", b"rule", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "longest", b"longest", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s", "_staleness", b"_staleness", "lock_free", b"lock_free", "longest", b"longest", "ordered", b"ordered", "progress_s", b"progress_s", "pull_codec", b"pull_codec", "push_codec", b"push_codec", "push_options", b"push_options", "record", b"record", "rule", b"rule", "segments", b"segments", "snapshots", b"snapshots", "staleness", b"staleness", "staleness_aware", b"staleness_aware"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress_s: _TypeAlias = _typing.Literal["progress_s"]  # noqa: Y015
     _WhichOneofArgType__progress_s: _TypeAlias = _typing.Literal["_progress_s", b"_progress_s"]  # noqa: Y015
@@ -913,7 +917,7 @@ class SnapshotRequest(_message.Message):
     job: _builtins.str
     """the job's id"""
     folder: _builtins.str
-    """the set's folder, which the shard can reach"""
+    """the set's folder, below the one that the assignment names"""
     set: _builtins.str
     """id of the set"""
     @_builtins.property
@@ -980,7 +984,7 @@ class RestoreRequest(_message.Message):
     job: _builtins.str
     """the job's id"""
     folder: _builtins.str
-    """the set's folder, which the shard can reach"""
+    """the set's folder, below the one that the assignment names"""
     set: _builtins.str
     """id of the set"""
     again: _builtins.bool

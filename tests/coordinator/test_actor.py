@@ -101,13 +101,15 @@ def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path:
 class ScriptedShards:
     """Shards whose answers to snapshots come from the test; each may be an error."""
 
-    def __init__(self, *answers: Exception | None) -> None:
+    def __init__(self, snapshots: Path, *answers: Exception | None) -> None:
+        self.snapshots = snapshots
         self.answers = iter(answers)
         self.folders: list[Path] = []
         self.placement: Any = None
         self.meanwhile = lambda: None
 
-    def snapshot(self, folder: Path, set_id: str) -> dict[str, int]:
+    def snapshot(self, set_id: str) -> dict[str, int]:
+        folder = self.snapshots / set_id
         assert list(folder.iterdir()) == []
         self.folders.append(folder)
         (folder / "shard-0.json").write_text("of a shard that may have been stopped while it wrote")
@@ -121,7 +123,9 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
     """A shard that was given up may still be writing, or wake later; of an earlier coordinator too."""
     snapshots = tmp_path / "snapshots"
     (snapshots / "000000000100-0004").mkdir(parents=True)  # begun by a coordinator that died
-    shards = ScriptedShards(Unreachable("shard 0 is dead"), Unreachable("shard 0 is dead"), None)
+    shards = ScriptedShards(
+        tmp_path / "snapshots", Unreachable("shard 0 is dead"), Unreachable("shard 0 is dead"), None
+    )
     machine = Machine(None)
     with actor(cast("Shards", shards), machine, tmp_path) as running:
         running.put(TakeSnapshot("000000000100-0003"))

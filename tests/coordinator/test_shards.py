@@ -56,7 +56,9 @@ class Cluster:
             1, spans, tuple(Place(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
         )
         self.dead: set[int] = set()
-        self.shards = Shards(parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead)
+        self.shards = Shards(
+            parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead, folder / "snapshots"
+        )
         for server in servers:
             stack.callback(server.close, 0.0)
         stack.callback(self.shards.close)

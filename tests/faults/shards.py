@@ -139,7 +139,7 @@ class Shards:
         """A new life: a service with the place's segments, not ready yet."""
         shard = self._begin(replace(place, shard_epoch=next(self._epochs)), listen)
         run = self.placement.run(place)
-        assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True)
+        assignment = wire.Assignment(segments=spans_to_wire(run), rule=SGD, record=True, snapshots="/")
         self.configure(shard, job=JOB, shard_epoch=shard.place.shard_epoch, assignment=assignment)
         return shard
 

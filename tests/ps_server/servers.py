@@ -116,7 +116,8 @@ class Job:
 
     def assignment(self, number: int, staleness: int | None = None) -> wire.Assignment:
         run = self.placement.run(self.placement.places[number])
-        return wire.Assignment(segments=spans_to_wire(run), rule=self.rule, staleness=staleness)
+        # Sets of these tests lie anywhere.
+        return wire.Assignment(segments=spans_to_wire(run), rule=self.rule, staleness=staleness, snapshots="/")
 
     def command(self, leader_epoch: int = 1, id: int | None = None) -> wire.Command:
         return wire.Command(leader_epoch=leader_epoch, id=next(self.commands) if id is None else id)

@@ -1,6 +1,7 @@
 """The face of a shard over real gRPC: refusals, commands, state, the dial."""
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,36 @@ def test_a_full_disk_is_one_line_that_names_the_file(job: Job, tmp_path: Path) -
     assert code is grpc.StatusCode.INTERNAL
     assert reason == f"job 'digits', shard 1: {tmp_path}/shard-1.safetensors: cannot be written: File too large"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sets_are_written_and_read_below_the_runs_folder_alone(job: Job, tmp_path: Path) -> None:
+    """No command makes a shard touch another place of its user's, by whatever way it is named."""
+    root, elsewhere = tmp_path / "run" / "snapshots", tmp_path / "elsewhere"
+    root.mkdir(parents=True)
+    elsewhere.mkdir()
+    (root / "link").symlink_to(elsewhere)
+    ours = job.assignment(0)
+    ours.snapshots = str(root)
+    job.configure(0, assignment=ours)
+
+    def refused(folder: str, reason: str) -> None:
+        for method, request in (("Snapshot", wire.SnapshotRequest), ("Restore", wire.RestoreRequest)):
+            command = request(command=job.command(), job="digits", folder=folder, set="s")
+            code, details = status(functools.partial(getattr(job.stubs[0], method), command))
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert (
+                details == f"job 'digits', shard 0: {folder} is not below {reason}, where this job's snapshot sets are"
+            )
+
+    for folder in (elsewhere, root / ".." / "1", root / "link" / "1", root, f"{root}2/1", "relative"):
+        refused(str(folder), str(root))
+    job.configure(0, assignment=job.assignment(0))
+    request = wire.SnapshotRequest(command=job.command(), job="digits", folder=str(root / "1" / ".." / "2"), set="s")
+    assert "initial values" in status(lambda: job.stubs[0].Snapshot(request))[1]  # that folder would have done
+    job.configure(0, assignment=wire.Assignment(rule=job.rule))
+    refused(str(root / "1"), "any folder")
+    assert list(elsewhere.iterdir()) == []
+    assert [path.name for path in root.iterdir()] == ["link"]
 
 
 def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
