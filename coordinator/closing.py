@@ -57,6 +57,11 @@ class Ending:
             self._test()
         return True
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether a last validation or a test is part of this end."""
+        return self.evaluate and bool(self._shape.validation or self._shape.test)
+
     def state(self) -> dict[str, Any]:
         """How far it has come; JSON holds it."""
         kept = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}

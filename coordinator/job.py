@@ -204,8 +204,11 @@ class JobMachine(Sharding):
     # -- work --------------------------------------------------------------------------------------------
 
     def lease(self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: Asks = NOTHING) -> Work:
-        """Give a replica something to do; a repeated call, whose answer was lost, gets the same."""
-        member = self.members.find("replica", number, incarnation)
+        """Give a replica something to do; a repeated call, whose answer was lost, gets the same.
+
+        A client gets evaluations only, and those only while there is no replica.
+        """
+        member = self.members.pusher(number, incarnation)
         if member is None:
             return Stop(f"replica {number} was given up; its work went to others")
         member.last_beat_s = now_s
@@ -213,15 +216,24 @@ class JobMachine(Sharding):
             return Stop(self.reason)
         closing = self.state is State.CLOSING and self.ending.step > Closing.DRAIN
         ready = self.state is State.READY
-        living = [one.number for one in self.members.alive("replica")]
-        work = self.training.work(number, incarnation, next_sequence, ready, ready or closing, living, now_s, asks)
+        living, client = [one.number for one in self.members.alive("replica")], member.kind == "client"
+        evaluates = (ready or closing) and not (client and living)
+        trains = ready and not client
+        work = self.training.work(number, incarnation, next_sequence, trains, evaluates, living, now_s, asks)
         self.actions += self.training.news()
+        if client and isinstance(work, Wait) and (self.state is State.READY or not self.ending.evaluates):
+            work = Stop("a client trains on data of its own, and no evaluation waits")
         if not asks.ahead:  # else it is at work, whatever comes of that
             member.state = _DOING.get(type(work), "waiting")
         member.moved_s = now_s
         self.commit_due = self.commit_due or not isinstance(work, Wait)
         self._advance(now_s)
         return work
+
+    @property
+    def client_evaluates(self) -> bool:
+        """Whether an evaluation waits that clients are to make, for there is no replica."""
+        return self.training.evaluations.asked and not self.members.alive("replica")
 
     def heard(self, number: int, incarnation: int, now_s: float) -> None:
         """A life's work comes on."""
@@ -289,6 +301,9 @@ class JobMachine(Sharding):
     ) -> str:
         """An evaluation is done; returns the name to keep its parameters under, "" for none."""
         lease, keep_as, trouble, enough = self.training.evaluated(incarnation, lease_id, loss, accuracy)
+        client = self.members.find("client", number, incarnation)
+        if client is not None:
+            client.state = "waiting"  # it asks for no lease that would say so
         if lease is not None:
             self._note("evaluation", set=lease.set, samples=lease.samples, loss=loss, accuracy=accuracy)
         if trouble:

@@ -50,6 +50,8 @@ class Leases:
         Known to be done by this object: what it grows by is newly known.
     expired
         Leases that this object has taken back unfinished.
+    outside
+        Samples of the total that clients have trained, without leases.
     """
 
     epoch_samples: int
@@ -62,6 +64,7 @@ class Leases:
     done: int = 0
     pushes: int = 0
     expired: int = 0
+    outside: int = 0
     next_id: int = 1
     returned: deque[tuple[int, int, int]] = field(default_factory=deque)
     outstanding: dict[int, Outstanding] = field(default_factory=dict)
@@ -96,7 +99,8 @@ class Leases:
 
     def room(self, at_most: int | None = None) -> int:
         """Samples that a lease could hold now."""
-        room = min(self.size, self.total - self.leased, self.size if at_most is None else at_most)
+        left = self.total - self.outside - self.leased
+        room = min(self.size, left, self.size if at_most is None else at_most)
         return max(0, room) if self.epoch_samples else 0
 
     def _next_range(self, room: int) -> tuple[int, int, int]:
@@ -180,7 +184,7 @@ class Leases:
     @property
     def exhausted(self) -> bool:
         """Nothing is left to lease, now; a death may return some."""
-        return self.leased >= self.total
+        return self.leased + self.outside >= self.total
 
     @property
     def finished(self) -> bool:
@@ -223,6 +227,7 @@ class Leases:
             "position": self.position,
             "next_id": self.next_id,
             "leased": self.leased,
+            "outside": self.outside,
             "done": self.done,
             "returned": list(self.returned),
             "held": [[asdict(h.lease), h.replica, h.incarnation, h.pushes] for h in held],
@@ -239,6 +244,7 @@ class Leases:
     def _take(self, state: dict[str, Any]) -> None:
         self.epoch, self.position = state["epoch"], state["position"]
         self.next_id, self.leased, self.done = state["next_id"], state["leased"], state["done"]
+        self.outside = state.get("outside", 0)
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
 
     def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:

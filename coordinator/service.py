@@ -145,6 +145,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 self._runner.took(_part(request.replica, request.traffic))
             if request.kept:
                 machine.kept(request.kept, now_s)
+            if machine.members.find("client", *who) is not None:
+                reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
             # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
             if request.trouble and not request.incarnation and caller():
                 raise Refused("a job is failed by its members, and by its launcher, which has no credentials")

@@ -230,9 +230,8 @@ class Shards:
     def move(self, move: Move) -> int:
         """Let segments go from one shard to another; returns how many bytes of numbers that were.
 
-        Neither serves them until both are told what they hold (`hold`): a client that knew the segments there before
-        would else push to the taking shard, and a next coordinator, which does not know of the move, undo that push.
-        The placement has the move not yet; whatever this raises, both are to be told.
+        Neither serves them until the placement has the move and both are told (`hold`), whatever this raises: a client
+        that knew them there before would else push to the taking shard, and a next coordinator undo that push.
 
         Raises
         ------
@@ -256,13 +255,7 @@ class Shards:
         return sent
 
     def hold(self, shards: Collection[int]) -> None:
-        """Tell these shards what they hold; one that is dead will come back with it.
-
-        Raises
-        ------
-        Unreachable
-            One does not answer and is not known to be dead; all others have been told.
-        """
+        """Tell these shards, all that answer, what they hold; one that is dead will come back with it."""
         silent: Unreachable | None = None
         for place in self._places():
             if place.shard in shards and not self._away(place):

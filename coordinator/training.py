@@ -191,6 +191,8 @@ class Training:
     def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
         """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
         new = self._accounts.new(incarnation, told)
+        if new is not None and not told.lease:  # a client's
+            self.leases.outside += new.samples
         return new is not None, self.progress.trained(number, new, now_s) if new is not None else None
 
     def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> Outcome:

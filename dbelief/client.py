@@ -5,26 +5,33 @@
             w = job.pull()                          # {"weight": array, ...}: views of one vector
             job.push({"weight": gradient}, samples=32, loss=loss)
 
-The gradient is of the mean loss over `samples`; the shards apply the job's rule to it. Data leases, evaluation and
-early stop are the job's replicas' business: with `data: {source: none}` there are none, and the job ends by samples
-or time.
+The gradient is of the mean loss over `samples`; the shards apply the job's rule to it. What such a loop pushes counts
+towards the job's limits as what replicas train does. While a job with data has no replica, its clients evaluate: within
+`push`, when an evaluation is due, and when the `with` block ends, for the last validation and the test. With
+`data: {source: none}` there is nothing to evaluate, and the job ends by samples or time.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from dbelief.errors import JobError, ModelError, Refused
+from dbelief.backend import aligned
+from dbelief.errors import JobError, ModelError, Refused, Unreachable
+from dbelief.evaluation import evaluate
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.pushes import Pushed, Spread
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.schedule import rate_at
 from dbelief.session import Session, Task
+
+_TOLD_EVERY_S = 1.0
+"""How often a long evaluation says that it goes on."""
 
 
 class Client:
@@ -33,6 +40,8 @@ class Client:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._told = wire.Progress()
+        self._told_s = time.monotonic()
+        self._closing = False
         self._spread = Spread()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
         self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
@@ -47,7 +56,7 @@ class Client:
     @property
     def over(self) -> bool:
         """Whether the job has ended, or is ending, or this member was given up."""
-        return self._session.member.over or self._session.member.state >= wire.STATE_CLOSING
+        return self._closing or self._session.member.over or self._session.member.state >= wire.STATE_CLOSING
 
     def pull(self) -> Mapping[str, np.ndarray]:
         """The newest parameters by name: float32 views, overwritten by the next pull.
@@ -65,6 +74,9 @@ class Client:
         rate: float | None = None,
     ) -> Pushed:
         """Apply the job's rule to a gradient computed from what was pulled last; returns when all shards have it.
+
+        Cost: a message per segment, and one to the coordinator; now and then an evaluation, where the job has data and
+        no replica.
 
         Parameters
         ----------
@@ -103,7 +115,11 @@ class Client:
         if loss is not None:
             told.steps += 1
             told.loss_sum += loss * samples
-        self._report()
+        reply = self._report(progress=told, staleness=self._spread.counts, wire=self._session.parameters.figures())
+        if reply.evaluate:
+            work = self._lease()
+            if work.HasField("evaluation"):
+                self._evaluate(work.evaluation)
         return pushed
 
     def _fill(self, gradient: Mapping[str, np.ndarray]) -> None:
@@ -116,20 +132,71 @@ class Client:
                 raise ModelError(f"gradient of {name!r} has shape {np.shape(values)}, wanted {views[name].shape}")
         self._session.layout.flatten({name: np.asarray(values) for name, values in gradient.items()}, self._gradient)
 
-    def _report(self) -> None:
-        pusher = self._session.pusher
-        request = wire.ReportRequest(
-            replica=pusher.replica,
-            incarnation=pusher.incarnation,
-            progress=self._told,
-            staleness=self._spread.counts,
-            wire=self._session.parameters.figures(),
-        )
-        self._session.client.call("Report", request)
+    # -- evaluation --------------------------------------------------------------------------------------
+
+    def _evaluate(self, lease: wire.EvaluationLease) -> None:
+        """Evaluate a named vector on one of the job's data sets, and keep it if the coordinator says so."""
+        session = self._session
+        assert session.data is not None, "asked to evaluate, and the job has no data"
+        split = session.data.validation if lease.set == "validation" else session.data.test
+        assert split is not None, f"asked to evaluate on {lease.set} data, and there is none"
+        values, versions = aligned(session.layout.size, np.float32), np.full(len(self._versions), -1, np.int64)
+        session.parameters.pull(values, versions, vector=lease.vector, exact=True)
+        views = session.layout.views(session.backend.to_device(values))
+        loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._moved)
+        reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy))
+        if reply.keep_as:
+            session.assign(reply.keep_as, values)
+            self._report(kept=lease.lease)
+
+    def _evaluate_last(self) -> None:
+        """Make the evaluations that the end of the job waits for, as far as no replica does.
+
+        Raises
+        ------
+        Unreachable
+            The job waits for something else for `deadlines.join_s`.
+        """
+        patience_s = self.job.deadlines.join_s
+        until_s = time.monotonic() + patience_s
+        while (work := self._lease()).WhichOneof("work") != "stop":
+            if work.HasField("evaluation"):
+                self._evaluate(work.evaluation)
+                until_s = time.monotonic() + patience_s
+            elif time.monotonic() > until_s:
+                raise Unreachable(f"waited {patience_s:g} s for the last evaluations of job {self.job.name}")
+            else:
+                time.sleep(work.wait_s)
+
+    def _moved(self) -> None:
+        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
+            self._report()
+
+    # -- the coordinator ---------------------------------------------------------------------------------
+
+    def _lease(self) -> wire.LeaseReply:
+        reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence()))
+        return reply
+
+    def _report(self, **fields: Any) -> wire.ReportReply:
+        self._told_s = time.monotonic()
+        reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
+        self._closing = self._closing or reply.state >= wire.STATE_CLOSING
+        return reply
+
+    def _call(self, method: str, request: Any) -> Any:
+        request.replica, request.incarnation = self._session.pusher.replica, self._session.pusher.incarnation
+        return self._session.client.call(method, request)
+
+    # -- the end -----------------------------------------------------------------------------------------
 
     def close(self, reason: str = "its loop ended") -> None:
-        """Leave the job."""
-        self._session.close(reason)
+        """Leave the job; one that is ending is evaluated first, where it has data and no replica."""
+        try:
+            if self.over and not self._session.member.over:
+                self._evaluate_last()
+        finally:
+            self._session.close(reason)
 
     def __enter__(self) -> Self:
         """The client itself."""
@@ -138,8 +205,11 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the job, saying why."""
-        self.close(f"{kind.__name__}: {error}" if kind is not None else "its loop ended")
+        """Leave the job, saying why; after an exception at once."""
+        if kind is not None:
+            self._session.close(f"{kind.__name__}: {error}")
+        else:
+            self.close()
 
 
 def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) -> Client:

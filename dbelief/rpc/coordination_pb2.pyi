@@ -1124,16 +1124,24 @@ class ReportReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEEP_AS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EVALUATE_FIELD_NUMBER: _builtins.int
     keep_as: _builtins.str
     """store the evaluated parameters under this name, by rule "assign"; empty: do not"""
+    state: Global___State.ValueType
+    """of the job, to a client: it does not ask for leases; else unspecified"""
+    evaluate: _builtins.bool
+    """to a client: an evaluation waits that no replica could make, ask for it by Lease; default false"""
     def __init__(
         self,
         *,
         keep_as: _builtins.str = ...,
+        state: Global___State.ValueType = ...,
+        evaluate: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keep_as", b"keep_as"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "keep_as", b"keep_as", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

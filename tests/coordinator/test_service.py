@@ -194,6 +194,18 @@ def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
     assert lease(training, number=1).stop == "out of memory"
 
 
+def test_a_client_hears_of_the_jobs_state_and_of_evaluations_with_its_reports(training: Caller) -> None:
+    world = training.world
+    client = world.replica(kind="client")
+    told = wire.Progress(pushes=1, samples=100)
+    request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=told)
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY)
+    world.machine.training.evaluations.ask("validation", "w")
+    for replica in world.replicas[:2]:
+        replica.leave()
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True)
+
+
 def test_reports_are_taken_in(training: Caller) -> None:
     lease(training)
     told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
