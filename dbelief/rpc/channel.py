@@ -16,6 +16,7 @@ from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_ad
 from dbelief.security.diagnosis import why_not
 
 from .bearing import BearingChannel
+from .keepalive import KEEPALIVE, Keepalive
 
 T = TypeVar("T")
 
@@ -63,7 +64,9 @@ _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
-def open_channel(address: str, role: str = "server", credentials: Credentials | None = None) -> grpc.Channel:
+def open_channel(
+    address: str, role: str = "server", credentials: Credentials | None = None, keepalive: Keepalive = KEEPALIVE
+) -> grpc.Channel:
     """Open a channel to `host:port`. Every channel of the system is made here.
 
     Without credentials, calls to a loopback address show that they come from a process of this user.
@@ -81,7 +84,7 @@ def open_channel(address: str, role: str = "server", credentials: Credentials | 
         This is no such address, or there is no place for this user's secret.
     """
     near = loopback_address(address)
-    options = (*OPTIONS, ANY_ANSWER, CLIENT_AHEAD)
+    options = (*OPTIONS, *keepalive.options, ANY_ANSWER, CLIENT_AHEAD)
     mine = credentials or current()
     if mine is None:
         plain = grpc.insecure_channel(near or address, options=options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import grpc
@@ -19,9 +18,11 @@ from dbelief.security import Credentials, current, may_listen, must_show
 
 from .channel import OPTIONS, SERVER_AHEAD
 from .guard import PEER_CALLS, Guard
+from .handlers import Handlers
+from .keepalive import KEEPALIVE, Keepalive
 
 HANDLERS = 4096
-"""Most threads of a server; one is made when a call finds none free. A stream holds one for as long as it is open."""
+"""Most threads of a server. A stream holds one for as long as it is open."""
 
 MESSAGES = ("grpc.max_receive_message_length", 64 << 20)
 """Longest message that a server takes in; segments come in 1 MiB, layouts of millions of tensors in less than this."""
@@ -67,6 +68,7 @@ class Server:
         contract: ServiceDescriptor | None = None,
         handlers: int = HANDLERS,
         credentials: Credentials | None = None,
+        keepalive: Keepalive = KEEPALIVE,
     ) -> None:
         host, _ = host_and_port(listen)
         mine = credentials or current()
@@ -74,10 +76,11 @@ class Server:
             may_listen(listen)
         self._health = _Health()
         # Two processes on one port would share its calls at random: better to fail at the start.
-        options = (*OPTIONS, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
+        options = (*OPTIONS, *keepalive.options, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
         guard = Guard(mine)
+        self._handlers = Handlers(handlers)
         self._server = grpc.server(
-            ThreadPoolExecutor(handlers, "handler"),
+            self._handlers,  # type: ignore[arg-type]  # any executor will do
             interceptors=[guard],
             options=options,
             maximum_concurrent_rpcs=handlers,
@@ -106,6 +109,7 @@ class Server:
         """Refuse new calls, give running ones `grace_s`, and end."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
+        self._handlers.shutdown()
 
 
 class _Health(health.HealthServicer):  # type: ignore[misc]  # it has no types

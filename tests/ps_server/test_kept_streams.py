@@ -20,6 +20,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
 from ps_server.service import ShardService
@@ -123,9 +124,9 @@ def test_bytes_that_are_no_message_are_refused(job: Job) -> None:
 class Small:
     """One shard with a segment of 4 numbers, initialised, on a server of few threads."""
 
-    def __init__(self, handlers: int, staleness: int | None = None) -> None:
+    def __init__(self, handlers: int, staleness: int | None = None, keepalive: Keepalive = KEEPALIVE) -> None:
         self.service = ShardService(Metrics("ps"), 20.0, handlers=handlers)
-        self.server = Server("127.0.0.1:0", self.service.register, handlers=handlers)
+        self.server = Server("127.0.0.1:0", self.service.register, handlers=handlers, keepalive=keepalive)
         self.channel = open_channel(self.server.address)
         self.stub = stubs.ParametersStub(self.channel)
         self.commands = itertools.count(1)
@@ -137,7 +138,7 @@ class Small:
 
     def configure(self, **fields: Any) -> None:
         command = wire.Command(leader_epoch=1, id=next(self.commands))
-        self.stub.Configure(wire.ConfigureRequest(command=command, **fields), timeout=10)
+        self.stub.Configure(wire.ConfigureRequest(command=command, **fields), timeout=60)
 
     def client(self, pusher: Pusher) -> ShardedParameters:
         spans = (self.service.life.loaded().segments[0].span,)
