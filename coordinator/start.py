@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbelief.console import announce
-from dbelief.data import load
+from dbelief.data import sizes
 from dbelief.errors import Mistake, SnapshotError
 from dbelief.job import Job
 from dbelief.report.folder import prepare_folder
@@ -83,8 +83,7 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
 
 def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data."""
-    data = load(job.data, job.folder)
-    shape = Shape(*(len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)))
+    shape = Shape(*sizes(job.data, job.folder))
     if not resume:
         return JobMachine(job, shape)
     snapshots = folder / "snapshots"

@@ -1,7 +1,7 @@
 """Data: what a job's `data` section names, as arrays in memory, split and ordered by seeds."""
 
 from .dataset import BatchBuffer, Dataset, Split
-from .load import load
+from .load import load, sizes
 from .splits import Parts, cut, permutation
 
-__all__ = ["BatchBuffer", "Dataset", "Parts", "Split", "cut", "load", "permutation"]
+__all__ = ["BatchBuffer", "Dataset", "Parts", "Split", "cut", "load", "permutation", "sizes"]

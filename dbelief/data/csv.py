@@ -13,9 +13,9 @@ from dbelief.errors import DataError
 from dbelief.job import CsvData, nearest, resolve
 
 from .dataset import Dataset
-from .files import read
+from .files import lines, read
 from .npz import Pair, dataset
-from .splits import cut
+from .splits import cut, cut_sizes
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,33 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
         if file is not None and name in need:
             sets[name] = _pair(_table(spec, resolve(file, folder), table.columns), classes)
     return dataset(sets, table.where, need, spec.scale, classes.names if classes else None)
+
+
+def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets: the files' rows are counted, nothing of them is kept.
+
+    Raises
+    ------
+    DataError
+    """
+    own = {"validation": spec.validation_file, "test": spec.test_file}
+    validation, test = (0 if own[name] else getattr(spec, name) for name in own)
+    path = resolve(spec.file, folder)
+    sizes = cut_sizes(_count(path, spec), None, validation, test, str(path))
+    counted = [
+        cut if file is None else _count(resolve(file, folder), spec)
+        for cut, file in zip(sizes[1:], own.values(), strict=True)
+    ]
+    return sizes[0], counted[0], counted[1]
+
+
+def _count(path: Path, spec: CsvData) -> int:
+    """Rows below the header; as `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
+    reader = csv.reader((line.decode("latin-1") for line in lines(path)), delimiter=spec.delimiter)
+    try:
+        return sum(map(bool, reader)) - spec.header
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: is no row of fields ({error})") from None
 
 
 def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:

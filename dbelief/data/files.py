@@ -2,31 +2,61 @@
 
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from dbelief.errors import DataError
 
 
-def read(path: Path) -> bytes:
-    """Read a whole file; one whose name ends in .gz is unpacked.
+def read(path: Path, most: int = -1) -> bytes:
+    """Read a file, or no more than its first `most` bytes; one whose name ends in .gz is unpacked.
 
     Raises
     ------
     DataError
-        The file is missing, unreadable, empty, or a gzip file that is cut short or damaged.
+        The file or its folder is missing, or it is unreadable, empty, or a gzip file that is cut short or damaged.
     """
+    with _opened(path) as file:
+        content = file.read(most)
+    if not content:
+        raise DataError(f"{path}: is empty")
+    return content
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """Read a file line by line, in constant memory; one whose name ends in .gz is unpacked.
+
+    Raises
+    ------
+    DataError
+        As `read`; a damaged part is found when it is reached.
+    """
+    with _opened(path) as file:
+        yield from file
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
+            yield file  # type: ignore[misc]  # gzip's file has what is used here
     except EOFError:
         raise DataError(f"{path}: the gzip file is cut short") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: not a gzip file, or a damaged one ({error})") from None
+    except FileNotFoundError as error:
+        raise missing(path) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {cause(error)}") from None
-    if not content:
-        raise DataError(f"{path}: is empty")
-    return content
+
+
+def missing(path: Path) -> DataError:
+    """The error for a file that is not there; it names the folder where that is missing."""
+    if not path.parent.is_dir():
+        return DataError(f"{path.parent}: no such folder")
+    return DataError(f"{path}: no such file")
 
 
 def cause(error: Exception) -> str:
@@ -43,9 +73,11 @@ def find(folder: Path, name: str) -> Path:
     Raises
     ------
     DataError
-        There is neither.
+        There is neither, or no such folder.
     """
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
+    if not folder.is_dir():
+        raise missing(folder / name)
     raise DataError(f"{folder / name}: no such file, nor one that ends in .gz")

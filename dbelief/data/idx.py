@@ -47,6 +47,29 @@ def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
     return Dataset(kept.get("train"), kept.get("validation"), kept.get("test"), k, (widths[0],))
 
 
+def idx_sizes(spec: IdxData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets, from the files' headers.
+
+    Raises
+    ------
+    DataError
+    """
+    place = resolve(spec.folder, folder)
+    labels, test = (_count(place, f"{name}-labels-idx1-ubyte", LABELS_MAGIC, "labels") for name in ("train", "t10k"))
+    for name, count in (("train", labels), ("t10k", test)):
+        images = f"{name}-images-idx3-ubyte"
+        if (found := _count(place, images, IMAGES_MAGIC, "images", 3)) != count:
+            raise DataError(f"{find(place, images)}: has {found} images, but there are {count} labels")
+    if spec.validation >= labels:
+        raise DataError(f"{place}: {spec.validation} of {labels} training images for validation leave none")
+    return labels - spec.validation, spec.validation, test
+
+
+def _count(place: Path, name: str, magic: int, what: str, axes: int = 1) -> int:
+    path = find(place, name)
+    return _header(path, read(path, 4 + 4 * axes), magic, what, axes)[0]
+
+
 def read_images(path: Path, count: int) -> np.ndarray:
     """Read images as uint8 of shape (count, rows * columns).
 

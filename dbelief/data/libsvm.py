@@ -11,9 +11,9 @@ from dbelief.errors import DataError
 from dbelief.job import LibsvmData, resolve
 
 from .dataset import Dataset
-from .files import read
+from .files import lines, read
 from .npz import Pair, dataset
-from .splits import cut
+from .splits import cut, cut_sizes
 
 LARGEST_DENSE_BYTES = 1 << 34
 """16 GiB. A file that needs more as dense rows is refused, before memory is asked for."""
@@ -71,6 +71,22 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
     if test is not None and "test" in need:
         sets["test"] = _dense(test, names, features)
     return dataset(sets, train.where, need, names=tuple(map(str, names.tolist())))
+
+
+def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets: the files' lines are counted, nothing of them is kept.
+
+    Raises
+    ------
+    DataError
+    """
+    train = resolve(spec.train, folder)
+    cut_up = cut_sizes(_count(train), None, spec.validation, 0, str(train))
+    return cut_up[0], cut_up[1], 0 if spec.test is None else _count(resolve(spec.test, folder))
+
+
+def _count(path: Path) -> int:
+    return sum(bool(line.partition(b"#")[0].strip()) for line in lines(path))
 
 
 def read_rows(path: Path) -> Rows:

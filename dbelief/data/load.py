@@ -5,13 +5,13 @@ from pathlib import Path
 
 from dbelief.job import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 
-from .csv import load_csv
+from .csv import csv_sizes, load_csv
 from .dataset import Dataset
 from .digits import load_digits
-from .idx import load_idx
-from .libsvm import load_libsvm
-from .npz import SETS, load_npz
-from .synthetic import load_synthetic
+from .idx import idx_sizes, load_idx
+from .libsvm import libsvm_sizes, load_libsvm
+from .npz import SETS, load_npz, npz_sizes
+from .synthetic import load_synthetic, synthetic_sizes
 
 
 def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
@@ -52,3 +52,37 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
             return load_synthetic(spec, need)
         case NoData():
             return Dataset(None, None, None, None, ())
+
+
+def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
+    """How many samples `load` would give the training, validation and test sets; 0 for a set that is not there.
+
+    Inputs are not loaded: headers are read, and lines of text counted. So less is checked than by `load`.
+
+    Parameters
+    ----------
+    spec, folder
+        See `load`.
+
+    Raises
+    ------
+    DataError, JobError
+        See `load`.
+    """
+    match spec:
+        case DigitsData():
+            data = load_digits(SETS)
+            train, validation, test = (len(split or ()) for split in (data.train, data.validation, data.test))
+            return train, validation, test
+        case IdxData():
+            return idx_sizes(spec, folder)
+        case NpzData():
+            return npz_sizes(spec, folder)
+        case LibsvmData():
+            return libsvm_sizes(spec, folder)
+        case CsvData():
+            return csv_sizes(spec, folder)
+        case SyntheticData():
+            return synthetic_sizes(spec)
+        case NoData():
+            return 0, 0, 0

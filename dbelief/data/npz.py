@@ -6,7 +6,7 @@ recording. They are cut into sets together, and evaluated together too.
 
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +17,7 @@ from dbelief.job import NpzData, resolve
 
 from .check import classes, finite, one_label_each
 from .dataset import Dataset, Split
-from .files import cause
+from .files import cause, missing
 from .splits import cut
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -35,19 +35,40 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
     DataError
     """
     path = resolve(spec.file, folder)
-    try:
-        with path.open("rb") as file:
-            arrays = read_arrays(file, str(path))
-    except OSError as error:
-        raise DataError(f"{path}: {cause(error)}") from None
-    held = _sets(arrays, spec, str(path))
+    held = _sets(_arrays_of(path), spec, str(path), _held)
     sets = {name: (inputs, targets) for name, (inputs, targets, _) in held.items()}
     groups = {name: its for name, (_, _, its) in held.items() if its is not None}
     return dataset(sets, str(path), need, groups=groups)
 
 
-def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
+def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:
+    """Samples of the three sets; inputs are not read but for their headers.
+
+    Raises
+    ------
+    DataError
+    """
+    path = resolve(spec.file, folder)
+    held = _sets(_arrays_of(path, without="inputs"), spec, str(path), _counted)
+    train, validation, test = (len(held[name][0]) if name in held else 0 for name in SETS)
+    return train, validation, test
+
+
+def _arrays_of(path: Path, without: str = "") -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file:
+            return read_arrays(file, str(path), without)
+    except FileNotFoundError as error:
+        raise missing(path) from error
+    except OSError as error:
+        raise DataError(f"{path}: {cause(error)}") from None
+
+
+def read_arrays(file: IO[bytes], where: str, without: str = "") -> dict[str, np.ndarray]:
     """Read all arrays of an .npz file that is open.
+
+    Of those whose name ends in `without`, unless that is empty, only the header is read: they come as arrays of as many
+    rows with nothing in them.
 
     Raises
     ------
@@ -59,13 +80,24 @@ def read_arrays(file: IO[bytes], where: str) -> dict[str, np.ndarray]:
     file.seek(0)
     try:
         with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            left_out = {name for name in archive.files if without and name.endswith(without)}
+            arrays = {name: _rows(archive, name) if name in left_out else archive[name] for name in archive.files}
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise DataError(f"{where}: the .npz file is cut short or damaged ({cause(error)})") from None
     except (ValueError, KeyError, MemoryError, NotImplementedError, OSError) as error:
         raise DataError(f"{where}: holds an array that cannot be read ({cause(error)})") from None
     # Members that are no arrays come as bytes; they are nobody's inputs or targets.
     return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+
+def _rows(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    """An array as long as the one of this name, with nothing in its rows."""
+    assert archive.zip is not None
+    with archive.zip.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, _ = header(file)
+    return np.empty((*shape[:1], 0), np.float32)
 
 
 def dataset(
@@ -101,8 +133,10 @@ def dataset(
     return Dataset(made.get("train"), made.get("validation"), made.get("test"), k, train[0].shape[1:], told)
 
 
-def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str, Held]:
-    """Find the sets in a file's arrays, and cut those that are not there."""
+def _sets(
+    arrays: dict[str, np.ndarray], spec: NpzData, where: str, take: Callable[[dict[str, np.ndarray], str, str], Held]
+) -> dict[str, Held]:
+    """Find the sets in a file's arrays, and cut those that are not there; `take` has a look at each."""
     named = {f"{name}_{what}" for name in SETS for what in ("inputs", "targets")}
     whole = {"inputs", "targets"} <= arrays.keys()
     parted = {"train_inputs", "train_targets"} <= arrays.keys()
@@ -110,8 +144,8 @@ def _sets(arrays: dict[str, np.ndarray], spec: NpzData, where: str) -> dict[str,
         found = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(f"{where}: must hold inputs and targets, or train_inputs and train_targets; it holds {found}")
     if whole:
-        return _cut(_held(arrays, "", where), spec.validation, spec.test, where)
-    sets = {name: _held(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
+        return _cut(take(arrays, "", where), spec.validation, spec.test, where)
+    sets = {name: take(arrays, f"{name}_", where) for name in SETS if _has(arrays, name, where)}
     grouped = [name for name in sets if f"{name}_groups" in arrays]
     if 0 < len(grouped) < len(sets):
         lacking = next(name for name in sets if name not in grouped)
@@ -144,6 +178,15 @@ def _cut(held: Held, validation: float, test: float, where: str) -> dict[str, He
 def _held(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
     inputs, targets = _pair(arrays, prefix, where)
     return inputs, targets, _groups(arrays, prefix, targets, where)
+
+
+def _counted(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
+    """One set without its inputs, nothing but lengths checked."""
+    inputs, targets = arrays[f"{prefix}inputs"], arrays[f"{prefix}targets"]
+    if not targets.ndim or len(inputs) != len(targets):
+        raise DataError(f"{where}: {prefix}inputs are {len(inputs)}, {prefix}targets have shape {targets.shape}")
+    labels = targets if targets.dtype.kind in "iu" else targets.reshape(len(targets), -1)
+    return inputs, labels, arrays.get(f"{prefix}groups")
 
 
 def _groups(arrays: dict[str, np.ndarray], prefix: str, targets: np.ndarray, where: str) -> np.ndarray | None:

@@ -60,14 +60,9 @@ def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where
     DataError
         There are no samples, or nothing is left to train on, or nothing of some class.
     """
-    if n < 1:
-        raise DataError(f"{where}: there are no samples")
-    sizes = [_count(test, n), _count(validation, n)]
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
-    if sum(sizes) > n - len(groups):
-        left = "sample" if labels is None else "sample of each class"
-        held = f"{sizes[1]} for validation and {sizes[0]} for test"
-        raise DataError(f"{where}: of {n} samples, {held} leave no {left} to train on")
+    _, *sizes = cut_sizes(n, None if labels is None else len(groups), validation, test, where)
+    sizes.reverse()
     rng = np.random.Generator(np.random.PCG64([seed, n]))
     counts = [len(group) for group in groups]
     room = [count - 1 for count in counts]
@@ -82,6 +77,24 @@ def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where
             part.append(piece)
     of_test, of_validation, of_train = (np.sort(np.concatenate(part)).astype(np.int64) for part in parts)
     return Parts(of_train, of_validation, of_test)
+
+
+def cut_sizes(n: int, classes: int | None, validation: float, test: float, where: str) -> tuple[int, int, int]:
+    """How many samples `cut` gives the training, validation and test sets; `classes` of them, None without.
+
+    Raises
+    ------
+    DataError
+        See `cut`.
+    """
+    if n < 1:
+        raise DataError(f"{where}: there are no samples")
+    of_validation, of_test = _count(validation, n), _count(test, n)
+    if of_validation + of_test > n - (classes or 1):
+        left = "sample" if classes is None else "sample of each class"
+        held = f"{of_validation} for validation and {of_test} for test"
+        raise DataError(f"{where}: of {n} samples, {held} leave no {left} to train on")
+    return n - of_validation - of_test, of_validation, of_test
 
 
 def _count(part: float, n: int) -> int:

@@ -8,7 +8,10 @@ from dbelief.job import SyntheticData
 
 from .dataset import Dataset
 from .npz import Pair, dataset
-from .splits import cut
+from .splits import cut, cut_sizes
+
+SHARES = (0.1, 0.1)
+"""Of all samples, for validation and test."""
 
 
 def load_synthetic(spec: SyntheticData, need: Collection[str]) -> Dataset:
@@ -21,9 +24,15 @@ def load_synthetic(spec: SyntheticData, need: Collection[str]) -> Dataset:
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     inputs, targets = _classes(spec, rng) if spec.kind == "classes" else _regression(spec, rng)
     labels = targets if targets.ndim == 1 else None
-    parts = cut(spec.samples, labels, 0.1, 0.1, "synthetic", spec.seed)
+    parts = cut(spec.samples, labels, *SHARES, "synthetic", spec.seed)
     sets = {name: (inputs[rows], targets[rows]) for name, rows in vars(parts).items()}
     return dataset(sets, "synthetic", need)
+
+
+def synthetic_sizes(spec: SyntheticData) -> tuple[int, int, int]:
+    """Samples of the three sets."""
+    classes = min(spec.classes, spec.samples) if spec.kind == "classes" else None
+    return cut_sizes(spec.samples, classes, *SHARES, "synthetic")
 
 
 def _classes(spec: SyntheticData, rng: np.random.Generator) -> Pair:

@@ -117,12 +117,14 @@ def text_of(path: Path) -> str:
     Raises
     ------
     JobError
-        It is not there, or no text.
+        It or its folder is not there, or it is no text.
     """
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise JobError(f"{path.parent}: no such folder") from None
         raise JobError(f"{path}: no such file{_similar(path)}") from None
     except IsADirectoryError:
         raise JobError(f"{path}: is a directory, not a job file") from None

@@ -69,7 +69,7 @@ def _row(name: str, says: str, data: str, files: Mapping[str, Content]) -> Wrong
 
 ROWS = [
     _row("idx: a folder that is not there",
-         r".*/mnist/train-labels-idx1-ubyte: no such file, nor one that ends in \.gz",
+         r".*/mnist: no such folder",
          "{source: idx, folder: mnist}", {}),
     idx("idx: a missing file", r".*/t10k-images-idx3-ubyte: no such file, nor one that ends in \.gz", test_images=None),
     idx("idx: an empty file", ".*/train-labels-idx1-ubyte: is empty", labels=b""),

@@ -48,7 +48,7 @@ WORDS = [
           r"Invalid value for '--workers': must be whole numbers above 0 with commas between, not '2,0'.*"),
 ]  # fmt: skip
 FOLDERS = [
-    Wrong("export of nothing", "export nowhere", r"nowhere/job\.yaml: no such file"),
+    Wrong("export of nothing", "export nowhere", r"nowhere: no such folder"),
     Wrong("export of a file", "export job.yaml", r"job\.yaml/job\.yaml: cannot be read: Not a directory"),
     Wrong("export of a folder that is no run", "export folder", r"folder/job\.yaml: no such file",
           files={"folder/": ""}),

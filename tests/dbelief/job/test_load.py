@@ -163,7 +163,7 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, content: bytes, words:
 def test_a_missing_file_names_the_nearest(file: Path) -> None:
     with pytest.raises(JobError, match=r"smal\.yaml: no such file; did you mean .*small\.yaml\?$"):
         load_job(file.parent / "smal.yaml")
-    with pytest.raises(JobError, match=r"no such file$"):
+    with pytest.raises(JobError, match=r"/no: no such folder$"):
         load_job(file.parent / "no" / "such.yaml")
 
 
