@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy test-containers image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
+.PHONY: help run test test-long test-deploy test-containers test-slurm image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Pro
 
 test-containers: .venv/ready-to-develop ## the image and the compose file in real containers, each of them killed in turn; root and podman
 	@$(BIN)/python -m tests.containers $(ARGS)
+
+test-slurm: .venv/ready-to-develop ## whole jobs on a Slurm cluster on this host, nodes killed; root and Debian's slurmctld, slurmd, slurm-client, munge
+	@$(BIN)/pytest -m slurm -rPs tests/deploy/test_real_slurm.py $(ARGS)
 
 image: ## build the image of all roles, dbelief:latest, with podman or docker
 	@$(ENGINE) build $(if $(findstring podman,$(ENGINE)),--format docker) -f $(FILE) -t $(IMAGE) $(ARGS) .

@@ -16,6 +16,7 @@ from dbelief.console import announce_error, debug, exits_cleanly, pairs
 from dbelief.errors import Interrupted
 from dbelief.operating import COMMANDS
 from dbelief.roles import sharing_option
+from dbelief.slurm.command import guard_command, slurm_command
 
 GROUP = "dbelief.commands"
 
@@ -84,7 +85,7 @@ def main(wanted: bool) -> None:
         logs.begin()
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, slurm_command, guard_command):
     main.add_command(_command)
 
 

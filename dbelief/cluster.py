@@ -1,4 +1,4 @@
-"""`dbelief train`: a whole job on this machine, every role a process of its own."""
+"""A whole job, every role a process of its own: on this machine (`dbelief train`), or where a `Site` starts them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.report.folder import prepare_folder
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import OVER, CoordinatorClient
-from dbelief.security.identity import be_nobody
+from dbelief.site import Loopback, Site
 from dbelief.status import status_of
 
 START_S = 60.0
@@ -34,7 +34,7 @@ STOP_S = 60.0
 
 
 class Cluster:
-    """Registry, coordinator, shards and workers of one job, on loopback.
+    """Registry, coordinator, shards and workers of one job.
 
     Parameters
     ----------
@@ -48,6 +48,8 @@ class Cluster:
         Where the coordinator is to serve its status page, `host:port`; None: nowhere.
     shared_memory
         Whether workers and shards share memory.
+    site
+        Where all of them run; None: on this machine, on loopback.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Cluster:
         to_workers: Sequence[str] = (),
         page: str | None = None,
         shared_memory: bool = True,
+        site: Site | None = None,
     ) -> None:
         self.job = job
+        self._site = site or Loopback()
         self._page = page
         self._parts = shares(usable(), job.replicas) if job.pin_cores and job.replicas else []
         self.folder = prepare_folder(job, resume)
@@ -83,20 +87,21 @@ class Cluster:
         self._registry_restarts = 0
 
     def run(self) -> int:
-        """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, 130 stopped by Ctrl-C."""
-        be_nobody()  # all of it is on loopback, and credentials that a person has are for another job
+        """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, the site's if it was stopped."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(on_signals())
+            stack.enter_context(self._site.entered(self._logs))
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
             registry = "memory:"
             if embedded_available():
-                self._registry = stack.enter_context(EmbeddedRegistry(self.folder / "registry"))
+                data = self._site.registry_folder(self.folder, scratch)
+                self._registry = stack.enter_context(EmbeddedRegistry(data))
                 registry = self._registry.url
             else:
                 announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
             stack.callback(end_all, self._children)  # before what they use is gone: a stack unwinds backwards
-            arguments = self._coordinator(registry, scratch, "127.0.0.1:0", self._resume)
-            coordinator = self._start("coordinator", arguments)
+            arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
+            coordinator = self._start("coordinator", "coordinator", arguments)
             client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
             stack.callback(client.close)
             # Its members know it by its address; and what it was begun with is in the registry by now.
@@ -112,10 +117,10 @@ class Cluster:
         arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
         arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
         arguments += ["--page", self._page] if self._page is not None else []
-        return [*arguments, *["--resume"] * resume]
+        return [*arguments, *["--resume"] * resume, *self._site.arguments("coordinator")]
 
-    def _start(self, name: str, arguments: list[str], restarts: int = 0) -> Child:
-        child = Child(name, arguments, self._logs / f"{name}.log", restarts)
+    def _start(self, role: str, name: str, arguments: list[str], restarts: int = 0) -> Child:
+        child = Child(name, arguments, self._logs / f"{name}.log", restarts, self._site.way(role, name))
         self._children.append(child)
         child.start()
         return child
@@ -153,7 +158,7 @@ class Cluster:
         arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
-        return self._start(name, [*arguments, *self._more[role]], RESTARTS)
+        return self._start(role, name, [*arguments, *self._more[role], *self._site.arguments(role)], RESTARTS)
 
     def _scale(self, wanted: int, address: str) -> None:
         """Start or end workers, until there are as many as somebody wants."""
@@ -209,6 +214,7 @@ class Cluster:
                 status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
                 self._show(status_of(status))
+                self._site.look(status, self._shards.values())
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
                 # Where shards are followed, no process is: the coordinator knows when a shard has nobody left.
@@ -227,7 +233,7 @@ class Cluster:
             end_all(self._children, grace_s=0.0)  # nobody tells them that it is over
             hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise Failure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
-        return 130 if interrupted() else coordinator.code or 0
+        return coordinator.code or (self._site.stopped if interrupted() else 0)
 
     def _leads(self, coordinator: Child) -> bool:
         """Whether the job goes on: the coordinator runs, or is started again because it did not end by itself."""

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from dbelief.errors import Mistake
 from dbelief.logs import message_in
@@ -18,6 +19,61 @@ RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
 ASKED_S = 5.0
 """How long all of them together may take to end once they are asked to."""
+
+
+class Way(Protocol):
+    """How a child is started and ended, wherever it runs.
+
+    Attributes
+    ----------
+    noise
+        Beginnings of lines in its log that are not its own.
+    """
+
+    noise: tuple[str, ...]
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """The whole command line, for what follows `dbelief` on it; called once for each start."""
+        ...
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask the program to end."""
+        ...
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """The exit code of the program, and how it ended in words, where the process ended with `code`."""
+        ...
+
+    def possible(self) -> bool:
+        """Whether it can be started again."""
+        ...
+
+
+class Direct:
+    """The program is the child process itself, on this machine."""
+
+    noise: tuple[str, ...] = ()
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """See `Way`."""
+        return program(arguments)
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Way`."""
+        process.send_signal(signal.SIGTERM)
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """See `Way`."""
+        return code, how_it_ended(code)
+
+    def possible(self) -> bool:
+        """See `Way`."""
+        return True
+
+
+def program(arguments: list[str]) -> list[str]:
+    """The command line of a `dbelief` command, in this Python."""
+    return [sys.executable, "-P", "-m", "dbelief", *arguments]
 
 
 @dataclass
@@ -35,12 +91,15 @@ class Child:
         What follows `dbelief` on its command line.
     restarts
         How often it may be started again.
+    way
+        How it is started and ended.
     """
 
     name: str
     arguments: list[str]
     log: Path
     restarts: int = 0
+    way: Way = field(default_factory=Direct)
     process: subprocess.Popen[bytes] | None = None
     started: int = 0
     _due_s: float = field(default=0.0, repr=False)
@@ -48,7 +107,7 @@ class Child:
 
     def start(self) -> None:
         """Start it, its output appended to its log."""
-        command = [sys.executable, "-P", "-m", "dbelief", *self.arguments]
+        command = self.way.command(self.arguments)
         # Not SIGTERM: a worker would first finish what it has, and wait minutes for a cluster that died with it.
         guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
         with open(self.log, "ab") as log:
@@ -65,13 +124,16 @@ class Child:
     @property
     def code(self) -> int | None:
         """How it ended; None while it runs."""
-        return None if self.process is None else self.process.poll()
+        code = None if self.process is None else self.process.poll()
+        return code if code is None else self.way.fate(code)[0]
 
     def revive(self, now_s: float) -> bool:
         """Start it again if it died and may be; False where it has died for good. To be called again and again."""
         if self.code in (None, 0):
             return True
         if self.started > self.restarts or self.code == Mistake.exit_code:  # a person has to put that right first
+            return False
+        if not self.way.possible():
             return False
         if not self._due_s:
             self._due_s = now_s + BACK_OFF_S[min(self.started, len(BACK_OFF_S)) - 1]
@@ -92,20 +154,23 @@ class Child:
             lines = self.log.read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
+        lines = [line for line in lines if not line.startswith(self.way.noise)]
         return message_in(lines[-1]) if lines else ""
 
     def fate(self) -> str:
         """How it ended and what it said last, in one line."""
-        if self.code is None:
+        code = None if self.process is None else self.process.poll()
+        if code is None:
             return f"{self.name} runs"
-        words = self.last_words().removeprefix("Error: ") if self.code >= 0 else ""
-        return f"{self.name} {how_it_ended(self.code)}" + (f": {words}" if words else "")
+        code, ended = self.way.fate(code)
+        words = self.last_words().removeprefix("Error: ") if code >= 0 else ""
+        return f"{self.name} {ended}" + (f": {words}" if words else "")
 
     def ask_to_end(self) -> bool:
         """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
         if self.process is None or self.process.poll() is not None:
             return False
-        self.process.send_signal(signal.SIGTERM)
+        self.way.ask_to_end(self.process)
         return True
 
     def end(self, grace_s: float) -> None:

@@ -31,6 +31,7 @@ from dbelief.report.table import outcome, overview
 from dbelief.report.top import whole
 from dbelief.result import read_model
 from dbelief.session import begin_from, build_model, initial_values, layout_over_ranks
+from dbelief.site import Site
 from dbelief.status import Place, look, watch
 
 
@@ -41,9 +42,13 @@ def run_job(
     quiet: bool = False,
     page: str | None = None,
     shared_memory: bool = True,
+    site: Site | None = None,
 ) -> int:
-    """Run a job on this machine with a live view, and at `page` (`host:port`) one for browsers; the exit code."""
-    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory)
+    """Run a job with a live view, and at `page` (`host:port`) one for browsers; the exit code.
+
+    It runs at `site`; None: on this machine.
+    """
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site)
     if code or not quiet:
         announce(verdict(read_summary(folder / "summary.json"), folder))
     return code
@@ -56,6 +61,7 @@ def _run_cluster(
     quiet: bool,
     page: str | None = None,
     shared_memory: bool = True,
+    site: Site | None = None,
 ) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
@@ -63,7 +69,7 @@ def _run_cluster(
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
-        cluster = Cluster(job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory)
+        cluster = Cluster(job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory, site=site)
         return cluster.run(), cluster.folder
 
 

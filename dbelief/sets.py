@@ -68,6 +68,11 @@ def sets_in(snapshots: Path) -> list[Path]:
     return sorted((path for path in folders if path.name.rpartition("-")[2].isdecimal()), key=_count)
 
 
+def complete_sets(snapshots: Path) -> list[Path]:
+    """The folders of sets that were completed, from old to new; what is in them is not looked at."""
+    return [folder for folder in sets_in(snapshots) if _is_complete(folder)]
+
+
 def newest_count(snapshots: Path) -> int:
     """The highest count of all sets that were ever begun here; 0 where there is none."""
     return max(map(_count, sets_in(snapshots)), default=0)
@@ -75,8 +80,7 @@ def newest_count(snapshots: Path) -> int:
 
 def drop_old_sets(snapshots: Path, keep: int) -> None:
     """Keep the newest complete sets, and what is newer than the oldest of them."""
-    folders = sets_in(snapshots)
-    complete = [folder for folder in folders if _is_complete(folder)]
+    folders, complete = sets_in(snapshots), complete_sets(snapshots)
     if len(complete) > keep:
         for folder in folders[: folders.index(complete[-keep])]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -120,7 +124,7 @@ def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any
     SnapshotError
         Where none is whole, or the newest whole one belongs to another job, rule or format.
     """
-    complete = [folder for folder in sets_in(snapshots) if _is_complete(folder)]
+    complete = complete_sets(snapshots)
     if not complete:
         raise Mistake(f"{snapshots}: no complete snapshot set to resume from")
     skipped: list[Skipped] = []

@@ -12,7 +12,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
         "Join": frozenset({"ps", "worker"}),  # each as what it is: see `dbelief.rpc.guard.must_be`
         "Beat": frozenset({"ps", "worker"}),
         "Lease": frozenset({"worker"}),
-        "Report": frozenset({"worker"}),
+        "Report": frozenset({"worker", "operator"}),  # a launcher's token is the operator's
         "Status": ALL,
         "Stop": frozenset({"operator"}),
         "Scale": frozenset({"operator"}),

@@ -33,23 +33,13 @@ deadlines: {{beat_s: 4}}
 """
 SRUN = f"""#!{sys.executable}
 import os, signal, subprocess, sys
-options = dict(a.removeprefix("--").partition("=")[::2] for a in sys.argv[1:] if a.startswith("--") and a.find("=") > 0)
-command = sys.argv[next(i for i, a in enumerate(sys.argv) if a == "bash"):]
-tasks = [
-    subprocess.Popen(
-        command,
-        stdout=open(options["output"].replace("%t", str(rank)), "wb"),
-        stderr=subprocess.STDOUT,
-        env={{**os.environ, "SLURMD_NODENAME": "127.0.0.1", "SLURM_PROCID": str(rank)}},
-        start_new_session=True,
-    )
-    for rank in range(int(options["ntasks"]))
-]
-signal.signal(signal.SIGTERM, lambda number, frame: [os.killpg(task.pid, number) for task in tasks])
-sys.exit(max(task.wait() for task in tasks))
+command = sys.argv[next(n for n, word in enumerate(sys.argv) if n and not word.startswith("--")):]
+task = subprocess.Popen(command, start_new_session=True)
+signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(task.pid, number))
+sys.exit(task.wait())
 """
-SCONTROL = """#!/bin/sh
-test "$1 $2 $3" = "show hostnames nodes" && echo 127.0.0.1
+NODES = """#!/bin/sh
+echo 127.0.0.1
 """
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -63,7 +53,12 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
     programs.mkdir()
     own = Path(sys.executable).parent
     (programs / "python").symlink_to(sys.executable)
-    texts = {"srun": SRUN, "scontrol": SCONTROL, "dbelief": f'#!/bin/sh\nexec {own}/python -P -m dbelief "$@"\n'}
+    texts = {
+        "srun": SRUN,
+        "scontrol": NODES,
+        "squeue": NODES,
+        "dbelief": f'#!/bin/sh\nexec {own}/python -P -m dbelief "$@"\n',
+    }
     for name, text in texts.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -74,10 +69,11 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
         (tmp_path / "job.yaml").write_text(job)
         around = {
             "SLURM_SUBMIT_DIR": str(tmp_path),
-            "SLURM_NTASKS": str(tasks),
+            "SLURM_TASKS_PER_NODE": str(tasks),
             "SLURM_JOB_ID": str(os.getpid() % 20_000),
             "SLURM_JOB_NODELIST": "nodes",
             "DBELIEF_JOB": "job.yaml",
+            "DBELIEF_SHARDS": "2",
         }
         with open(tmp_path / "batch.log", "wb") as log:
             return subprocess.Popen(
@@ -90,7 +86,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
 
 
 def _told(folder: Path) -> str:
-    logs = [folder / "batch.log", *folder.glob("dbelief-*/*.log")]
+    logs = [folder / "batch.log", *folder.glob("runs/*/logs/*.log")]
     return "\n".join(f"{log.name}:\n{log.read_text()}" for log in logs if log.exists())
 
 
@@ -100,8 +96,13 @@ def test_the_batch_script_is_clean() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_a_script_outside_a_batch_job_is_refused(submit: Submit, tmp_path: Path) -> None:
+    assert submit(JOB.format(epochs=1), 4, SLURM_TASKS_PER_NODE="some").wait(60) == 1
+    assert "SLURM_TASKS_PER_NODE='some': 'some' is no number of tasks" in _told(tmp_path)
+
+
 def test_too_few_tasks_are_told(submit: Submit, tmp_path: Path) -> None:
-    assert submit(JOB.format(epochs=1), 3).wait(30) == 2
+    assert submit(JOB.format(epochs=1), 3).wait(60) == 2
     assert "3 tasks are too few" in _told(tmp_path)
 
 
@@ -111,9 +112,10 @@ def test_a_batch_job_trains_over_tls_and_ends_with_the_jobs_code(submit: Submit,
     assert code == 0, _told(tmp_path)
     summary = json.loads((tmp_path / "runs" / "batch" / "summary.json").read_text())
     assert summary["test_accuracy"] > 0.8
-    logs = {log.name for log in tmp_path.glob("dbelief-*/*.log")}
-    assert logs == {"coordinator-0.log", "ps-0.log", "ps-1.log", "worker-0.log"}
+    logs = {log.name for log in tmp_path.glob("runs/batch/logs/*.log")}
+    assert logs == {"coordinator.log", "ps-0.log", "ps-1.log", "worker-0.log"}
     assert "--insecure" not in _told(tmp_path)
+    assert not [*tmp_path.glob("dbelief-*")], "credentials stay behind"
 
 
 @pytest.mark.long
