@@ -20,8 +20,9 @@ from dbelief.errors import DataError, Failure, ModelError, NotFinite
 from dbelief.evaluation import evaluate, evaluate_groups
 from dbelief.finite import check_finite
 from dbelief.job import Job, Sandblaster, load_job
-from dbelief.layout import Layout, cut, nominal_length, place
+from dbelief.layout import Layout
 from dbelief.nn import Batch, Model
+from dbelief.plan.plan import idle_shards, placed
 from dbelief.report.account import account
 from dbelief.report.folder import check_resumed, check_start
 from dbelief.report.live import LiveView
@@ -227,8 +228,7 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if data is not None and data.train is not None:
         _try_gradient(job, model, layout, flat, data.train, backend)
     ranges = layout_over_ranks(job, model, layout).rank_ranges()
-    spans = cut(ranges, nominal_length(layout.size, job.shards))
-    counts = [count for _, count in place(spans, job.shards)]
+    placement = placed(layout_over_ranks(job, model, layout), job.shards)
     lines = [
         f"{job_file}: job {job.name} is fine",
         f"model: {layout.size:,} parameters in {len(layout.boxes)} tensors",
@@ -236,7 +236,8 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     if len(ranges) > 1:
         least, most = (one(b - a for a, b in ranges) for one in (min, max))
         lines.append(f"ranks: {math.prod(job.grid)} a replica, holding {least:,} to {most:,} parameters each")
-    lines.append(f"shards: {job.shards}, holding {', '.join(map(str, counts))} segments")
+    lines.append(f"shards: {job.shards}, holding {', '.join(str(place.count) for place in placement.places)} segments")
+    lines += [f"note: {note}" for note in idle_shards(placement)]
     if data is not None and data.train is not None:
         sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
         lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))

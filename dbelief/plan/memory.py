@@ -1,7 +1,7 @@
 """Bytes that a job needs: of each rank of a replica while it starts and while it trains, and of each shard.
 
-What is counted is what lives as long as the job does and grows with the model or the mini-batch. Not counted: Python
-itself (some 100 MB a process), what layers keep for themselves (a convolution's windows, kernels' copies of tiles), and
+What is counted is what is kept as long as the job runs and grows with the model or the mini-batch, and `PROCESS` for
+each process. Not counted: what layers keep for themselves (a convolution's windows, kernels' copies of tiles), and
 messages under way to and from shards, of 1 MiB each.
 """
 
@@ -25,6 +25,10 @@ from .wire import pushed_bytes
 FLOAT32 = 4
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
+MIB = 1 << 20
+PROCESS = {"coordinator": 105 * MIB, "shard": 65 * MIB, "rank": 95 * MIB}
+"""Of a process before it holds anything of the job: the interpreter and its modules (docs/results.md). A coordinator
+has no more than that: neither parameters nor data."""
 FETCHED, OUTGOING = 2, 2
 """Copies that Downpour has of a rank's part: of parameters, one computed on while the other is fetched; of gradients,
 one computed while the other is on its way. And one to add up several mini-batches from."""

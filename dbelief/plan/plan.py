@@ -19,7 +19,7 @@ from dbelief.partition.traffic import Passage
 from dbelief.placement import Place, Placement
 
 from .layers import PlannedLayer
-from .memory import RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
+from .memory import PROCESS, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
 from .sample import sample_of
 from .sketch import sketch
 from .sums import GIGABIT, Communication, Speeds, communication
@@ -137,6 +137,7 @@ class Plan:
             "shards": [{**asdict(shard), "bytes": shard.bytes} for shard in self.shards],
             "communication": self.communication.described(),
             "data_bytes": self.data_bytes,
+            "process_bytes": PROCESS,
             "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
             "notes": list(self.notes),
         }
@@ -195,7 +196,7 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
     if job.replicas > 1 and sample.data_bytes:
         fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
-    notes = list(model.notes)
+    notes = [*model.notes, *idle_shards(placement)]
     return Plan(
         job.name,
         grid,
@@ -227,6 +228,19 @@ def placed(layout: Layout, shards: int) -> Placement:
     spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
     runs = enumerate(place(spans, shards))
     return Placement(0, tuple(spans), tuple(Place(shard, "", 0, (run,)) for shard, run in runs))
+
+
+def idle_shards(placement: Placement) -> list[str]:
+    """A line where shards would hold nothing of the model; else none."""
+    idle = [place.shard for place in placement.places if not place.count]
+    if not idle:
+        return []
+    used = len(placement.places) - len(idle)
+    which = f"shard {idle[0]}" if len(idle) == 1 else f"shards {', '.join(map(str, idle))}"
+    return [
+        f"{which} would hold no parameters: {sum(span.length for span in placement.spans):,} parameters are "
+        f"{len(placement.spans)} segment{'s' * (len(placement.spans) != 1)}; shards: {used} is enough"
+    ]
 
 
 def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[int, int]]]:
@@ -282,10 +296,12 @@ def _fits(
         found.append(Fit("the largest rank", max(memory.computed_bytes for memory in memories), room))
         if not memories[0].device:
             found.append(Fit("each rank at its start", max(memory.start for memory in memories), room))
+    processes = {"coordinator": 1, "shard": job.replication * len(shards), "rank": job.replicas * len(ranks)}
     beside = job.replicas * data_bytes + job.replication * sum(shard.bytes for shard in shards)
+    beside += sum(count * PROCESS[name] for name, count in processes.items())
     training, starting = (sum(each) for each in zip(*((m.host_bytes, m.start) for m in memories), strict=True))
     machine = machine_bytes()
-    found.append(Fit("replicas and shards on this machine", job.replicas * training + beside, machine))
+    found.append(Fit("coordinator, replicas and shards on this machine", job.replicas * training + beside, machine))
     found.append(Fit("the same at their start", job.replicas * starting + beside, machine))
     if devices:  # which a replica's ranks take in turn
         shares = [memories[number :: len(devices)] for number in range(len(devices))]

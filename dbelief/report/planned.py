@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dbelief.plan import NetworkPlan, Plan
 from dbelief.plan.layers import PlannedLayer
+from dbelief.plan.memory import PROCESS
 from dbelief.plan.plan import PlannedRank
 
 from .communicated import sums_table, volume_rows
@@ -75,6 +76,7 @@ def _facts(plan: Plan) -> RenderableType:
         ("replicas", f"{plan.replicas}, each on {grid.rows} x {grid.columns} ranks, mini-batches of {plan.samples}"),
         ("computed on", "GPU" if plan.on_device else "CPU"),
         *[("data", f"{size(plan.data_bytes)} in each worker")] * bool(plan.data_bytes),
+        ("coordinator", f"{size(PROCESS['coordinator'])}, whatever the data and the model"),
         *[("fits" if fit.fits else "DOES NOT FIT", _fit(fit.what, fit.needs, fit.has)) for fit in plan.fits],
         *volume_rows(plan.communication),
         *[("note", note) for note in plan.notes],

@@ -18,6 +18,7 @@ from dbelief.job import Job, Wire, build_job, load_job
 from dbelief.layout import Layout, cut, nominal_length, place
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
+from dbelief.plan.memory import PROCESS
 from dbelief.plan.plan import Fit
 from dbelief.plan.wire import fetched_bytes, pushed_bytes
 from dbelief.report.plain import plain
@@ -145,7 +146,7 @@ def test_clipping_costs_a_sum_over_the_ranks() -> None:
 
 def test_an_image_in_the_job_stands_for_the_data() -> None:
     with pytest.raises(
-        DataError, match=r"nowhere\.npz.*no such file.*model says what it sees: model\.autoencoder\.image"
+        DataError, match=r"/nonexistent: no such folder.*model says what it sees: model\.autoencoder\.image"
     ):
         make_plan(job({"autoencoder": {"window": 8}}))
     with pytest.raises(DataError, match="a first layer image"):
@@ -185,6 +186,13 @@ def test_borders_are_for_one_rank(options: dict[str, Any]) -> None:
         make_plan(job(model, data={"source": "digits"}, grid=[2]))
 
 
+def test_shards_that_would_hold_nothing_are_named() -> None:
+    small = {"layers": [{"dense": 10}], "loss": "softmax_cross_entropy"}
+    plan = make_plan(job(small, data={"source": "digits"}, shards=3))
+    assert plan.notes == ["shards 0, 2 would hold no parameters: 650 parameters are 1 segment; shards: 1 is enough"]
+    assert make_plan(job(small, data={"source": "digits"}, shards=1)).notes == []
+
+
 @pytest.mark.parametrize(("devices", "fullest"), [(1, [0, 1, 2, 3]), (3, [0, 3])])
 def test_ranks_take_the_devices_in_turn(devices: int, fullest: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     class Device:
@@ -210,7 +218,8 @@ def test_memory_is_held_against_what_there_is(monkeypatch: pytest.MonkeyPatch) -
     row = 36 * 288 * 32 * 32 * 18  # of blocks of the second stack, the largest
     assert found["each rank at its start"].needs == 4 * (2 * row + max(rank.parameters for rank in plan.ranks))
     everything = sum(rank.memory.host_bytes for rank in plan.ranks) + sum(shard.bytes for shard in plan.shards)
-    assert found["replicas and shards on this machine"].needs == everything
+    everything += PROCESS["coordinator"] + len(plan.ranks) * PROCESS["rank"] + len(plan.shards) * PROCESS["shard"]
+    assert found["coordinator, replicas and shards on this machine"].needs == everything
     assert [fit.fits for fit in plan.fits] == [True, True, False, False]
 
 
