@@ -30,8 +30,10 @@ MARK = "DBELIEF_TEST_SESSION"
 """In the environment of every process that a test starts, however far down: how an orphan is recognised."""
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
-# A deadline per example fails on a busy machine; in CI the same examples are drawn every time.
-settings.register_profile("dbelief", deadline=None, derandomize=bool(os.environ.get("CI")))
+# A deadline per example fails on a busy machine; in CI the same examples are drawn every time. Where a test says
+# nothing else, `make test` draws few examples and `make test-long` (--hypothesis-profile=many) Hypothesis's usual 100.
+settings.register_profile("many", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("dbelief", settings.get_profile("many"), max_examples=25)
 settings.load_profile("dbelief")
 
 

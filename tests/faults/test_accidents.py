@@ -67,7 +67,7 @@ def test_a_process_is_paused_filled_and_killed_by_its_pid(tmp_path: Path) -> Non
     assert "T" in seen
     assert write(10) == "written", "and then it goes on"
     happen(Harm.KILL)
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     process.stdin.close()
     process.stdout.close()
 

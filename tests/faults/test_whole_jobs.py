@@ -106,7 +106,7 @@ def strike(operator: Operator, struck: Role, victim: str, harms: list[Harm], log
     for harm in harms:
         carry_out(Accident(0, victim, harm, AMOUNTS[harm]), {victim: struck.process.pid}, written)
         if harm is Harm.KILL:
-            struck.process.wait(10)
+            struck.process.wait(60)
         elif harm is Harm.DISK_FULL:
             wait_for(lambda: True if UNWRITTEN in log.read_text() else None, "a set that cannot be written")
 

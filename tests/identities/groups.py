@@ -29,7 +29,7 @@ from worker.together import Shards, Together, Traffic
 from .by_hand import Range, Rate
 from .harness import HOST, Problem
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 AT_MOST = 20
 """Blocks that a training may need."""
 BATCH, ETA, A = 4, 0.25, 0.125

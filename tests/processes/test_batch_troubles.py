@@ -62,8 +62,12 @@ def ended(operator: Operator) -> str:
     ("trouble", "reason"),
     [
         ('raise ValueError("a 7")', r"failed 3 times: ValueError: a 7"),
-        ("return float('nan')", r"the loss is nan after 0 iterations"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", r"failed 3 times: the replicas that computed it died"),
+        pytest.param("return float('nan')", r"the loss is nan after 0 iterations", marks=pytest.mark.long),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            r"failed 3 times: the replicas that computed it died",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_samples_that_no_replica_can_compute(operator: Operator, trouble: str, reason: str) -> None:

@@ -92,6 +92,7 @@ def test_a_late_worker_joins_in(operator: Operator, write_job: Callable[[str], P
     assert operator.summary("hand")["samples_per_replica"]["1"] > 0
 
 
+@pytest.mark.long
 def test_synchronous_replicas_train_together(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="staleness: 0", limits="epochs: 6", shards=2, replicas=3))
     coordinator, address = operator.coordinator(job)

@@ -57,6 +57,7 @@ def test_it_learns(
     assert (summary["residual_lost"] > 0) == ("one-bit" in push or "tau" in push)
 
 
+@pytest.mark.long
 def test_what_a_dead_worker_kept_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(strategy=DOWNPOUR, push="one-bit", pull="fp16", epochs=14))
     coordinator, address = operator.coordinator(job)

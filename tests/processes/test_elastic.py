@@ -41,6 +41,7 @@ def test_the_centre_learns(strategy: str, operator: Operator, write_job: Callabl
     assert summary["pushes_lost"] == 0
 
 
+@pytest.mark.long
 def test_a_worker_and_a_shard_may_die(operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(JOB.format(strategy=EASGD, epochs=30, replicas=2)))
     shards = operator.members(address, 2, 0)

@@ -23,6 +23,7 @@ replicas: 1
 """
 
 
+@pytest.mark.long
 def test_every_line_is_an_object_that_says_whose_it_is(
     operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,8 +68,8 @@ RISING = "{kind: poly, power: 0.5, warm_up: {samples: 500}, scale: {reference_ba
 @pytest.mark.parametrize(
     ("rule", "shards", "schedule"),
     [
-        ("sgd", 2, CONSTANT),
-        ("adagrad", 3, CONSTANT),
+        pytest.param("sgd", 2, CONSTANT, marks=pytest.mark.long),
+        pytest.param("adagrad", 3, CONSTANT, marks=pytest.mark.long),
         ("caffe-momentum, mu: 0.5, weight_decay: 1e-3", 2, RISING),
     ],
 )

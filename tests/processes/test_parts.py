@@ -30,6 +30,7 @@ def where(process: int) -> set[frozenset[int]]:
     return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir(f"/proc/{process}/task")}
 
 
+@pytest.mark.long
 def test_a_worker_keeps_to_the_cores_it_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(JOB.format(epochs=200, replicas=2, pinned="false"))
     coordinator, address = operator.coordinator(job)
@@ -41,6 +42,7 @@ def test_a_worker_keeps_to_the_cores_it_is_told(operator: Operator, write_job: C
     assert coordinator.ends() == 0
 
 
+@pytest.mark.long
 def test_the_launcher_shares_cores_out_and_the_model_is_the_same(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_dead_rank_ends_its_replica_and_the_job_goes_on(operator: Operator, wr
 
 
 @needs_mpi
-@pytest.mark.parametrize("way", ["threads", "mpi"])
+@pytest.mark.parametrize("way", [pytest.param("threads", marks=pytest.mark.long), "mpi"])
 def test_what_one_rank_finds_is_told_to_the_job(way: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(job(rule="sgd", rate="1.0e+30")))
     operator.members(address, 2, 0)
@@ -96,6 +96,7 @@ def test_what_one_rank_finds_is_told_to_the_job(way: str, operator: Operator, wr
     assert "samples into its lease; try a lower rate" in reason
 
 
+@pytest.mark.long
 @needs_mpi
 def test_ranks_that_are_not_the_jobs_are_refused(operator: Operator, write_job: Callable[[str], Path]) -> None:
     _, address = operator.coordinator(write_job(job()))

@@ -40,7 +40,9 @@ def until(operator: Operator, event: str, times: int = 1) -> list[dict[str, Any]
     return wait_for(look, f"{times} times {event!r}")
 
 
-@pytest.mark.parametrize("job", [DOWNPOUR, ELASTIC], ids=["downpour", "async-easgd"])
+@pytest.mark.parametrize(
+    "job", [pytest.param(DOWNPOUR, marks=pytest.mark.long), ELASTIC], ids=["downpour", "async-easgd"]
+)
 def test_leader_and_follower_are_killed_in_turn(job: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     coordinator, address = operator.coordinator(write_job(job))
 

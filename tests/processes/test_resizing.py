@@ -15,9 +15,7 @@ from .conftest import Operator, Role, wait_for
 from .test_deaths import child
 from .test_steering import dbelief
 
-pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(600)]
-
-DEADLINE_S = 240.0
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 JOB = """
 name: resized
@@ -44,7 +42,7 @@ def scaled(operator: Operator) -> list[dict[str, Any]]:
 
 
 def until_scaled(operator: Operator, times: int) -> dict[str, Any]:
-    wait_for(lambda: True if len(scaled(operator)) >= times else None, f"{times} changes of the shards", DEADLINE_S)
+    wait_for(lambda: True if len(scaled(operator)) >= times else None, f"{times} changes of the shards")
     return scaled(operator)[-1]
 
 
@@ -52,7 +50,7 @@ def stop(operator: Operator, train: Role) -> dict[str, Any]:
     """End the job in good order, some time after its last change; what it came to."""
     operator.until_samples("resized", 500, since=len(operator.events("resized")))
     dbelief("stop", str(operator.folder / "runs" / "resized"))
-    assert train.process.wait(DEADLINE_S) == 0, train.log.read_text()
+    assert train.ends() == 0, train.log.read_text()
     return operator.summary("resized")
 
 
@@ -64,7 +62,7 @@ def let_be(operator: Operator, path: Path, samples: int) -> bytes:
     """What the job comes to after so many samples without any of this."""
     settings = ["--set", "output=alone", "--set", f"limits.samples={samples}"]
     train = operator.start("alone", "train", "--quiet", *settings, str(path))
-    assert train.process.wait(DEADLINE_S) == 0, train.log.read_text()
+    assert train.ends() == 0, train.log.read_text()
     return model(operator.folder / "alone")
 
 
@@ -112,7 +110,7 @@ def test_whoever_is_killed_while_segments_move_the_job_comes_to_the_shards_that_
     if who == "ps-4":
         wait_for(lambda: True if "ps-4 is started" in train.log.read_text() else None, "ps-4")
     else:
-        wait_for(lambda: True if len(_taken_in(operator)) == 3 else None, "all shards", DEADLINE_S)
+        wait_for(lambda: True if len(_taken_in(operator)) == 3 else None, "all shards")
     os.kill(child(train.process.pid, who), signal.SIGKILL)
     until_scaled(operator, 1)
     dbelief("scale", "ps", "2", str(run))

@@ -48,7 +48,7 @@ def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_jo
         operator.until_samples("moved", 400 * shards, before)
         wait_for(partial(evaluated, operator, before, 400 * shards), "the evaluation that is due")
         train.process.send_signal(signal.SIGINT)
-        assert train.process.wait(200) == 130
+        assert train.process.wait(300) == 130
         assert operator.summary("moved")["samples"] >= 400 * shards
     made = sets(operator.folder)
     assert sorted(made.values()) == [2, 3]
@@ -56,7 +56,7 @@ def test_a_run_goes_on_with_other_numbers_of_shards(operator: Operator, write_jo
     (newest / "shard-1.safetensors").write_bytes(b"")
 
     last = operator.start("train-1", "train", job, "--quiet", "--resume", "--set", "shards=1")
-    assert last.process.wait(200) == 0
+    assert last.process.wait(300) == 0
     assert last.said(r"snapshot set (\S+) is not whole and was set aside; going on from") == max(made)
     summary = operator.summary("moved")
     assert summary["samples"] == 2 * 1257

@@ -33,7 +33,7 @@ A9A = Path(__file__).parents[2] / "examples" / "a9a.yaml"
 def trained(operator: Operator, job: Path, name: str, *more: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run a job; its summary, and its iterations' events."""
     train = operator.start("train", "train", str(job), "--quiet", *more)
-    assert train.process.wait(110) == 0, train.log.read_text()
+    assert train.ends() == 0, train.log.read_text()
     return operator.summary(name), [event for event in operator.events(name) if event["event"] == "iteration"]
 
 
@@ -54,6 +54,7 @@ def assert_reported(operator: Operator, summary: dict[str, Any], iterations: lis
     assert {path.name for path in (operator.folder / "drawn").iterdir()} == {"curves.png", "last_pass.png"}
 
 
+@pytest.mark.long
 def test_the_result_does_not_depend_on_shards_and_replicas(
     operator: Operator, write_job: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ replicas: 1
 """
 
 
+@pytest.mark.long
 def test_a_job_with_shared_memory_and_one_without_train_the_same_model(
     operator: Operator, write_job: Callable[[str], Path]
 ) -> None:

@@ -27,6 +27,7 @@ DOWNPOUR = "{name: downpour, batch: 16, rule: {name: adagrad, rate: 0.05}}"
 BATCH = "{name: sandblaster, portion: 256, iterations: 1}"
 
 
+@pytest.mark.long
 def test_a_batch_method_begins_where_sgd_ended(operator: Operator, write_job: Callable[[str], Path]) -> None:
     def trained(name: str, strategy: str, epochs: int, more: str = "") -> None:
         job = write_job(JOB.format(name=name, strategy=strategy, epochs=epochs, more=more))

@@ -33,7 +33,7 @@ replicas: 1
 
 def status(run: Path) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "dbelief", "status", "--json", str(run)]
-    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    told: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
     return told
 
 
@@ -42,6 +42,7 @@ def services(address: str) -> set[str]:
         return set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
 
+@pytest.mark.long
 def test_a_run_is_found_by_its_folder(operator: Operator, write_job: Callable[[str], Path]) -> None:
     train = operator.start("train", "train", "--quiet", str(write_job(JOB)))
     run = operator.folder / "runs" / "found"

@@ -32,7 +32,7 @@ replicas: 2
 
 def dbelief(*arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-P", "-m", "dbelief", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == code, ended.stderr
     return ended.stdout + ended.stderr
 
