@@ -201,7 +201,7 @@ def _status_and_health_show_theirs(address: str, folders: dict[str, Path]) -> No
     ask = [*command, "status", address, "--json", *viewer]
     told = subprocess.run(ask, capture_output=True, timeout=300, check=True)
     assert json.loads(told.stdout)["job"] == "guarded"
-    assert _ends("health", address, *viewer)[0] == 0
+    assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
     code, said = _ends("health", address, "--timeout", "1")
     assert code == 1
     assert "it speaks TLS: give --credentials" in said
