@@ -19,7 +19,8 @@ from dbelief.errors import Mistake, Refused, Unreachable
 from dbelief.registry import open_registry
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Membership
-from dbelief.security import Credentials, identity
+from dbelief.rpc.health import check_serving
+from dbelief.security import Credentials, diagnosis, identity
 from tests.processes.conftest import Operator, wait_for
 
 pytestmark = pytest.mark.processes
@@ -88,7 +89,16 @@ def test_who_may_do_what_in_a_running_job(
     with pytest.raises(Refused, match="Join is for ps, worker, and the token for operator"):
         call("operator", lambda client: Membership(client, wire.ROLE_CLIENT, "guarded"))
     assert call("viewer", lambda client: client.status().job) == "guarded"
-    _status_and_health_show_theirs(address, folders)
+
+    viewer = ("--credentials", str(folders["ours"] / "viewer"))
+    told = operator.start("status", "status", address, "--json", *viewer)
+    assert told.ends() == 0
+    assert json.loads(told.log.read_text())["job"] == "guarded"
+    assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
+    monkeypatch.setattr(identity._Identity, "taken", None)
+    monkeypatch.setattr(diagnosis, "PATIENCE_S", 60.0)
+    with pytest.raises(Unreachable, match="it speaks TLS: give --credentials"):
+        check_serving(address, 1.0)
     call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))
     assert operator.roles[0].ends() == 0
     assert operator.summary("guarded")["reason"] == "an operator said so"
@@ -193,15 +203,3 @@ def test_the_registry_wants_a_certificate_and_a_password(
         holder(made / "coordinator", url.replace("rediss", "redis"))
     with pytest.raises(Mistake, match="its password would travel readable; use rediss://"):
         holder(made / "coordinator", "redis://192.0.2.7:6379")
-
-
-def _status_and_health_show_theirs(address: str, folders: dict[str, Path]) -> None:
-    command = [sys.executable, "-P", "-m", "dbelief"]
-    viewer = ["--credentials", str(folders["ours"] / "viewer")]
-    ask = [*command, "status", address, "--json", *viewer]
-    told = subprocess.run(ask, capture_output=True, timeout=300, check=True)
-    assert json.loads(told.stdout)["job"] == "guarded"
-    assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
-    code, said = _ends("health", address, "--timeout", "1")
-    assert code == 1
-    assert "it speaks TLS: give --credentials" in said
