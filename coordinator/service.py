@@ -6,6 +6,7 @@ import grpc
 
 from dbelief.console import host_and_port
 from dbelief.errors import Refused
+from dbelief.printable import printable
 from dbelief.pushes import STALENESS
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
@@ -45,6 +46,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
         for what, text in (("name", request.name), ("address", request.address), ("digest", request.source_digest)):
             if len(text) > LONGEST_TEXT:
                 raise Refused(f"a member's {what} has at most {LONGEST_TEXT} characters, not {len(text)}")
+            if printable(text) != text:
+                raise Refused(f"a member's {what} has no control characters: {printable(text)}")
         if request.address:
             host_and_port(request.address)
         layout = layout_from_wire(request.layout) if request.layout else None

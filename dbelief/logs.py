@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dbelief.errors import Mistake
+from dbelief.printable import printable, printable_json
 
 FORM = "DBELIEF_LOG"
 """In the environment, so that children speak alike."""
@@ -76,7 +77,7 @@ def begin() -> None:
 def say(message: str, level: str = "info", error: BaseException | None = None, logger: str = "") -> None:
     """Write one line, in one piece; the traceback of `error` with it: in JSON as a field, else before it."""
     trace = "".join(traceback.format_exception(error)) if error is not None else ""
-    text = _in_json(message, level, trace, logger) if as_json() else _masked(trace) + _readable(message, level)
+    text = _in_json(message, level, trace, logger) if as_json() else _safe(trace) + printable(_readable(message, level))
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -86,7 +87,7 @@ def show_trace(error: BaseException) -> None:
     if as_json():
         say(f"{type(error).__name__}: {error}", "debug", error)
     else:
-        sys.stderr.write(_masked("".join(traceback.format_exception(error))))
+        sys.stderr.write(_safe("".join(traceback.format_exception(error))))
 
 
 def message_in(line: str) -> str:
@@ -106,7 +107,7 @@ def _in_json(message: str, level: str, trace: str, logger: str) -> str:
     record: dict[str, Any] = {"time": time, "level": level, "message": _masked(message), **_facts()}
     record |= {"logger": logger} if logger else {}
     record |= {"trace": _masked(trace)} if trace else {}
-    return json.dumps(record, ensure_ascii=False)
+    return printable_json(json.dumps(record, ensure_ascii=False))
 
 
 def _readable(message: str, level: str) -> str:
@@ -125,6 +126,11 @@ def _facts() -> dict[str, Any]:
     if "step" in _known:
         facts["step"] = _known["step"]()
     return facts
+
+
+def _safe(text: str) -> str:
+    """Lines as they may be written: nothing secret, and nothing that a terminal obeys."""
+    return printable(_masked(text), lines=True)
 
 
 def _masked(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from dbelief.console import exits_cleanly
+from dbelief.printable import printable
 from dbelief.rpc.settings import prepare_process
 from dbelief.security.options import with_credentials
 
@@ -52,7 +53,7 @@ def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
     from dbelief.steering import stop_job
 
     with exits_cleanly():
-        print(stop_job(where, reason, deadline if wait else None))
+        print(printable(stop_job(where, reason, deadline if wait else None)))
 
 
 @click.command("scale")
@@ -71,7 +72,7 @@ def scale_command(what: str, count: int, where: str) -> None:
     from dbelief.steering import scale_job, scale_shards
 
     with exits_cleanly():
-        print((scale_job if what == "workers" else scale_shards)(where, count))
+        print(printable((scale_job if what == "workers" else scale_shards)(where, count)))
 
 
 @click.command("health")

@@ -14,6 +14,7 @@ from rich.text import Text
 from dbelief.clock import Clock, SystemClock
 from dbelief.console import announce
 from dbelief.logs import as_json
+from dbelief.printable import printable
 
 from .states import member_state
 from .words import NONE, duration, number, plural
@@ -144,18 +145,18 @@ def picture(status: Status, height: int = 40) -> RenderableType:
 
 def _headline(status: Status) -> str:
     reason = why(status)
-    return f"{status.get('job', '')}: {status.get('state', '')}" + (f" ({reason})" if reason else "")
+    return f"{printable(status.get('job', ''))}: {status.get('state', '')}" + (f" ({reason})" if reason else "")
 
 
 def why(status: Status) -> str:
     """Why the job is in its state, or what it waits for in it; may be empty."""
     waiting_for = status.get("waiting_for")
-    return str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else ""))
+    return printable(str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else "")))
 
 
 def head(status: Status) -> RenderableType:
     """Job, state and reason, and how many members there are."""
-    left = Text.assemble((str(status.get("job", "")), "bold"), "  ", (str(status.get("state", "")), "cyan"))
+    left = Text.assemble((printable(str(status.get("job", ""))), "bold"), "  ", (str(status.get("state", "")), "cyan"))
     if reason := why(status):
         left.append(f"  {reason}", "dim")
     row = Table.grid(expand=True)

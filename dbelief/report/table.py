@@ -7,6 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dbelief.printable import printable
+
 from .live import Status, backups, iterations, progress, under_way, why
 from .states import member_state
 from .summary import Summary
@@ -96,9 +98,9 @@ def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> R
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row(kind, Text(name, "bold"))
+    table.add_row(kind, Text(printable(name), "bold"))
     for title, value in rows:
-        table.add_row(title, Text(value))
+        table.add_row(title, Text(printable(value, lines=True)))
     return table
 
 
@@ -112,7 +114,7 @@ def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableTyp
         table.add_row(
             f"{_ROLES[member['role']]} {member['id']}",
             Text(member_state(member)),
-            Text(member["name"]),
+            Text(printable(member["name"])),
             number(member["samples"], ",d"),
             *[number(member["staleness"], ".2f")] * stale,
             f"{member['last_seen_s']:.1f} s",

@@ -8,13 +8,14 @@ the role, never a host's name, for containers have none that lasts. Its token sa
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials
 from .identity import current, is_loopback, may_listen, must_show, take
-from .loopback import Loopback, Verdict, loopback_address
+from .loopback import TOKEN_BYTES, Loopback, Verdict, loopback_address
 
 __all__ = [
     "DOMAIN",
     "PERSONS",
     "ROLES",
     "SERVER",
+    "TOKEN_BYTES",
     "Credentials",
     "Loopback",
     "Verdict",

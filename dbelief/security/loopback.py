@@ -20,6 +20,7 @@ from .private_folder import user_secret
 
 TOKEN = struct.Struct("<Q32s")
 """When it was made, in nanoseconds since the machine started, and the MAC."""
+TOKEN_BYTES = TOKEN.size
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 """Differs after each start of the machine, from which the time counts."""
 
@@ -39,6 +40,8 @@ class Loopback:
     ----------
     address
         As `loopback_address` gives it. A server makes its own once it listens.
+    since
+        When the server began to listen, in nanoseconds of `time.monotonic_ns`; None: now.
 
     Raises
     ------
@@ -46,10 +49,10 @@ class Loopback:
         There is no place for the user's secret.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, since: int | None = None) -> None:
         self._secret = user_secret()
         self._about = f"{_boot()} {address} ".encode()
-        self._since = time.monotonic_ns()
+        self._since = time.monotonic_ns() if since is None else since
 
     def token(self) -> bytes:
         """A token for a call that begins now. Cost: 3 us."""

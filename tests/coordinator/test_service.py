@@ -141,6 +141,15 @@ def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
     assert not call.world.machine.members.all()
 
 
+@pytest.mark.parametrize("field", ["name", "address", "source_digest"])
+def test_what_is_kept_of_a_member_moves_no_cursor(call: Caller, field: str) -> None:
+    fields: dict[str, Any] = {field: "x\x1b[2J\n"}
+    code, reason = call.refusal("Join", join(token=5, **fields))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert reason.endswith(r" has no control characters: x\x1b[2J\x0a")
+    assert not call.world.machine.members.all()
+
+
 @pytest.mark.parametrize("address", ["nonsense", "a:b", "host:99999", "host:1 "])
 def test_an_address_that_is_none_is_not_told_to_others(call: Caller, address: str) -> None:
     code, reason = call.refusal("Join", join(token=5, address=address))

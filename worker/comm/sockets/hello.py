@@ -6,7 +6,8 @@ connection is for. The rank that was called answers on the second one with the g
 Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is made of the address that the
 others know; a caller tries that first. The names are the kernel's, one set for each network namespace: who finds the
 name is on the callee's host, so that nothing has to be configured, and nothing is left behind by a process that dies.
-They are open to every user of the host, so both ends see that the other is their own user's.
+They are open to every user of the host, so both ends see that the other is their own user's. TCP on loopback is open to
+all of them too: without TLS, hello and answer each end with a token of the user's there (`dbelief.security.loopback`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import os
 import socket
 import struct
 import sys
+
+from dbelief.security import Loopback, loopback_address
 
 MAGIC = b"dbelief comm 1\0\0"
 HELLO = struct.Struct("<16s16s16sqIB")
@@ -52,6 +55,23 @@ def at_once(one: socket.socket) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
     else:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def owner(one: socket.socket, place: tuple[object, ...], since: int | None = None) -> Loopback | None:
+    """What makes and checks the tokens that are sent to one end of a connection without TLS; None where there are none.
+
+    Parameters
+    ----------
+    place
+        Address of that end: `getsockname` or `getpeername`.
+    since
+        As `Loopback` has it.
+    """
+    if one.family == socket.AF_UNIX:
+        return None
+    host, port = place[:2]
+    near = loopback_address(f"[{host}]:{port}" if one.family == socket.AF_INET6 else f"{host}:{port}")
+    return Loopback(near, since) if near is not None else None
 
 
 def same_user(one: socket.socket) -> bool:

@@ -9,9 +9,10 @@ import socket
 import threading
 import time
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Mistake, Unreachable
+from dbelief.security import TOKEN_BYTES, Verdict
 
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, same_user, unix_name
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, same_user, unix_name
 from .sealed import Seal, shake_hands
 
 BACKLOG = 128
@@ -56,6 +57,9 @@ class Listener:
             far.close()
             raise
         self._seal = seal
+        self._since = time.monotonic_ns()
+        if seal is None:
+            owner(far, far.getsockname())  # this user's secret is read, or cannot be, now
         self._calls: dict[Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
@@ -93,8 +97,7 @@ class Listener:
             if len(calls) < 2:
                 return None
             del self._calls[key]
-        with contextlib.suppress(OSError):  # it is gone again: its news will tell
-            calls[NEWS].send(ANSWER.pack(generation))
+        self._answer(calls[NEWS], generation)
         return calls[MESSAGES], calls[NEWS]
 
     def close(self) -> None:
@@ -137,24 +140,37 @@ class Listener:
     def _hear(self, file: int) -> None:
         """Take in more of a hello; what does not say hello is hung up on."""
         call, before = self._heard[file]
+        wanted = HELLO.size
         try:
             shake_hands(call, self._seal.role if self._seal is not None else "")
-            more = call.recv(HELLO.size - len(before))
+            mine = owner(call, call.getsockname(), self._since) if self._seal is None else None
+            wanted += TOKEN_BYTES if mine is not None else 0
+            more = call.recv(wanted - len(before))
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, Mistake):  # it hung up; or there is no place for the secret that tokens are made of
             more = b""
         hello = before + more
         self._heard[file] = call, hello
         friendly = hello[: len(MAGIC)] == MAGIC[: len(hello)]
-        if more and friendly and len(hello) < HELLO.size:
+        if more and friendly and len(hello) < wanted:
             return
         self._forget(file)
-        if not friendly or len(hello) < HELLO.size:
+        if not friendly or len(hello) < wanted:
             call.close()
             return
-        _, *key, kind = HELLO.unpack(hello)
+        _, *key, kind = HELLO.unpack(hello[: HELLO.size])
+        ours = mine is None or mine.check(hello[HELLO.size :]) is Verdict.RIGHT
+        if not ours or kind not in (MESSAGES, NEWS):
+            call.close()
+            return
         self._keep(tuple(key), kind, call)
+
+    def _answer(self, call: socket.socket, generation: int) -> None:
+        """Tell a caller the generation; on loopback with a token for its end."""
+        with contextlib.suppress(OSError):  # it is gone again: its news will tell
+            theirs = owner(call, call.getpeername()) if self._seal is None else None
+            call.send(ANSWER.pack(generation) + (theirs.token() if theirs is not None else b""))
 
     def _forget(self, file: int) -> socket.socket:
         """Listen no more to one who has not said hello, or has."""
@@ -180,8 +196,7 @@ class Listener:
     def _turn_away(self, job: bytes, kind: int, call: socket.socket) -> None:
         assert self._now is not None
         if kind == NEWS and job == self._now[0]:
-            with contextlib.suppress(OSError):
-                call.send(ANSWER.pack(self._now[1]))
+            self._answer(call, self._now[1])
         call.close()
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from dbelief.clock import Clock, SystemClock
 from dbelief.errors import Unreachable
+from dbelief.security import TOKEN_BYTES, Loopback, Verdict
 
 from ..polling import poll
 from .engine import SocketEngine
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, digest, same_user, unix_name
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, digest, owner, same_user, unix_name
 from .listener import Listener
 from .sealed import Seal, Sealed, shake_hands
 
@@ -39,6 +40,7 @@ class _Call:
         self._place: Any = None
         self._open: list[socket.socket] = []
         self._told = 0
+        self._mine: Loopback | None = None  # checks the answer, where there is a token in it
 
     def advance(self) -> Link | None:
         """Go on as far as can be without waiting; gives the link when it is answered.
@@ -90,16 +92,24 @@ class _Call:
                 if self._seal is not None and one.family != socket.AF_UNIX:
                     one = self._open[self._told] = self._seal.call(one)
             shake_hands(one)
-            one.send(self._hello[self._told])
+            theirs = self._owner(one, one.getpeername())
+            self._mine = self._owner(one, one.getsockname())
+            one.send(self._hello[self._told] + (theirs.token() if theirs is not None else b""))
             self._told += 1
         messages, news = self._open
-        answer = news.recv(ANSWER.size)  # so few bytes come as one
-        if len(answer) < ANSWER.size:
+        wanted = ANSWER.size + (TOKEN_BYTES if self._mine is not None else 0)
+        answer = news.recv(wanted)  # so few bytes come as one
+        if len(answer) < wanted:
             raise ConnectionError("it hung up")
-        (generation,) = ANSWER.unpack(answer)
+        if self._mine is not None and self._mine.check(answer[ANSWER.size :]) is not Verdict.RIGHT:
+            raise ConnectionError("it is another user's process")
+        (generation,) = ANSWER.unpack(answer[: ANSWER.size])
         if generation != self._generation:
             raise Unreachable(f"is in generation {generation}, not in {self._generation} any more")
         return messages, news
+
+    def _owner(self, one: socket.socket, place: Any) -> Loopback | None:
+        return owner(one, place) if self._seal is None else None
 
     def close(self) -> None:
         """Hang up."""

@@ -11,9 +11,13 @@ import numpy as np
 import pytest
 
 from dbelief.clock import ManualClock
+from dbelief.console import host_and_port
 from dbelief.errors import Unreachable
+from dbelief.security import TOKEN_BYTES, Loopback
+from tests.worker.comm.sockets.joined import elsewhere
 from worker.comm import Comm
 from worker.comm.sockets import Listener, SocketEngine, connect
+from worker.comm.sockets.hello import ANSWER, HELLO, MAGIC, NEWS, digest
 
 pytestmark = pytest.mark.processes
 
@@ -176,3 +180,44 @@ def test_a_link_of_a_group_that_did_not_come_together_ends(listeners: list[Liste
 def test_what_cannot_be_is_refused(rank: int, addresses: list[str], listeners: list[Listener]) -> None:
     with pytest.raises(ValueError, match=r"is none of|invalid literal"):
         connect(listeners[0], "a job", 1, rank, addresses, 1.0)
+
+
+def call_by_tcp(listener: Listener, kind: int, token: bool) -> socket.socket:
+    """Say hello as rank 1 would, with or without the token of this user."""
+    host, port = host_and_port(listener.address)
+    one = socket.create_connection((host, port), 60.0)
+    said = HELLO.pack(MAGIC, digest("a job"), digest("127.0.0.1:9"), 1, 1, kind)
+    one.sendall(said + (Loopback(listener.address).token() if token else bytes(TOKEN_BYTES)))
+    return one
+
+
+def hung_up(one: socket.socket) -> bool:
+    with one, contextlib.suppress(ConnectionResetError):
+        return one.recv(1) == b""
+    return True
+
+
+def test_a_hello_of_an_unknown_kind_is_refused_and_the_listener_goes_on(listeners: list[Listener]) -> None:
+    for kind in (2, 7, 255):
+        assert hung_up(call_by_tcp(listeners[0], kind, token=True))
+    for engine in meet(listeners):
+        engine.close()
+
+
+def test_on_loopback_another_users_process_is_no_rank(listeners: list[Listener]) -> None:
+    """Neither as the one that calls, nor as the one that is called."""
+    assert hung_up(call_by_tcp(listeners[0], NEWS, token=False))
+    mine = elsewhere(listeners[1].address)
+    squatter = socket.create_server(("127.0.0.1", 0))
+    with squatter, ThreadPoolExecutor(1) as pool:
+        address = elsewhere(f"127.0.0.1:{squatter.getsockname()[1]}")
+        waiting = pool.submit(connect, listeners[1], "a job", 1, 1, [address, mine], 1.0)
+        squatter.settimeout(60.0)
+        calls = [squatter.accept()[0] for _ in range(2)]
+        for one in calls:  # who has the port answers, and cannot make the token
+            with contextlib.suppress(OSError):
+                one.sendall(ANSWER.pack(1) + bytes(TOKEN_BYTES))
+        with pytest.raises(Unreachable, match="waited 1 s for rank 0"):
+            waiting.result(60.0)
+        for one in calls:
+            one.close()
