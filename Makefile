@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-deploy test-containers test-slurm image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
+.PHONY: help run test test-long test-portable test-deploy test-containers test-slurm image lint dashboards protos verify-protos bench bench-kernels bench-replicas bench-rates bench-memory bench-kills bench-wire bench-snapshots wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,9 @@ test: .venv/ready-to-develop ## what must always pass; some of it: make test ARG
 
 test-long: .venv/ready-to-develop ## what takes longer: ten thousand pushes through a bad network, every process killed, resuming
 	@$(BIN)/pytest -m "(long or hypothesis) and not deploy" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
+
+test-portable: .venv/ready-to-develop ## the numeric tests compiled for other processors: the same bits (docs/portability.md)
+	@$(BIN)/python -m tests.portable $(ARGS)
 
 test-deploy: .venv/ready-to-develop ## what deploy/ holds, with real podman, Prometheus and npm (docs/deploy.md); minutes
 	@$(BIN)/pytest -m deploy tests/deploy $(ARGS)

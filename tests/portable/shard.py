@@ -1,0 +1,31 @@
+"""A shard of no job yet, as a process: prints its address, and a line for every line that it reads.
+
+`wait` is answered when a follower has all that is here.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from dbelief.metrics import Metrics
+from dbelief.rpc.serving import Server
+from ps_server.service import ShardService
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    service = ShardService(Metrics("ps"), 60.0)
+    service.life.index = 0
+    server = Server("127.0.0.1:0", service.register)
+    print(server.address, flush=True)
+    for _ in sys.stdin:
+        while not service.life.chain.confirmed:  # whoever asks has a deadline
+            time.sleep(0.01)
+        print("followed", flush=True)
+    server.close(0.0)
+    service.life.close()
+
+
+if __name__ == "__main__":
+    main()
