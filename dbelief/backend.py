@@ -5,6 +5,7 @@ opens it only when asked, so that `import dbelief` needs neither CuPy nor a driv
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,6 +83,12 @@ def choose(device: Device) -> Backend:
     if device == "cuda":
         raise JobError(f"device: cuda is asked for, but {found}")
     return Backend("numpy", np)
+
+
+def on_device_of(array: Any) -> AbstractContextManager[Any]:
+    """Compute on the device that an array lies on: a thread begins on the first one, whatever its parent's is."""
+    found: AbstractContextManager[Any] = nullcontext() if isinstance(array, np.ndarray) else array.device
+    return found
 
 
 def device_bytes(backend: Backend) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.backend import on_device_of
 from dbelief.errors import NotFinite
 from dbelief.layout import Layout, RankPart
 
@@ -24,7 +25,7 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
     One pass, without a temporary: the squares' sum is finite only if all numbers are (or are huge, which is looked
     into).
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"), on_device_of(values):  # a push thread asks for what another one computed
         squares = float(values.dot(values))
     if math.isfinite(squares):
         return math.sqrt(squares)

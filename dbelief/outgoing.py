@@ -61,13 +61,16 @@ class OnDevice:
             stream = self._xp.cuda.Stream(non_blocking=True)
             stream.wait_event(self._ready)
             buffers = [self._pinned(longest) for _ in range(2)]
-        under_way = self._fetch(stream, ranges[0], buffers[0])
-        for number in range(len(ranges)):
-            block, arrived = under_way
-            if number + 1 < len(ranges):  # what lay there before was sent before this block was asked for
-                under_way = self._fetch(stream, ranges[number + 1], buffers[(number + 1) % 2])
-            arrived.synchronize()
-            yield block
+        try:
+            under_way = self._fetch(stream, ranges[0], buffers[0])
+            for number in range(len(ranges)):
+                block, arrived = under_way
+                if number + 1 < len(ranges):  # what lay there before was sent before this block was asked for
+                    under_way = self._fetch(stream, ranges[number + 1], buffers[(number + 1) % 2])
+                arrived.synchronize()
+                yield block
+        finally:
+            stream.synchronize()  # CuPy hands out a buffer that is unused here, though a copy into it still runs
 
     def _pinned(self, length: int) -> np.ndarray:
         memory = self._xp.cuda.alloc_pinned_memory(length * self._values.dtype.itemsize)

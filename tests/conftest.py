@@ -111,8 +111,8 @@ def eager_threads() -> Iterator[None]:
 
 
 @pytest.fixture
-def cuda() -> Backend:
-    """A CUDA device."""
+def gpu() -> Backend:
+    """A CUDA device; the test is skipped where there is none."""
     from dbelief.backend import choose
     from dbelief.errors import JobError
 
@@ -120,6 +120,22 @@ def cuda() -> Backend:
         return choose("cuda")
     except JobError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def cuda() -> Iterator[Backend]:
+    """A CUDA device; where there is none, the stand-in for two of them."""
+    from dbelief.backend import choose
+    from dbelief.errors import JobError
+    from tests.device.standin.cupy import standing_in
+
+    try:
+        found = choose("cuda")
+    except JobError:
+        with standing_in(devices=2):
+            yield choose("cuda")
+    else:
+        yield found
 
 
 @pytest.fixture(scope="session")

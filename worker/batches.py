@@ -8,13 +8,16 @@ from dbelief.nn import Batch
 
 
 class Batches:
-    """Mini-batches of one split, by epoch and range of the epoch's seeded permutation."""
+    """Mini-batches of one split, by epoch and range of the epoch's seeded permutation.
+
+    One call's are valid until the next: their arrays, also those on a device, are made once.
+    """
 
     def __init__(self, split: Split, batch: int, seed: int, backend: Backend) -> None:
         self._split = split
         self._buffer = BatchBuffer(split, batch)
         self._seed = seed
-        self._backend = backend
+        self._there = [backend.to_device(array) for array in (self._buffer.inputs, self._buffer.targets)]
         self._epoch = -1
         self._order = permutation(0, seed, 0)
 
@@ -23,6 +26,9 @@ class Batches:
         if epoch != self._epoch:
             self._epoch, self._order = epoch, permutation(len(self._split), self._seed, epoch)
         batch = self._split.gather(self._order[start:stop], self._buffer)
-        if self._backend.name == "numpy":
+        if self._there[0] is self._buffer.inputs:
             return batch
-        return Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
+        there = [array[: len(batch)] for array in self._there]
+        for array, host in zip(there, (batch.inputs, batch.targets), strict=True):
+            array.set(host)
+        return Batch(*there)

@@ -107,7 +107,8 @@ class Downpour:
         self._noted = noted
         self._total = total
         self._sgd = make_rule("sgd", {})
-        # With n_push = 1 gradients are computed where they are sent from; else summed up from here.
+        # With n_push = 1 gradients are computed where they are sent from; else summed up from here. On a device it also
+        # holds what a local step subtracts.
         self._gradient = backend.to_device(aligned(part.size, np.float32))
         self._gradient_views = part.views(self._gradient)
         self._parameters: Fetched | None = None
@@ -201,7 +202,8 @@ class Downpour:
         if self._backend.name == "numpy":
             apply_rule(self._sgd, parameters.device, gradient, (), rate, 1)
         else:
-            self._sgd.apply_reference(self._backend.xp, parameters.device, gradient, (), rate, 1)
+            # The formula, with a buffer for its product: what this one held is sent, or added to what will be.
+            parameters.device -= self._backend.xp.multiply(gradient, rate, out=self._gradient)
         parameters.stepped = True
 
     def _finish(self, slot: Outgoing, parameters: Fetched) -> None:

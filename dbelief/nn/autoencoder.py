@@ -217,7 +217,8 @@ class SparseAutoencoder:
         z *= alpha
         kernels.backward_data(w, z, e)
         self._around.complete(e)
-        e -= x
+        xp.copyto(arrays.errors, x)  # x and e interleave, and CuPy copies what seems to overlap, into new memory
+        e -= arrays.errors
         counted, errors = e[self._around.counted], arrays.errors[self._around.counted]
         xp.multiply(counted, counted, out=errors)
         xp.multiply(arrays.wx, alpha, out=arrays.products)

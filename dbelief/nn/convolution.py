@@ -73,8 +73,9 @@ class Conv:
         of_a_row = work.array("bias", y.shape[2:], y.dtype)  # many numbers on end are added faster than a few
         work.xp.copyto(of_a_row, bias)
         for some, rows, _ in self._rows(work, self._bordered(work, x, y.shape), y.shape):
-            work.xp.matmul(rows, filters, out=y[some].reshape(-1, self.maps))
-            work.xp.add(y[some], of_a_row, out=y[some])
+            made = y[some]
+            work.xp.matmul(rows, filters, out=made.reshape(-1, self.maps))
+            made += of_a_row  # one array: of two views of the same numbers CuPy copies what it reads
 
     def backward(
         self,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,109 +15,82 @@ from hypothesis import strategies as st
 from dbelief.backend import choose
 from dbelief.errors import JobError
 from dbelief.outgoing import OnDevice, OnHost
-
-
-class Device:
-    """Stands in for CuPy: copies are done when their event is waited for, in order; what happened is noted."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.buffers: list[np.ndarray] = []
-        self.cuda = SimpleNamespace(
-            Stream=lambda non_blocking: Stream(self),
-            get_current_stream=lambda: Stream(self),
-            alloc_pinned_memory=self._alloc,
-        )
-
-    def _alloc(self, size: int) -> memoryview:
-        self.buffers.append(np.full(size, 0xFF, np.uint8))
-        return self.buffers[-1].data
-
-
-class Stream:
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.queued: list[Any] = []
-
-    def record(self) -> Event:
-        return Event(self, len(self.queued))
-
-    def wait_event(self, event: Event) -> None:
-        self.device.notes.append("wait for the gradient")
-
-
-class Event:
-    def __init__(self, stream: Stream, after: int) -> None:
-        self.stream, self.after = stream, after
-
-    def synchronize(self) -> None:
-        for number, copy in enumerate(self.stream.queued[: self.after]):
-            if copy is not None:
-                copy()
-                self.stream.queued[number] = None
-
-
-class Array:
-    """(N,) numbers "on the device"."""
-
-    def __init__(self, device: Device, values: np.ndarray, first: int = 0) -> None:
-        self.xp, self.values, self.first = device, values, first
-        self.dtype = values.dtype
-
-    @property
-    def device(self) -> Array:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing: there is one device."""
-
-    def __getitem__(self, span: slice) -> Array:
-        return Array(self.xp, self.values[span], span.start)
-
-    def get(self, stream: Stream, out: np.ndarray, blocking: bool) -> None:
-        assert not blocking
-        self.xp.notes.append(f"fetch {self.first}")
-        stream.queued.append(lambda: np.copyto(out, self.values))
+from tests.device.standin.cupy import standing_in
+from tests.device.standin.machine import Machine
 
 
 def ranges_of(edges: list[int]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-@given(st.lists(st.integers(0, 60), min_size=2, unique=True).map(sorted))
-def test_every_block_holds_the_numbers_of_its_range(edges: list[int]) -> None:
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """One that copies as late as it may."""
+    with standing_in(eagerness=0.0) as machine:
+        yield machine
+
+
+@pytest.fixture
+def xp(machine: Machine) -> Any:
+    return choose("cuda").xp
+
+
+@given(st.lists(st.integers(0, 60), min_size=2, unique=True).map(sorted), st.integers(0, 99))
+def test_every_block_holds_the_numbers_of_its_range(edges: list[int], seed: int) -> None:
     values = np.arange(60, dtype=np.float32)
-    device = Device()
-    for source in (OnHost(values), OnDevice(device, Array(device, values))):
-        for (start, stop), block in zip(ranges_of(edges), source.blocks(ranges_of(edges)), strict=True):
-            np.testing.assert_array_equal(block, values[start:stop])
-    assert len(device.buffers) == 2
-    assert all(buffer.size == 4 * max(np.diff(edges)) for buffer in device.buffers)
+    with standing_in(seed=seed, eagerness=seed / 99) as machine:
+        xp = choose("cuda").xp
+        for source in (OnHost(values), OnDevice(xp, xp.asarray(values))):
+            for (start, stop), block in zip(ranges_of(edges), source.blocks(ranges_of(edges)), strict=True):
+                np.testing.assert_array_equal(block, values[start:stop])
+    of_asarray, *buffers = machine.memory.requests[-1]
+    assert of_asarray == values.nbytes
+    assert buffers == [4 * max(np.diff(edges))] * 2
+    assert machine.stalls == 0
 
 
-def test_the_next_block_is_on_its_way_while_one_is_sent() -> None:
-    device = Device()
-    source = OnDevice(device, Array(device, np.arange(12, dtype=np.float32)))
+def test_the_next_block_is_on_its_way_while_one_is_sent(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    get, wait_event = xp.ndarray.get, xp.cuda.Stream.func.wait_event
+
+    def noted(self: Any, **options: Any) -> Any:
+        notes.append(f"fetch {len([one for one in notes if 'fetch' in one])}")
+        return get(self, **options)
+
+    def waited(self: Any, event: Any) -> None:
+        notes.append("wait for the gradient")
+        wait_event(self, event)
+
+    monkeypatch.setattr(xp.ndarray, "get", noted)
+    monkeypatch.setattr(xp.cuda.Stream.func, "wait_event", waited)
+    source = OnDevice(xp, xp.arange(12, dtype=np.float32))
     for number, _ in enumerate(source.blocks(ranges_of([0, 3, 6, 9, 12]))):
-        device.notes.append(f"send {number}")
-    assert device.notes == [
+        notes.append(f"send {number}")
+    assert notes == [
         "wait for the gradient",
-        *("fetch 0", "fetch 3", "send 0", "fetch 6", "send 1", "fetch 9", "send 2", "send 3"),
+        *("fetch 0", "fetch 1", "send 0", "fetch 2", "send 1", "fetch 3", "send 2", "send 3"),
     ]
 
 
-def test_walks_at_the_same_time_do_not_meet() -> None:
-    device = Device()
+def test_walks_at_the_same_time_do_not_meet(xp: Any) -> None:
     values = np.arange(40, dtype=np.float32)
-    source = OnDevice(device, Array(device, values))
+    source = OnDevice(xp, xp.asarray(values))
     left, right = ranges_of([0, 5, 10, 15, 20]), ranges_of([20, 25, 30, 35, 40])
     broken = source.blocks(left)
     next(broken)
+    for one, other, first, second in zip(left, right, source.blocks(left), source.blocks(right), strict=True):
+        np.testing.assert_array_equal(first, values[slice(*one)])
+        np.testing.assert_array_equal(second, values[slice(*other)])
+
+
+def test_a_walk_that_broke_off_spoils_no_buffer_of_the_next_one(xp: Any) -> None:
+    """Pinned memory is given again at once, and what was being copied into it is not over then."""
+    values = np.arange(40, dtype=np.float32)
+    source = OnDevice(xp, xp.asarray(values))
+    broken = source.blocks(ranges_of([0, 5, 10, 15, 20]))
+    next(broken)
+    del broken
+    left, right = ranges_of([0, 5, 10, 15, 20]), ranges_of([20, 25, 30, 35, 40])
     for one, other, first, second in zip(left, right, source.blocks(left), source.blocks(right), strict=True):
         np.testing.assert_array_equal(first, values[slice(*one)])
         np.testing.assert_array_equal(second, values[slice(*other)])

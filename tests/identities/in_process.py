@@ -32,16 +32,19 @@ from worker.life import Options, live
 
 
 def whole_job(
-    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, interceptor: Callable[[], grpc.ServerInterceptor]
+    text: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interceptor: Callable[[], grpc.ServerInterceptor] | None = None,
 ) -> Path:
-    """Run a job to its good end and give its run folder; every server gets an interceptor of its own."""
+    """Run a job to its good end and give its run folder; every server may get an interceptor of its own."""
     job, clock, make = parse_job(text, folder, "job"), SystemClock(), grpc.server
     run_folder = folder / "run"
     (run_folder / "snapshots").mkdir(parents=True)
     with ExitStack() as stack, monkeypatch.context() as patch:
 
         def with_it(pool: ThreadPoolExecutor, interceptors: Sequence[grpc.ServerInterceptor], **options: Any) -> Any:
-            return make(pool, interceptors=[*interceptors, interceptor()], **options)
+            return make(pool, interceptors=[*interceptors, *([interceptor()] if interceptor else [])], **options)
 
         patch.setattr(grpc, "server", with_it)
         leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())

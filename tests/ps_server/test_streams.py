@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.backend import choose
 from dbelief.outgoing import OnDevice
 from dbelief.placement import Placement
 from dbelief.pushes import Push, Pusher
@@ -18,7 +19,7 @@ from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from ps_server.service import ShardService
-from tests.dbelief.test_outgoing import Array, Device
+from tests.device.standin.cupy import standing_in
 from tests.ps_server.servers import A, B, Job
 
 pytestmark = pytest.mark.processes
@@ -88,10 +89,11 @@ def test_named_vectors_are_kept_and_read_segment_by_segment(job: Job) -> None:
 def test_a_gradient_on_a_device_is_fetched_as_it_is_sent(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "FULL_BYTES", 100)
     values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
-    device = Device()
-    job.client(A).push(OnDevice(device, Array(device, values)), job.held(0), Push(A, 1, np.float32(1)))
+    with standing_in() as machine:
+        xp = choose("cuda").xp
+        job.client(A).push(OnDevice(xp, xp.asarray(values)), job.held(0), Push(A, 1, np.float32(1)))
     np.testing.assert_array_equal(job.read(), -values)
-    assert len(device.buffers) == 4  # two for each shard
+    assert len(machine.memory.requests[-1]) == 1 + 4  # one to bring the values there, two for each shard
 
 
 def test_many_clients_at_once_add_up_exactly(job: Job) -> None:

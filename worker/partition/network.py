@@ -20,6 +20,7 @@ import numpy as np
 
 from dbelief.layout import Layout
 from dbelief.nn import Array, Batch, Dropout, Network, batch_key, step_settings
+from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
 from dbelief.partition.traffic import NetworkArrays
@@ -96,7 +97,7 @@ class PartitionedNetwork:
             loss, slope = self._network.loss_and_slope(activations[-1], batch.targets)
             part = self._parts[-1]
             mine = part.outputs[self._comm.rank].along(slope.shape, 1).within(Window.whole(slope.shape))
-            self._backward(arrays, activations, self._comm.xp.ascontiguousarray(slope[mine]), out)
+            self._backward(arrays, activations, _in_one_piece(part.stage.work, "own slope", slope[mine]), out)
             return loss / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
@@ -131,7 +132,8 @@ class PartitionedNetwork:
             if part.whole:
                 image = x.reshape(len(x), *part.stage.inputs)
                 window = part.inputs[rank].along(image.shape, 1)
-                seen = self._comm.xp.ascontiguousarray(image[window.within(Window.whole(image.shape))])
+                inputs = image[window.within(Window.whole(image.shape))]
+                seen = _in_one_piece(part.stage.work, "own inputs", inputs)
                 self._compute(part, seen, y, [part.outputs[rank]])
             elif array is None:
                 seen = found[-1]
@@ -185,3 +187,12 @@ class PartitionedNetwork:
         """Room for this rank's part of a shared tensor's gradient."""
         tensor = self._used[name]
         return part.stage.work.array(f"d {name}", tensor.shape, tensor.dtype)
+
+
+def _in_one_piece(work: Workspace, name: str, array: Array) -> Array:
+    """Itself where it is C-contiguous, else a copy in a buffer."""
+    if array.flags.c_contiguous:
+        return array
+    whole = work.array(name, array.shape, array.dtype)
+    work.xp.copyto(whole, array)
+    return whole

@@ -83,13 +83,25 @@ class OnHost:
     def _launch(
         self, name: str, options: tuple[str, ...], grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]
     ) -> None:
-        kinds = {np.int32: ctypes.c_int, np.int64: ctypes.c_longlong, Array: ctypes.c_void_p}
-        types = [kinds[type(one)] for one in arguments]
-        run = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 3, *types).in_dll(_library(options), f"launch_{name}")
-        values = (one.ctypes.data if isinstance(one, Array) else int(one) for one in arguments)
-        wrong = run(*grid, *block, self.backwards, *values)
+        wrong = launched(name, options, grid, block, arguments, self.backwards)
         assert wrong == 0, WRONG[wrong]
         self.launched.append((name, options))
+
+
+def launched(
+    name: str,
+    options: tuple[str, ...],
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    arguments: Any,
+    backwards: bool = False,
+) -> int:
+    """Run a kernel on NumPy's arrays and numbers: 0, or what is `WRONG`."""
+    kinds = {np.int32: ctypes.c_int, np.int64: ctypes.c_longlong}
+    types = [kinds.get(type(one), ctypes.c_void_p) for one in arguments]
+    run = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int] * 3, *types).in_dll(_library(options), f"launch_{name}")
+    values = (one.ctypes.data if isinstance(one, np.ndarray) else int(one) for one in arguments)
+    return int(run(*grid, *block, backwards, *values))
 
 
 class ColumnsFirst:

@@ -57,11 +57,11 @@ def test_all_sums_stay_in_registers(part: Part, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("math", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize(("depth", "neurons", "batch"), [(48, 128, 96), (50, 30, 33)])
-def test_cuda_agrees_with_the_host(cuda: Backend, depth: int, neurons: int, batch: int, math: Any) -> None:
+def test_cuda_agrees_with_the_host(gpu: Backend, depth: int, neurons: int, batch: int, math: Any) -> None:
     o = draw(Blocks(rows=8, columns=9, window=3, depth=depth, neurons=neurons), batch, "float32")
     ends = []
     for backend, kernels in (
-        (cuda, make_kernels(o.blocks, batch, cuda, math=math)),
+        (gpu, make_kernels(o.blocks, batch, gpu, math=math)),
         (choose("cpu"), HostKernels(o.blocks, batch, o.w.dtype)),
     ):
         w, x, y = map(backend.to_device, (o.w, o.x, o.y))
@@ -78,14 +78,14 @@ def test_cuda_agrees_with_the_host(cuda: Backend, depth: int, neurons: int, batc
 
 
 @pytest.mark.gpu
-def test_cuda_gives_the_same_bits_again(cuda: Backend) -> None:
+def test_cuda_gives_the_same_bits_again(gpu: Backend) -> None:
     o = draw(Blocks(rows=20, columns=20, window=5, depth=48, neurons=128), 96, "float32")
-    kernels = make_kernels(o.blocks, 96, cuda)
-    w, y = cuda.to_device(o.w), cuda.to_device(o.y)
-    first, second = (cuda.xp.empty(o.x.shape, np.float32) for _ in range(2))
+    kernels = make_kernels(o.blocks, 96, gpu)
+    w, y = gpu.to_device(o.w), gpu.to_device(o.y)
+    first, second = (gpu.xp.empty(o.x.shape, np.float32) for _ in range(2))
     kernels.backward_data(w, y, first)
     kernels.backward_data(w, y, second)
-    np.testing.assert_array_equal(cuda.to_host(first), cuda.to_host(second))
+    np.testing.assert_array_equal(gpu.to_host(first), gpu.to_host(second))
 
 
 def test_double_precision_is_the_hosts() -> None:

@@ -1,0 +1,111 @@
+"""Whole jobs in one process, on NumPy or on the stand-in for CuPy: what they trained, and what a step allocates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dbelief.evaluation import evaluate
+from tests.device.standin.machine import Machine
+from tests.identities.in_process import whole_job
+from worker.batches import Batches
+
+JOB = """
+name: small
+model: {model}
+data: {{source: digits}}
+strategy: {strategy}
+limits: {limits}
+evaluate: {{every: null, keep: last}}
+output: {folder}
+shards: 2
+replicas: {replicas}
+grid: {grid}
+device: {device}
+seed: 1
+"""
+BATCH = 50
+
+
+@dataclass(frozen=True)
+class Example:
+    """A job, but for what it computes on."""
+
+    model: str
+    strategy: str
+    limits: str = "{epochs: 1}"
+    grid: str = "[1]"
+    replicas: int = 1
+
+    def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> dict[str, np.ndarray]:
+        """Train; the model."""
+        folder.mkdir()
+        fields = {**vars(self), "folder": folder, "device": device}
+        return load_file(whole_job(JOB.format(**fields), folder, monkeypatch) / "model.safetensors")
+
+
+def of_layers(*layers: str) -> str:
+    """A model of classes."""
+    return f"{{layers: [{', '.join(layers)}], loss: softmax_cross_entropy}}"
+
+
+def by(name: str, rule: str = "{name: adagrad, rate: 0.05}", **fields: Any) -> str:
+    """A strategy with a rule."""
+    rest = "".join(f", {key}: {value}" for key, value in fields.items())
+    return f"{{name: {name}, batch: {BATCH}, rule: {rule}{rest}}}"
+
+
+DENSE = of_layers("{dense: 48}", "tanh", "{dense: 24}", "relu", "{dense: 10}")
+
+
+@dataclass
+class Steps:
+    """What each mini-batch asked of memory, evaluations not counted.
+
+    Attributes
+    ----------
+    fresh
+        Bytes that came from the driver.
+    largest
+        Bytes of the largest request for a device's memory.
+    """
+
+    fresh: list[int] = field(default_factory=list)
+    largest: list[int] = field(default_factory=list)
+
+    @classmethod
+    def watched(cls, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Steps:
+        """Count from now on."""
+        steps, take = cls(), Batches.__call__
+        requests = [machine.memory.requests[device] for device in range(machine.devices)]
+        fresh, made = 0, [0] * machine.devices
+
+        def since() -> tuple[int, int]:
+            nonlocal fresh
+            new = [size for all_of, seen in zip(requests, made, strict=True) for size in all_of[seen:]]
+            grown, fresh, made[:] = (
+                machine.memory.fresh.total() - fresh,
+                machine.memory.fresh.total(),
+                map(len, requests),
+            )
+            return grown, max(new, default=0)
+
+        def taken(self: Batches, *where: int) -> Any:
+            for figures, figure in zip((steps.fresh, steps.largest), since(), strict=True):
+                figures.append(figure)
+            return take(self, *where)
+
+        def evaluated(*arguments: Any) -> Any:
+            since()
+            found = evaluate(*arguments)
+            since()
+            return found
+
+        monkeypatch.setattr(Batches, "__call__", taken)
+        monkeypatch.setattr("worker.replica.evaluate", evaluated)
+        return steps

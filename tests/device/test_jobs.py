@@ -1,0 +1,66 @@
+"""Whole jobs on the stand-in for CuPy: what NumPy gives, and nothing allocated once they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.device.jobs import BATCH, DENSE, Example, Steps, by, of_layers
+from tests.device.standin.cupy import standing_in
+
+SGD = "{name: sgd, rate: 0.05}"
+IMAGE = "{image: {height: 8, width: 8}}"
+LENET = of_layers(
+    IMAGE, "{conv: {maps: 4, kernel: 3, padding: 1}}", "{max_pool: 2}", "{conv: {maps: 6, kernel: 3}}", "relu",
+    "{max_pool: 2}", "{dense: 12}", "relu", "{dense: 10}",
+)  # fmt: skip
+IMAGES = of_layers(IMAGE, "{conv: {maps: 4, kernel: 3}}", "relu", "{max_pool: 2}", "{dense: 10}")
+LAYERS = of_layers(
+    IMAGE, "{local: {window: 2, block: 1, maps: 3, stride: 1}}", "{l2_pool: 2}", "{lcn: {size: 3}}", "sigmoid",
+    "{dropout: 0.2}", "{dense: 10}",
+)  # fmt: skip
+AUTOENCODER = "{autoencoder: {window: 4, block: 2, maps: 2, pool: 2, image: [8, 8, 1]}}"
+BATCHES = "{name: sandblaster, portion: 300, iterations: 2}"
+
+EXACT = {
+    "digits": Example(DENSE, by("downpour", warm_start="null")),
+    "local steps, pushes of two": Example(DENSE, by("downpour", n_fetch=4, n_push=2, warm_start="null")),
+    "local steps, pushes of one": Example(DENSE, by("downpour", n_fetch=2, clip_norm=0.5, warm_start="null")),
+    "ranks": Example(DENSE, by("downpour", warm_start="null"), grid="[2]"),
+    "elastic": Example(DENSE, f"{{name: async-measgd, batch: {BATCH}, rate: 0.05, mu: 0.5}}"),
+    "elastic in a group": Example(DENSE, f"{{name: sync-easgd, batch: {BATCH}, rate: 0.05}}", replicas=2),
+    "gradients in a group": Example(DENSE, by("sync-sgd", SGD, clip_norm=1.0), replicas=2),
+    "a batch method": Example(DENSE, BATCHES, "{}"),
+}
+"""By the same formulas as on the host: the same bits."""
+
+CLOSE = {
+    "lenet": Example(LENET, by("downpour", warm_start="null")),
+    "layers": Example(LAYERS, by("downpour", SGD, warm_start="null")),
+    "layers on ranks": Example(IMAGES, by("downpour", SGD, warm_start="null"), grid="[2]"),
+    "autoencoder": Example(AUTOENCODER, by("downpour", "{name: sgd, rate: 0.003}", warm_start="null")),
+}
+"""With kernels and products of their own: float32's rounding apart."""
+
+
+@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
+def test_a_job_gives_what_numpy_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = (EXACT | CLOSE)[name]
+    expected = example.run(tmp_path / "host", monkeypatch, "cpu")
+    with standing_in(devices=2) as machine:
+        steps = Steps.watched(machine, monkeypatch)
+        found = example.run(tmp_path / "device", monkeypatch, "cuda")
+    assert found.keys() == expected.keys()
+    for tensor, values in expected.items():
+        if name in EXACT:
+            np.testing.assert_array_equal(found[tensor], values, err_msg=tensor)
+        else:
+            np.testing.assert_allclose(found[tensor], values, rtol=1e-4, atol=1e-5, err_msg=tensor)
+    assert machine.memory.requests[0], "nothing was computed on a device"
+    assert machine.stalls == 0
+    warm, last = len(steps.fresh) // 2, 2 * machine.devices  # the last mini-batch is shorter
+    assert not any(steps.fresh[warm:-last]), steps
+    # What is left are a loss's few numbers for each sample, or an autoencoder's for each neuron.
+    assert max(steps.largest[warm:-last]) <= 8 * max(BATCH, 300 if example.strategy == BATCHES else 0)
