@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.states import State
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from tests.coordinator.replica import Replica
@@ -101,7 +102,7 @@ class Chaos:
 @pytest.mark.parametrize("warm_start", [None, {"samples": 45}])
 @pytest.mark.parametrize("staleness", [None, 2])
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=10)
+@examples(10)
 def test_every_sample_is_trained_as_often_as_the_books_say(
     a_world: MakeWorld, staleness: int | None, warm_start: object, keep: str, seed: int
 ) -> None:
@@ -131,7 +132,7 @@ def test_every_sample_is_trained_as_often_as_the_books_say(
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=10)
+@examples(10)
 def test_in_lockstep_every_sample_is_in_some_round(a_world: MakeWorld, seed: int) -> None:
     world = a_world(
         evaluate={"every": 40, "keep": "best"},

@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from dbelief.pushes import Pusher
 from dbelief.rpc import frames
+from tests.examples import examples
 from tests.faults.closing import check_ledgers, check_vector
 from tests.faults.network import Network
 from tests.faults.plan import LONGEST_DELAY_S, Fault, Kind, Plan, Way
@@ -117,7 +118,7 @@ def few_faults(draw: st.DrawFn) -> tuple[Fault, ...]:
 
 
 @given(faults=few_faults())
-@settings(max_examples=12)
+@examples(12)
 def test_any_few_faults_leave_no_trace(lasting: Shards, faults: tuple[Fault, ...]) -> None:
     plan = Plan(None, faults)
     note(str(plan))

@@ -50,7 +50,8 @@ def whole_job(
         leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
         assert leadership is not None
         stack.callback(leadership.release)
-        runner = Runner(make_machine(job, run_folder, False), run_folder, leadership, Metrics("coordinator"), clock)
+        machine, metrics = make_machine(job, run_folder, False), Metrics("coordinator")
+        runner = Runner(machine, run_folder, leadership, metrics, clock, pictures=False)
         service = CoordinatorService(runner)
         server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
         stack.callback(server.close)

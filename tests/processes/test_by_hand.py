@@ -69,11 +69,11 @@ def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
 
 
 def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 40", shards=2, replicas=3))
+    job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
     summary = with_one_killed(operator, job)
     assert summary["pushes_trained_twice"] <= 1
     # Every sample of every epoch is trained; a push that only some segments had is trained again.
-    assert summary["samples"] == 40 * 1_257
+    assert summary["samples"] == 16 * 1_257
     assert summary["test_accuracy"] >= FLOOR
     died = [e for e in operator.events("hand") if e["event"] == "member" and e["what"] == "died"]
     assert len(died) == 1

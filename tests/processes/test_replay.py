@@ -21,7 +21,7 @@ model: {{layers: [{{dense: 24}}, relu, {{dense: 10}}], loss: softmax_cross_entro
 data: {{source: digits}}
 strategy: {{{strategy}, batch: 16}}
 schedule: {{kind: poly, power: 0.5}}
-limits: {{epochs: 3}}
+limits: {{epochs: 2}}
 shards: 2
 replicas: 3
 record: true

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import JobError
 from dbelief.job import LibsvmData, PythonModel, StacksModel, build_job, parse_job
+from tests.examples import examples
 
 SHARE = st.floats(0, 1, exclude_max=True)
 POSITIVE = st.floats(0, 1e30, exclude_min=True)
@@ -181,7 +182,7 @@ JOBS = options(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(JOBS)
 def test_any_job_survives_being_written_and_read(fields: dict[str, Any]) -> None:
     job = build_job(fields, Path("folder"))
@@ -191,7 +192,6 @@ def test_any_job_survives_being_written_and_read(fields: dict[str, Any]) -> None
     assert again.to_yaml() == job.to_yaml()
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text("{}[]:,-&*!|>'\"%@`#?ab1 \n\t", max_size=60))
 def test_any_text_is_a_job_or_a_job_error(text: str) -> None:
     with pytest.raises(JobError, match=r"^f"):
@@ -213,7 +213,6 @@ limits: {samples: 6e4}
 ANYTHING: list[Any] = [None, True, 0, -1, 1.5, 10**400, "", "x", "\0", [], [[]], {}, {"": None}, {"name": []}]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_value_in_any_place_is_right_or_a_job_error_that_names_the_section(data: st.DataObject) -> None:
     fields = parse_job(TEXT, Path(), "f").model_dump(mode="json")

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from jsonschema import Draft202012Validator
 
 from dbelief.job import ComparisonFile, build_job, document, schema
+from tests.examples import examples
 
 from .test_round_trip import JOBS
 
@@ -59,7 +60,7 @@ def test_every_field_is_explained() -> None:
     assert [name for name, field in fields if not field.get("description")] == []
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(JOBS)
 def test_it_takes_whatever_is_a_job(fields: dict[str, Any]) -> None:
     build_job(fields, Path("folder"))

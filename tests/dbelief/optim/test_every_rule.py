@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dbelief.optim import RULES, Rule, make_rule, warm_up
+from tests.examples import examples
 
 Run = Callable[..., np.ndarray]
 VARIANTS = [
@@ -58,7 +59,7 @@ def cases(draw: st.DrawFn) -> tuple[Rule, np.ndarray, np.ndarray, list[np.ndarra
     )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(case=cases())
 def test_the_compiled_loop_gives_the_bits_of_the_formula(case: Any) -> None:
     rule, w, g, states, rate, step = case

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import RankDied, Unreachable
 from dbelief.partition import Grid, Window
+from tests.examples import examples
 from tests.worker.partition.exchanges import EDGE, Case, check
 from worker.comm import Comm, run_ranks
 from worker.partition import DistributedArray
@@ -50,7 +51,7 @@ def test_outputs_that_meet_are_summed_in_rank_order(case: Case) -> None:
     run_ranks(len(case.outputs), lambda comm: check(comm, case), DEADLINE_S)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(cases(overlapping=True))
 def test_every_run_has_the_same_bits(case: Case) -> None:
     first, *others = (run_ranks(len(case.outputs), lambda comm: check(comm, case), DEADLINE_S) for _ in range(3))

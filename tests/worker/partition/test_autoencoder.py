@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid
+from tests.examples import examples
 from worker.comm import Comm, run_ranks
 from worker.partition import partitioned
 from worker.partition.autoencoder import PartitionedAutoencoder
@@ -37,7 +38,7 @@ def cases(draw: Any) -> Case:
     return Case(image, eq1, draw(st.integers(1, 5)), draw(st.sampled_from([np.float64, np.float32])))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(cases(), GRIDS)
 def test_any_layer_on_any_ranks(case: Case, grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, case, grid))
@@ -73,7 +74,7 @@ def formula(case: Case, grid: Grid) -> tuple[Counts, Counts]:
     return totals(grid, passages)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(cases(), GRIDS)
 def test_what_a_step_sends_is_the_formula(case: Case, grid: Grid) -> None:
     assert traffic(case, grid) == formula(case, grid)

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Shape
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import cut
+from tests.examples import examples
 from worker.comm import Comm, run_ranks
 from worker.comm.tracing import Tracing
 from worker.partition.network import PartitionedNetwork
@@ -25,7 +26,7 @@ SIZES = st.integers(9, 14)
 WIDTHS = st.lists(st.integers(1, 9), min_size=0, max_size=3)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(WIDTHS, st.integers(1, 9), st.integers(1, 7), GRIDS, st.sampled_from(["relu", "tanh", "sigmoid", "dropout"]))
 def test_dense_layers_on_any_ranks(widths: list[int], features: int, samples: int, grid: Grid, between: str) -> None:
     layers: Layers = []
@@ -36,7 +37,7 @@ def test_dense_layers_on_any_ranks(widths: list[int], features: int, samples: in
     run_ranks(grid.size, lambda comm: check(comm, layers, features, samples, grid, np.float32, 1e-5))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.tuples(SIZES, SIZES, st.integers(1, 3)), st.integers(1, 3), st.integers(1, 2), GRIDS, st.data())
 def test_layers_of_images_on_any_ranks(
     shape: tuple[int, int, int], kernel: int, stride: int, grid: Grid, data: st.DataObject
@@ -55,7 +56,7 @@ def test_contrast_normalisation_on_any_ranks(grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, layers, (13, 12, 1), 2, grid))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.data(), GRIDS, st.integers(1, 2), st.integers(1, 3), st.integers(1, 2))
 def test_locally_connected_layers_on_any_ranks(
     data: st.DataObject, grid: Grid, channels: int, block: int, stride: int
@@ -158,7 +159,7 @@ def sees(layer: dict[str, int], blocks: Shape, grid: Grid) -> np.ndarray:
     return marks
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(GRIDS, st.integers(1, 2), st.integers(1, 2), st.integers(1, 3))
 def test_what_two_locally_connected_layers_send(grid: Grid, block: int, stride: int, tiles: int) -> None:
     """For each ordered pair what one computes of the first layer and the other's blocks of the second see; and back."""

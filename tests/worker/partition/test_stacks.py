@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.backend import choose
@@ -21,6 +21,7 @@ from dbelief.nn.stack import sizes_of
 from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
+from tests.examples import examples
 from worker.comm import Comm, run_ranks
 from worker.partition import partitioned
 from worker.partition.stacks import PartitionedStacks
@@ -55,7 +56,7 @@ def cases(draw: Any) -> Deep:
     return Deep(shape, stacks, draw(st.sampled_from([1, 2, None])), samples, dtype)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(cases(), GRIDS)
 def test_any_stacks_on_any_ranks(case: Deep, grid: Grid) -> None:
     run_ranks(grid.size, lambda comm: check(comm, case, grid))
@@ -118,13 +119,13 @@ def formula(case: Deep, grid: Grid) -> tuple[Counts, Counts]:
     return totals(grid, passages)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(cases(), GRIDS)
 def test_what_a_step_sends_is_the_formula(case: Deep, grid: Grid) -> None:
     assert traffic(case, grid) == formula(case, grid)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(cases(), GRIDS)
 def test_what_a_step_sends_is_known_without_ranks(case: Deep, grid: Grid) -> None:
     model = case.model()

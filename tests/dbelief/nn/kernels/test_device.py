@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dbelief.nn.kernels import Blocks, HostKernels
 from dbelief.nn.kernels.cuda import PARTS, Part, choose_part
@@ -14,6 +14,7 @@ from dbelief.nn.kernels.device import REMEMBERED, DeviceKernels
 from dbelief.nn.kernels.products import Math
 from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products, rounded_products
 from tests.dbelief.nn.kernels.operands import draw, shapes
+from tests.examples import examples
 
 F4 = np.dtype(np.float32)
 
@@ -47,7 +48,7 @@ def _wide(values: np.ndarray) -> Any:
 
 
 @given(shapes())
-@settings(max_examples=25)
+@examples(25)
 def test_small_and_odd_layers(shape: tuple[Blocks, int]) -> None:
     agree(*shape, OnHost())
 
