@@ -177,7 +177,10 @@ def _ask_again(machine: JobMachine) -> None:
 
 def _layout(part: Mapping[str, Any]) -> Layout:
     return Layout(
-        tuple(Box(b["name"], tuple(b["shape"]), b["rank"], tuple(b["start"]), tuple(b["stop"])) for b in part["boxes"])
+        tuple(
+            Box(b["name"], tuple(b["shape"]), b["rank"], tuple(b["start"]), tuple(b["stop"]), tuple(b.get("also", ())))
+            for b in part["boxes"]
+        )
     )
 
 

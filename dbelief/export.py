@@ -15,7 +15,7 @@ _FLOAT32 = np.dtype("<f4")
 
 
 def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarray]], metadata: dict[str, str]) -> None:
-    """Write canonical tensors (name, shape, float32) in the safetensors format.
+    """Write canonical tensors (name, shape, float32) in the safetensors format, each under all its names.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
         Where a segment never comes, or comes twice, or the file cannot be written. A file appears under its name only
         when it is whole.
     """
-    tensors = {box.name: (_FLOAT32, box.shape) for box in layout.boxes}
+    tensors = {name: (_FLOAT32, box.shape) for box in layout.boxes for name in box.names}
     came: list[Span] = []
     with write_tensors(path, tensors, metadata) as file:
         for span, numbers in parts:
@@ -40,7 +40,8 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
                 if first < last:
                     part = numbers[first - span.start : last - span.start]
                     for position, row in _rows(box, first - start, part):
-                        file.write(box.name, row, position)
+                        for name in box.names:
+                            file.write(name, row, position)
         _check_all_came(path, layout, came)
 
 

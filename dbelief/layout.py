@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -38,6 +39,8 @@ class Box:
         The rank that holds this box.
     start, stop
         Per axis, the half-open range of the box within the tensor.
+    also
+        Further names of the whole tensor, under which a model file holds it again.
     """
 
     name: str
@@ -45,6 +48,12 @@ class Box:
     rank: int
     start: tuple[int, ...]
     stop: tuple[int, ...]
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the whole tensor."""
+        return self.name, *self.also
 
     @property
     def box_shape(self) -> tuple[int, ...]:
@@ -163,8 +172,8 @@ class Layout:
     Raises
     ------
     ModelError
-        Where ranks are out of order, a box leaves its tensor, a tensor's boxes meet or do not add up to it, or a rank
-        holds two boxes of one tensor.
+        Where ranks are out of order, a box leaves its tensor, a tensor's boxes meet or do not add up to it, a rank
+        holds two boxes of one tensor, or two tensors have one name.
     """
 
     boxes: tuple[Box, ...]
@@ -175,6 +184,9 @@ class Layout:
             tensors.setdefault(box.name, []).append(box)
         for boxes in tensors.values():
             _check_tensor(boxes)
+        names = Counter(name for boxes in tensors.values() for name in boxes[0].names)
+        if len(names) < names.total():
+            raise ModelError(f"layout: two tensors are called {names.most_common(1)[0][0]!r}")
         if not self.size:
             raise ModelError("the model has no parameters")
         ranks = [box.rank for box in self.boxes]
@@ -182,9 +194,10 @@ class Layout:
             raise ModelError(f"layout: ranks must not be negative nor fall along the vector, got {ranks}")
 
     @classmethod
-    def of(cls, parameters: Mapping[str, np.ndarray]) -> Layout:
-        """Layout of a model on one rank: its tensors whole, in the mapping's order."""
-        return cls.whole({name: tuple(array.shape) for name, array in parameters.items()})
+    def of(cls, parameters: Mapping[str, np.ndarray], also: Mapping[str, Sequence[str]] | None = None) -> Layout:
+        """Layout of a model on one rank: its tensors whole, in the mapping's order; `also`: further names of some."""
+        layout = cls.whole({name: tuple(array.shape) for name, array in parameters.items()})
+        return cls(tuple(replace(box, also=tuple((also or {}).get(box.name, ()))) for box in layout.boxes))
 
     @classmethod
     def whole(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
@@ -248,13 +261,16 @@ class Layout:
 
     def rows(self) -> list[list[Any]]:
         """The boxes as plain values that JSON holds; `from_rows` reads them."""
-        return [[b.name, b.shape, b.rank, b.start, b.stop] for b in self.boxes]
+        return [[b.name, b.shape, b.rank, b.start, b.stop, *([b.also] if b.also else [])] for b in self.boxes]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Layout:
         """The layout that gave these rows."""
         return cls(
-            tuple(Box(name, tuple(shape), rank, tuple(start), tuple(stop)) for name, shape, rank, start, stop in rows)
+            tuple(
+                Box(name, tuple(shape), rank, tuple(start), tuple(stop), *map(tuple, also))
+                for name, shape, rank, start, stop, *also in rows
+            )
         )
 
 

@@ -94,7 +94,7 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     except (OSError, SafetensorError) as error:
         raise DataError(f"{model}: cannot be read: {error}") from error
     held = {name: values.shape for name, values in tensors.items()}
-    wanted = {box.name: box.shape for box in layout.boxes}
+    wanted = {name: box.shape for box in layout.boxes for name in box.names if name == box.name or name in held}
     for name in [*wanted, *held]:
         there, here = held.get(name, "missing"), wanted.get(name, "missing")
         if there != here:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from dbelief.backend import Backend, aligned, choose
+from dbelief.backend import Backend, choose
 from dbelief.cluster import Cluster
-from dbelief.console import announce, on_signals, told
-from dbelief.data import BatchBuffer, Dataset, Split, load
-from dbelief.errors import DataError, Failure, ModelError, NotFinite
+from dbelief.console import announce, on_signals
+from dbelief.data import Dataset, load
+from dbelief.errors import DataError, Failure
 from dbelief.evaluation import evaluate, evaluate_groups
 from dbelief.finite import check_finite
-from dbelief.job import Job, Sandblaster, load_job
+from dbelief.job import Job, PythonModel, Sandblaster, load_job
 from dbelief.layout import Layout
-from dbelief.nn import Batch, Model
+from dbelief.nn import Model
 from dbelief.plan.plan import idle_shards, placed
 from dbelief.report.account import account
 from dbelief.report.folder import check_resumed, check_start
@@ -34,6 +34,7 @@ from dbelief.result import read_model
 from dbelief.session import begin_from, build_model, initial_values, layout_over_ranks
 from dbelief.site import Site
 from dbelief.status import Place, look, watch
+from dbelief.trial import Trial
 
 
 def run_job(
@@ -225,8 +226,11 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     job = load_job(job_file, overrides)
     backend = choose(job.device)
     data, model, layout, flat, taken = _made_of(job, backend)
+    odd = ""
     if data is not None and data.train is not None:
-        _try_gradient(job, model, layout, flat, data.train, backend)
+        trial = Trial(model, layout, flat, data.train, job.samples_at_once, backend)
+        trial.check_gradient()
+        odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
     ranges = layout_over_ranks(job, model, layout).rank_ranges()
     placement = placed(layout_over_ranks(job, model, layout), job.shards)
     lines = [
@@ -248,28 +252,4 @@ def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {what} of {job.samples_at_once}")
     if taken:
         lines.append(f"starts from: {taken}")
-    return lines
-
-
-def _try_gradient(job: Job, model: Model, layout: Layout, flat: np.ndarray, train: Split, backend: Backend) -> None:
-    """Compute the gradient of the first mini-batch.
-
-    Raises
-    ------
-    ModelError
-        Where the model cannot; quotes its error.
-    NotFinite
-        Where it holds NaN or infinity; names the tensor.
-    """
-    size = min(job.samples_at_once, len(train))
-    batch = train.gather(np.arange(size), BatchBuffer(train, size))
-    if backend.name != "numpy":
-        batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
-    gradient = backend.to_device(aligned(layout.size, np.float32))
-    try:
-        loss = float(model.loss_and_gradient(layout.views(backend.to_device(flat)), batch, layout.views(gradient)))
-    except Exception as error:  # whatever a person's own code raises
-        raise ModelError(f"loss_and_gradient on the first {size} training samples: {told(error)}") from error
-    if not math.isfinite(loss):
-        raise NotFinite(f"the loss of the first {size} training samples is {loss}")
-    check_finite(backend.to_host(gradient), layout)
+    return [*lines, odd] if odd else lines

@@ -21,7 +21,7 @@ from dbelief.errors import Mistake, ModelError
 from dbelief.finite import check_finite
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
 from dbelief.layout import Layout, Range, RankPart
-from dbelief.nn import Model, build_autoencoder, build_network, load_python_model
+from dbelief.nn import Model, SharesTensors, build_autoencoder, build_network, load_python_model
 from dbelief.outgoing import Source
 from dbelief.partition import Grid, layout_of
 from dbelief.pushes import PARAMETERS, Push, Pushed, Pusher
@@ -79,7 +79,7 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     for name, values in drawn.items():
         if values.dtype != np.float32:
             raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
-    layout = Layout.of(drawn)
+    layout = Layout.of(drawn, model.also if isinstance(model, SharesTensors) else None)
     return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
 
 

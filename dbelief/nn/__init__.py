@@ -7,7 +7,7 @@ from .dropout import Dropout, batch_key
 from .image import Image
 from .layers import Dense, Pointwise, Shape
 from .local import Local
-from .model import Array, Batch, Evaluates, Model, TellsClasses
+from .model import Array, Batch, Evaluates, Model, SharesTensors, TellsClasses
 from .network import Network, Stage, stages, step_settings
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Network",
     "Pointwise",
     "Shape",
+    "SharesTensors",
     "SparseAutoencoder",
     "Stage",
     "TellsClasses",

@@ -4,7 +4,7 @@ A model holds no parameters. They live in one flat float32 vector; the model say
 (`parameters`) and is then given views into that vector, for the parameters as for their gradient.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -75,6 +75,16 @@ class Evaluates(Protocol):
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
         """Give the SUM of the losses over the batch, and the number of right answers, or None where there are none."""
+        ...
+
+
+@runtime_checkable
+class SharesTensors(Protocol):
+    """What a model may have besides, where one tensor has several names (tied weights)."""
+
+    @property
+    def also(self) -> Mapping[str, Sequence[str]]:
+        """Further names by a tensor's name in `parameters`; model files hold the tensor under each."""
         ...
 
 

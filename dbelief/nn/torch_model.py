@@ -7,18 +7,25 @@
 The module's parameters are no tensors of its own: before each pass they are pointed at the job's flat vector, and
 their gradients at the vector that is pushed. Nothing is copied but what autograd copies itself. CuPy's arrays are taken
 in the same way, which has not been verified on a device.
+
+What a pass draws (dropout) is a function of the job's seed and the bits of the batch's inputs, as in `dropout.py`: a
+batch that is computed twice has the same gradient, and a job that is run twice has the same model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from dbelief.backend import choose
 from dbelief.errors import ModelError
 
+from .dropout import batch_key
 from .model import Array, Batch
+from .workspace import Workspace
 
 
 class TorchModel:
@@ -47,6 +54,8 @@ class TorchModel:
         self._torch = torch
         self._build = build
         self._loss = loss
+        self._seed = 0
+        self._work: Workspace | None = None
         self._module = self._made(0)
         _check(self._module)
 
@@ -59,9 +68,21 @@ class TorchModel:
             raise ModelError(f"TorchModel: what builds the module gave a {type(module).__name__}")
         return module
 
+    @property
+    def also(self) -> Mapping[str, Sequence[str]]:
+        """Further names of parameters that are used twice (tied weights), by the first name."""
+        names: dict[int, list[str]] = {}
+        for name, own in self._module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(own), []).append(name)
+        return {first: others for first, *others in names.values() if others}
+
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Initial values as the module draws them, by torch's names; the same rng and torch give the same bits."""
+        """Initial values as the module draws them, by torch's names; the same rng and torch give the same bits.
+
+        What passes draw from now on is seeded by `rng` too.
+        """
         self._module = self._made(int(rng.integers(2**63)))
+        self._seed = int(rng.integers(2**63))
         return {name: own.detach().numpy().copy() for name, own in self._module.named_parameters()}
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
@@ -77,10 +98,11 @@ class TorchModel:
             own.data = self._tensor(views[name])
             out[name].fill(0)
             own.grad = self._tensor(out[name])  # which autograd adds to, in place
-        loss = self._loss(self._module(self._tensor(batch.inputs)), self._tensor(batch.targets))
-        if loss.numel() != 1:
-            raise ModelError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
-        loss.backward()
+        with self._drawing(batch.inputs):
+            loss = self._loss(self._module(self._tensor(batch.inputs)), self._tensor(batch.targets))
+            if loss.numel() != 1:
+                raise ModelError(f"the loss has shape {tuple(loss.shape)}, must be one number: the mean over the batch")
+            loss.backward()
         return float(loss.detach())
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int | None]:
@@ -89,12 +111,22 @@ class TorchModel:
         for name, own in self._module.named_parameters():
             own.data = self._tensor(views[name])
         targets = self._tensor(batch.targets)
-        with self._torch.no_grad():
+        with self._torch.no_grad(), self._drawing(batch.inputs):
             outputs = self._module(self._tensor(batch.inputs))
             total = float(self._loss(outputs, targets)) * len(batch)
             if targets.ndim != 1 or outputs.ndim != 2:
                 return total, None
             return total, int((outputs.argmax(1) == targets).sum())
+
+    @contextmanager
+    def _drawing(self, inputs: Array) -> Iterator[None]:
+        """Seed torch's generators by the job's seed and a batch's inputs; afterwards they are as they were."""
+        if self._work is None:
+            self._work = Workspace(choose("cpu" if isinstance(inputs, np.ndarray) else "cuda"))
+        key = int(batch_key(self._work, inputs, self._seed, 0)[0])
+        with self._torch.random.fork_rng(devices=[] if self._work.xp is np else [self._torch.cuda.current_device()]):
+            self._torch.manual_seed(key)
+            yield
 
     def _tensor(self, array: Array) -> Any:
         """A tensor over an array's own memory, on the host or (of a CuPy array) on the device."""

@@ -126,7 +126,7 @@ def _runs(place: coordination.ShardPlace) -> tuple[Run, ...]:
 def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:
     """Encode a layout."""
     return [
-        coordination.Tensor(name=b.name, shape=b.shape, rank=b.rank, box_start=b.start, box_stop=b.stop)
+        coordination.Tensor(name=b.name, shape=b.shape, rank=b.rank, box_start=b.start, box_stop=b.stop, also=b.also)
         for b in layout.boxes
     ]
 
@@ -141,6 +141,7 @@ def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
                 row.rank,
                 tuple(row.box_start) or (0,) * len(row.shape),
                 tuple(row.box_stop) or tuple(row.shape),
+                tuple(row.also),
             )
             for row in rows
         )

@@ -87,6 +87,7 @@ class Tensor(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     BOX_START_FIELD_NUMBER: _builtins.int
     BOX_STOP_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique within the model; canonical in the exported file"""
     rank: _builtins.int
@@ -103,6 +104,10 @@ class Tensor(_message.Message):
     def box_stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """per axis; empty: the shape"""
 
+    @_builtins.property
+    def also(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """further names of the whole tensor in the exported file"""
+
     def __init__(
         self,
         *,
@@ -111,10 +116,11 @@ class Tensor(_message.Message):
         rank: _builtins.int = ...,
         box_start: _abc.Iterable[_builtins.int] | None = ...,
         box_stop: _abc.Iterable[_builtins.int] | None = ...,
+        also: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_start", b"box_start", "box_stop", b"box_stop", "name", b"name", "rank", b"rank", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "box_start", b"box_start", "box_stop", b"box_stop", "name", b"name", "rank", b"rank", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

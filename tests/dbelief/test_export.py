@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from dbelief.errors import Failure, Unreachable
 from dbelief.export import write_model
 from dbelief.layout import Box, Layout, Span, cut
+from dbelief.result import read_model
 
 WHOLE = Layout.of(
     {
@@ -53,6 +54,23 @@ def test_the_file_holds_the_canonical_tensors(layout: Layout, nominal: int, path
         np.testing.assert_array_equal(loaded[name], tensor)
     with safe_open(path, framework="numpy") as file:
         assert file.metadata() == {"job": "digits"}
+
+
+def test_a_tensor_of_two_names_is_there_under_both(path: Path) -> None:
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
+    layout = Layout.of(tensors, {"a": ["c"]})
+    flat = layout.flatten(tensors, np.empty(8, np.float32))
+    spans = cut(layout.rank_ranges(), 5)
+    write_model(path, layout, [(span, flat[span.start : span.stop]) for span in spans], {})
+    held = load_file(path)
+    assert held.keys() == {"a", "b", "c"}
+    np.testing.assert_array_equal(held["c"], tensors["a"])
+    found = np.zeros(8, np.float32)
+    read_model(path, layout, found, path.parent)
+    np.testing.assert_array_equal(found, flat)
+    plain = Layout.of(tensors)  # a file of before tensors had further names
+    write_model(path, plain, [(span, flat[span.start : span.stop]) for span in spans], {})
+    read_model(path, layout, found, path.parent)
 
 
 def test_segments_may_come_in_any_order(path: Path) -> None:

@@ -1,4 +1,5 @@
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -108,6 +109,17 @@ def test_a_rank_without_parameters_has_an_empty_range() -> None:
     layout = Layout((Box("a", (3,), 0, (0,), (3,)), Box("b", (2,), 2, (0,), (2,))))
     assert layout.rank_ranges() == [(0, 3), (3, 3), (3, 5)]
     assert layout.views(np.zeros(5), 1) == {}
+
+
+def test_a_tensor_may_have_further_names_which_rows_and_digest_know() -> None:
+    tensors = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+    plain, tied = Layout.of(tensors), Layout.of(tensors, {"a": ["c", "d"]})
+    assert [box.names for box in tied.boxes] == [("a", "c", "d"), ("b",)]
+    assert tied.digest() != plain.digest()
+    assert Layout.from_rows(json.loads(json.dumps(tied.rows()))) == tied
+    assert Layout.from_rows(json.loads(json.dumps(plain.rows()))) == plain
+    with pytest.raises(ModelError, match="layout: two tensors are called 'b'"):
+        Layout.of(tensors, {"a": ["b"]})
 
 
 def test_the_digest_knows_names_shapes_order_and_boxes() -> None:

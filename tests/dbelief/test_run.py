@@ -44,6 +44,11 @@ def test_a_gradient_is_computed(tmp_path: Path) -> None:
         check_job(job_with(tmp_path, "np.nan"), {})
 
 
+def test_a_sum_over_the_batch_is_told(tmp_path: Path) -> None:
+    assert check_job(job_with(tmp_path, "batch.inputs.mean()"), {})[-1].startswith("strategy: ")
+    assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[-1].startswith("careful: the gradient of 64 samples")
+
+
 def test_a_model_over_ranks_is_checked_too(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^grid: model Own cannot be cut over ranks"):
         check_job(job_with(tmp_path, "batch.inputs.sum()"), {"grid": "[2]"})

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from dbelief.backend import choose
 from dbelief.data import load
 from dbelief.errors import ModelError
 from dbelief.evaluation import evaluate
+from dbelief.export import write_model
 from dbelief.job import load_job
-from dbelief.layout import Layout
+from dbelief.layout import Layout, Span
 from dbelief.nn import Batch, build_network
 from dbelief.nn.torch_model import TorchModel
 from dbelief.run import train
+from dbelief.session import initial_values
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -119,6 +122,47 @@ def test_initial_values_come_from_the_jobs_seed_alone(torch: Any, net: Callable[
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.torch
+def test_dropout_is_drawn_from_the_jobs_seed_and_the_batch(torch: Any) -> None:
+    nn = torch.nn
+
+    def build() -> Any:
+        return nn.Sequential(nn.Linear(50, 40), nn.Dropout(0.5), nn.Linear(40, 10))
+
+    def gradient(seed: int, data: Batch) -> np.ndarray:
+        torch.manual_seed(int(np.random.default_rng().integers(2**31)))
+        model = TorchModel(build, nn.CrossEntropyLoss())
+        layout, flat, found = on_vector(model, seed)
+        before = torch.random.get_rng_state()
+        model.loss_and_gradient(layout.views(flat), data, layout.views(found))
+        model.evaluate(layout.views(flat), data)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        zeros: np.ndarray = found == 0
+        return zeros
+
+    one, again, other = (gradient(seed, batch(1)) for seed in (1, 1, 2))
+    assert np.array_equal(one, again)
+    assert one.any()
+    assert not np.array_equal(one, other)
+    assert not np.array_equal(one, gradient(1, Batch(batch(1).inputs + 1, batch(1).targets)))
+
+
+@pytest.mark.torch
+def test_tied_weights_are_in_the_model_file_under_all_their_names(torch: Any, tmp_path: Path) -> None:
+    class Tied(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(5, 5), torch.nn.Linear(5, 5)
+            self.two.weight = self.one.weight
+
+    model = TorchModel(Tied, torch.nn.MSELoss())
+    layout, flat = initial_values(load_job(EXAMPLES / "torch_digits.yaml"), model)
+    assert [box.names for box in layout.boxes] == [("one.weight", "two.weight"), ("one.bias",), ("two.bias",)]
+    write_model(tmp_path / "model.safetensors", layout, [(Span(0, 0, layout.size), flat)], {})
+    held = {name: torch.from_numpy(values) for name, values in load_file(tmp_path / "model.safetensors").items()}
+    Tied().load_state_dict(held)
 
 
 @pytest.mark.torch

@@ -70,7 +70,7 @@ def test_a_layout_comes_back_and_keeps_its_digest() -> None:
     layout = Layout(
         (
             Box("w", (4, 6), 0, (0, 0), (4, 2)),
-            Box("scale", (), 0, (), ()),
+            Box("scale", (), 0, (), (), ("factor",)),
             Box("empty", (0, 2), 0, (0, 0), (0, 2)),
             Box("w", (4, 6), 1, (0, 2), (4, 6)),
         )
