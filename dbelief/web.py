@@ -20,6 +20,7 @@ from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 from dbelief.console import host_and_port
 from dbelief.errors import Mistake
 from dbelief.security import may_listen
+from dbelief.web_hosts import HOSTS, is_meant, own_names
 
 CONNECTIONS = 32
 """Open at a time; one more is hung up on."""
@@ -43,7 +44,8 @@ class WebServer:
     what
         How messages call it: "metrics", "the status page".
     context
-        For HTTPS; None: plain HTTP, which may be listened for on this machine alone.
+        For HTTPS; None: plain HTTP, which may be listened for on this machine alone, and answers to the names of
+        `dbelief.web_hosts` only.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._context = context
+        self.names = own_names(host) if context is None else None  # a certificate says whose names they are
         self._since: dict[socket.socket, float] = {}
         self._guard = threading.Lock()
         super().__init__((host, port), _Handler)
@@ -163,11 +166,19 @@ class _Handler(WSGIRequestHandler):
         if len(self.raw_requestline) > 65536:
             self.requestline = self.request_version = self.command = ""
             self.send_error(414)
-        elif self.parse_request():
+        elif self.parse_request() and self._is_meant():
             reads, writes = cast(Any, self.rfile), cast(Any, self.wfile)
             answer = _Answer(reads, writes, self.get_stderr(), self.get_environ(), multithread=True)
             answer.request_handler = self  # type: ignore[attr-defined]  # it logs through this
             answer.run(self.server.get_app())  # type: ignore[attr-defined]
+
+    def _is_meant(self) -> bool:
+        """Whether the request names this server; one that names another is answered so."""
+        names = self.server.names  # type: ignore[attr-defined]
+        if names is None or is_meant(self.headers.get_all("Host", []), names):
+            return True
+        self.send_error(421, f"this server is not called so: use an IP address or localhost, or set {HOSTS}")
+        return False
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: who looks is no news."""

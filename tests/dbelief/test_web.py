@@ -121,3 +121,49 @@ def _context(mine: Credentials, certificate: bool = True) -> ssl.SSLContext:
     if certificate:
         context.load_cert_chain(mine.folder / "tls.crt", mine.folder / "tls.key")
     return context
+
+
+def asked(server: WebServer, *hosts: str) -> str:
+    """The first line of the answer to a request with these hosts."""
+    with call(server) as connection:
+        lines = "".join(f"Host: {host}\r\n" for host in hosts)
+        connection.sendall(f"GET /here HTTP/1.1\r\n{lines}\r\n".encode())
+        return connection.makefile("rb").read().decode()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:{port}", "localhost:8080", "LocalHost.", "[::1]:1", "10.1.2.3:9100", socket.gethostname()],
+)
+def test_it_answers_to_its_addresses_and_names(host: str, server: WebServer) -> None:
+    assert asked(server, host.format(port=server.port)).endswith("GET /here")
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ["evil.example"],
+        ["evil.example:{port}"],
+        ["127.0.0.1.evil.example"],
+        ["localhost.evil.example"],
+        ["127.0.0.1", "evil.example"],
+        ["evil.example, 127.0.0.1"],
+        ["[evil.example]"],
+        [""],
+    ],
+)
+def test_what_another_site_calls_this_machine_is_not_answered(hosts: list[str], server: WebServer) -> None:
+    """Its pages would read the answer as their own."""
+    answer = asked(server, *(host.format(port=server.port) for host in hosts))
+    assert answer.startswith("HTTP/1.0 421 ")
+    assert answer.endswith("use an IP address or localhost, or set DBELIEF_WEB_HOSTS\n")
+    assert "GET /here" not in answer
+
+
+def test_a_proxys_names_are_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBELIEF_WEB_HOSTS", "jobs.example, coordinator.dbelief.svc")
+    server = WebServer("127.0.0.1:0", hello, "a greeting")
+    for host in ("jobs.example", "coordinator.dbelief.svc:9100"):
+        assert asked(server, host).endswith("GET /here")
+    assert "421" in asked(server, "evil.example")
+    server.close()
