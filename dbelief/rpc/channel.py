@@ -62,6 +62,8 @@ _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
     grpc.StatusCode.DATA_LOSS: SnapshotError,
 }
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_NO_THREAD = "Concurrent RPC limit exceeded"
+"""gRPC's reason, under RESOURCE_EXHAUSTED, where all threads of a server have calls: one may be free soon."""
 
 
 def open_channel(
@@ -120,12 +122,16 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused or its like where the peer said no."""
+    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused or its like where the peer said no.
+
+    Unreachable is also a server that has no thread left for the call.
+    """
     try:
         yield
     except grpc.RpcError as error:
         code, details = error.code(), error.details()
-        if code in _AWAY:
+        crowded = code is grpc.StatusCode.RESOURCE_EXHAUSTED and str(details).startswith(_NO_THREAD)
+        if code in _AWAY or crowded:
             raise Unreachable(f"{what}: {details or code.name.lower()}") from error
         kind = _KINDS.get(code, Refused)
         raise kind(f"{what}: {details or code.name.lower()}") from error

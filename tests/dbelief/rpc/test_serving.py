@@ -1,5 +1,8 @@
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
@@ -8,10 +11,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from dbelief.errors import Mistake, Refused, Unreachable
-from dbelief.rpc import coordination_pb2, parameters_pb2
+from dbelief.rpc import coordination_pb2, coordination_pb2_grpc, parameters_pb2
 from dbelief.rpc.channel import open_channel, wait_ready
+from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.rpc.health import check_serving
 from dbelief.rpc.serving import Server, address_towards, is_every_address
+from tests.processes.conftest import wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -151,3 +156,39 @@ def test_a_name_server_that_gives_no_answer_is_asked_again(monkeypatch: pytest.M
 def test_a_peer_that_nobody_knows_is_named() -> None:
     with pytest.raises(Unreachable, match=r"no way to nobody\.invalid:7070"):
         address_towards("nobody.invalid:7070", 7071)
+
+
+class _Slow(coordination_pb2_grpc.CoordinatorServicer):
+    """Holds its threads until it is let go."""
+
+    def __init__(self) -> None:
+        self.busy, self.go = threading.Event(), threading.Event()
+
+    def Stop(self, request: Any, context: Any) -> coordination_pb2.StopReply:
+        self.busy.set()
+        assert self.go.wait(60.0)
+        return coordination_pb2.StopReply()
+
+    def Status(self, request: Any, context: Any) -> coordination_pb2.StatusReply:
+        return coordination_pb2.StatusReply(job="mine")
+
+
+def test_a_server_whose_threads_are_all_taken_is_asked_again() -> None:
+    """Else a worker ends that calls at a bad moment."""
+    slow = _Slow()  # type: ignore[abstract]
+    server = Server(
+        "127.0.0.1:0", lambda it: coordination_pb2_grpc.add_CoordinatorServicer_to_server(slow, it), handlers=1
+    )
+    client = CoordinatorClient(server.address, patience_s=60.0)
+    with open_channel(server.address) as other, ThreadPoolExecutor(1) as pool:
+        held = coordination_pb2_grpc.CoordinatorStub(other).Stop.future(coordination_pb2.StopRequest(), timeout=60)
+        assert slow.busy.wait(60.0)
+        with pytest.raises(Unreachable, match="Concurrent RPC limit exceeded"):
+            client.call("Status", coordination_pb2.StatusRequest(), patience_s=0.0)
+        asked = pool.submit(client.status)
+        wait_for(lambda: client.retries or None, "a call that is made again")
+        slow.go.set()
+        assert asked.result(60.0).job == "mine"
+        held.result()
+    client.close()
+    server.close()
