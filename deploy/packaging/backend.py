@@ -1,0 +1,38 @@
+"""The build backend: setuptools', whose editable install is made to come before a folder called `dbelief`.
+
+A script that lies beside a clone called `dbelief` has that folder on its path. Python takes a folder without
+`__init__.py` for a namespace package, before it asks the finder that setuptools adds behind its own. So a second `.pth`
+file, read after that of setuptools, moves this finder to the front. It knows `dbelief` alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from setuptools import build_meta
+from setuptools.build_meta import *  # noqa: F403  (the hooks that stay as they are)
+
+NAME = "dbelief-first.pth"
+LINE = b"import sys; sys.meta_path.sort(key=lambda finder: '__editable___dbelief' not in str(finder.__module__))\n"
+
+
+def build_editable(
+    wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
+) -> str:
+    """Build the editable wheel, with one file more in it; its name."""
+    name: str = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+    wheel = Path(wheel_directory) / name
+    with zipfile.ZipFile(wheel) as archive:
+        held = {member: archive.read(member) for member in archive.namelist()}
+    (record,) = (member for member in held if member.endswith(".dist-info/RECORD"))
+    digest = base64.urlsafe_b64encode(hashlib.sha256(LINE).digest()).rstrip(b"=").decode()
+    held[NAME] = LINE
+    held[record] += f"{NAME},sha256={digest},{len(LINE)}\n".encode()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for member, content in held.items():
+            archive.writestr(member, content)
+    return name
