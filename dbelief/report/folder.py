@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dbelief.console import announce
 from dbelief.errors import Mistake, SnapshotError
 from dbelief.files import write_whole
 from dbelief.job import Job, StacksModel
@@ -25,7 +26,7 @@ ADDRESS = "address"
 
 
 def prepare_folder(job: Job, resume: bool) -> Path:
-    """Make the run folder; an earlier run of that name is moved aside.
+    """Make the run folder; an earlier run of that name moves to one that is free, and a line says so.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         if folder.exists():
             _refuse_if_held(folder)
         if folder.exists() and not resume:
-            _move_aside(folder)
+            announce(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
@@ -69,34 +70,28 @@ def check_resumed(job: Job, layout: Layout) -> None:
 
 
 def check_start(job: Job) -> None:
-    """See that what a new run starts from outlives its beginning.
+    """See that what a new run starts from stays where it is.
 
     Raises
     ------
     Mistake
-        Where it is the run folder itself, or the one that an earlier run is moved to.
+        Where it is in the run folder itself, which is moved aside.
     """
     taken = [("start_from", job.start_from)] if job.start_from is not None else []
     if isinstance(job.model, StacksModel):
         taken += [("model.trained", text) for text in job.model.trained]
     folder = _folder(job)
-    lost = {folder.resolve(), _previous(folder).resolve()}
     for field, text in taken:
         path = job.path(text)
-        if not lost.isdisjoint({path.resolve(), path.resolve().parent}):  # a run, or a file in one
+        if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
             raise Mistake(
-                f"{field}: {path} is moved aside or deleted where a new run named {job.name} begins; give this run "
-                f"another name, or go on with --resume"
+                f"{field}: {path} is moved aside where a new run named {job.name} begins; give this run another name, "
+                f"or go on with --resume"
             )
 
 
 def _folder(job: Job) -> Path:
     return Path(job.output).absolute() / job.name
-
-
-def _previous(folder: Path) -> Path:
-    """Where the last earlier run is kept."""
-    return folder.with_name(folder.name + ".previous")
 
 
 @contextmanager
@@ -145,9 +140,8 @@ def _where_locks_work() -> Iterator[None]:
         pass
 
 
-def _move_aside(folder: Path) -> None:
-    """Keep the last earlier run; what was there before goes."""
-    previous = _previous(folder)
-    if previous.exists():
-        shutil.rmtree(previous)
-    folder.rename(previous)
+def _move_aside(folder: Path) -> Path:
+    """Give an earlier run's folder the next number that is free, NAME.1 for the first; returns where it is now."""
+    taken = (path.name.removeprefix(f"{folder.name}.") for path in folder.parent.glob(f"{glob.escape(folder.name)}.*"))
+    number = 1 + max((int(text) for text in taken if text.isdecimal()), default=0)
+    return folder.rename(folder.with_name(f"{folder.name}.{number}"))

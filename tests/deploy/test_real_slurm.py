@@ -206,7 +206,7 @@ def test_another_job_goes_on_where_a_cancelled_one_was(start: Callable[..., Slur
     wait_until(lambda: not any(map(cluster.on_node, cluster.nodes)), "all steps to end")
     second = submit(cluster, folder, "--nodes=2", "--ntasks=4", epochs=LONG, DBELIEF_RESUME="1")
     second.succeeds(LONG * EPOCH)
-    assert (folder / "runs" / "digits.previous").exists() is False, "the run is the same"
+    assert (folder / "runs" / "digits.1").exists() is False, "the run is the same"
 
 
 def test_a_job_whose_time_is_up_stops_with_a_set(start: Callable[..., SlurmCluster], folder: Path) -> None:

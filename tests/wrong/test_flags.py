@@ -16,7 +16,7 @@ from tests.wrong.harness import Wrong, job
 
 HERE = {"run/job.yaml": RUN}
 EARLIER = {"runs/wrong/job.yaml": "an earlier run", "runs/wrong/model.safetensors": "its model",
-           "runs/wrong.previous/model.safetensors": "the one before"}  # fmt: skip
+           "runs/wrong.1/model.safetensors": "the one before"}  # fmt: skip
 NOWHERE = job(data="{source: npz, file: a.npz}")
 ADDRESS = r"is no address: wanted HOST:PORT, for example 127\.0\.0\.1:7070"
 TAKEN = r"127\.0\.0\.1:[0-9]+"

@@ -131,7 +131,7 @@ def tensors(**shapes: tuple[int, ...]) -> bytes:
 
 NO_RUN = r"is no run folder: it holds no job\.yaml; a relative path starts from the job file's folder"
 OTHER = r"start_from: .*/runs/first: holds another model: tensor"
-ITSELF = r"is moved aside or deleted where a new run named wrong begins; give this run another name, .*"
+ITSELF = r"is moved aside where a new run named wrong begins; give this run another name, .*"
 STARTS = [
     start("a start from nowhere", "first", rf"start_from: .*/runs/first {NO_RUN}"),
     start("a start from nowhere, checked", "first", rf"start_from: .*/runs/first {NO_RUN}", CHECK),
@@ -154,7 +154,7 @@ STARTS = [
     start("a start from itself, checked", "wrong", rf"start_from: .*/runs/wrong {ITSELF}", CHECK),
     start("a start from itself, by hand", "wrong", rf"start_from: .*/runs/wrong {ITSELF}",
           "coordinator job.yaml --listen 127.0.0.1:0", job_yaml=job()),
-    start("a start from the run before", "wrong.previous", rf"start_from: .*/runs/wrong\.previous {ITSELF}",
+    start("a start from the run before", "wrong.1", r"start_from: .*/runs/wrong\.1: holds neither model.safetensors .*",
           job_yaml=job()),
     start("a start that does not count", "nowhere", r".*/runs/wrong: no run to resume", "train job.yaml --resume"),
 ]  # fmt: skip

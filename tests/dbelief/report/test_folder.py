@@ -25,11 +25,32 @@ def job(tmp_path: Path) -> Job:
     return build_job(fields, tmp_path)
 
 
-def test_an_earlier_run_is_kept_under_another_name(job: Job, tmp_path: Path) -> None:
-    (prepare_folder(job, resume=False) / "mine").write_text("first")
-    folder = prepare_folder(job, resume=False)
-    assert not (folder / "mine").exists()
-    assert (tmp_path / "test.previous" / "mine").read_text() == "first"
+def test_every_earlier_run_is_kept_under_a_name_of_its_own(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test.previous").mkdir()
+    (tmp_path / "test.7th").mkdir()
+    (tmp_path / "test.9").write_text("somebody's file")
+    for run in ("first", "second", "third"):
+        folder = prepare_folder(job, resume=False)
+        assert folder == tmp_path / "test"
+        assert not (folder / "mine").exists()
+        (folder / "mine").write_text(run)
+    assert (tmp_path / "test.10" / "mine").read_text() == "first"
+    assert (tmp_path / "test.11" / "mine").read_text() == "second"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("test", "test.10", "test.11", "test.7th", "test.9", "test.previous"),
+    ]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("the earlier")[2] for line in told] == [
+        f" run of this name is kept: {tmp_path}/test is now {tmp_path}/test.{number}" for number in (10, 11)
+    ]
+
+
+def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
+    for _ in range(2):
+        prepare_folder(job, resume=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "test.1"]
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -60,14 +81,12 @@ def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> 
         check_resumed(job, whole)
 
 
-@pytest.mark.parametrize("start", ["test", "test.previous", "other/../test"])
+@pytest.mark.parametrize("start", ["test", "other/../test"])
 def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path, start: str) -> None:
     (prepare_folder(job, resume=False) / "mine").write_text("first")
     again = job.model_copy(update={"start_from": str(tmp_path / start)})
     for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):
-        with pytest.raises(
-            Mistake, match=r"^start_from: .* is moved aside or deleted where a new run named test begins"
-        ):
+        with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named test begins"):
             refuses(again)
     assert (tmp_path / "test" / "mine").read_text() == "first"
     assert prepare_folder(again, resume=True) == tmp_path / "test"
@@ -76,3 +95,4 @@ def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path,
 def test_a_run_starts_from_one_of_another_name(job: Job, tmp_path: Path) -> None:
     check_start(job)
     check_start(job.model_copy(update={"start_from": str(tmp_path / "test-2")}))
+    check_start(job.model_copy(update={"start_from": str(tmp_path / "test.1")}))
