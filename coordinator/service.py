@@ -12,7 +12,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
 from dbelief.rpc.convert import layout_from_wire, placement_to_wire
-from dbelief.rpc.guard import caller, must_be
+from dbelief.rpc.guard import must_be
 from dbelief.work import Lease
 
 from .bundles import Asks, Computed
@@ -123,6 +123,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
         """See protos/coordination.proto."""
+        must_be("worker" if request.incarnation else "operator")
         reply = wire.ReportReply()
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
@@ -150,9 +151,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 machine.kept(request.kept, now_s)
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
-            # The launcher, which is no member, tells of troubles too; those of a life that is over are its own.
-            if request.trouble and not request.incarnation and caller() not in ("", "operator"):
-                raise Refused("a job is failed by its members, and by its launcher, which is nobody or the operator")
+            # The launcher, which is no member, reports trouble too; that of a life that is over is ignored.
             if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
                 machine.progress.not_finite += bool(request.incarnation)  # the one trouble that a member tells of
                 machine.fail(

@@ -37,6 +37,7 @@ class Places:
 
     def again(self, role: str, name: str, left: Collection[str]) -> bool:
         """Whether a member that has ended may be put somewhere again."""
+        left = [node for node in self._tasks if node in left]
         if role != WORKER or self._members[name][1] in left:
             return bool(left)
         free = any(len(self._on(node, name)) < self._tasks[node] for node in left)

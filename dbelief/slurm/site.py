@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dbelief.console import announce
 from dbelief.processes import ASKED_S, RESTARTS, Child, Direct, Way
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.security.authority import make_credentials
@@ -83,8 +84,9 @@ class SlurmSite:
     def look(self, status: wire.StatusReply, shards: Iterable[Child]) -> None:
         """See `Site`."""
         now_s = self._clock()
-        if self._guard is not None:
-            self._guard.revive(now_s)
+        if self._guard is not None and not self._guard.revive(now_s):
+            announce(f"{self._guard.fate()}; where node {self._allocation.first} dies, nobody requeues the job")
+            self._guard = None
         silent_s: dict[str, float] = {}
         for member in status.members:
             silent_s[member.name] = min(member.silent_s, silent_s.get(member.name, member.silent_s))

@@ -38,9 +38,9 @@ class Nodes:
             except Failure as error:
                 announce(f"{error}; nodes {', '.join(self._left)} are taken to be there")
             else:
-                for node in set(self._left) - set(left):
+                for node in [node for node in self._left if left and node not in left]:
                     announce(f"node {node} is lost")
-                self._left = [node for node in self._left if node in left]
+                self._left = [node for node in self._left if node in left] or self._left  # none: the job is ending
         return self._left
 
 

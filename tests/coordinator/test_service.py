@@ -259,6 +259,22 @@ def test_the_launchers_trouble_is_no_replicas(training: Caller) -> None:
     assert training.world.machine.reason == "every worker died 4 times"
 
 
+@pytest.mark.parametrize("role", ["operator", "worker"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_report_is_a_workers_of_itself_and_a_launchers_of_the_job(
+    training: Caller, monkeypatch: pytest.MonkeyPatch, role: str, own: bool
+) -> None:
+    """With credentials a launcher has the operator's token; it reports for no member, and no member for the job."""
+    monkeypatch.setattr("dbelief.rpc.guard.caller", lambda: role)
+    request = report(training, 1, trouble="one's own") if own else wire.ReportRequest(trouble="all died")
+    if own is (role == "worker"):
+        training("Report", request)
+        assert training.world.machine.reason == ("replica 1: one's own" if own else "all died")
+    else:
+        with pytest.raises(Aborted, match=f"the caller's token is for {role}"):
+            training("Report", request)
+
+
 def test_status_before_anything_is_known(call: Caller) -> None:
     status = call("Status", wire.StatusRequest())
     assert (status.job, status.state, status.waiting_for) == ("test", wire.STATE_EMPTY, "shards (0 of 2 joined)")

@@ -30,7 +30,7 @@ snapshots: {{every_s: 1}}
 deadlines: {{join_s: 400}}
 """
 EPOCH = 1257
-SHORT, LONG = 6, 150
+SHORT, LONG = 6, 80
 FLOOR = 0.94
 """Test accuracy that the digits reach with any seed."""
 END_S = 420.0

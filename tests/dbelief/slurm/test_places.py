@@ -67,3 +67,10 @@ def test_the_last_worker_comes_back_wherever_there_is_a_node() -> None:
     assert workers == ["n3"]
     assert places.again("worker", "worker-0", ["n1", "n2"])
     assert not places.again("worker", "worker-0", [])
+
+
+def test_what_may_not_be_on_the_first_node_is_nowhere_once_all_others_are_lost() -> None:
+    places = Places({"n2": 1, "n3": 1})
+    assert places.put("guard", "guard", NODES) == "n2"
+    assert places.again("guard", "guard", ["n1", "n3"])
+    assert not places.again("guard", "guard", ["n1"])

@@ -62,6 +62,13 @@ def test_srun_ends_with_0_where_the_node_died_which_is_no_clean_end(shard: Step,
     assert "--nodelist=n1" in shard.command([])
 
 
+def test_a_job_that_is_ending_has_no_nodes_any_more_and_loses_none(shard: Step, slurm: _Slurm) -> None:
+    shard.command([])
+    slurm.left = []
+    assert shard.fate(0)[0] == 0
+    assert shard.possible()
+
+
 def test_a_failed_shard_is_tried_on_another_node_though_slurm_knows_of_nothing(shard: Step) -> None:
     shard.command([])
     assert shard.fate(1)[0] == 1
