@@ -48,11 +48,14 @@ class Allocation:
         Tasks by node, in Slurm's order; the batch script runs on the first node.
     restarts
         How often the job was requeued.
+    gpus
+        GPUs of each worker; 0: the job has none.
     """
 
     job: str
     tasks: Mapping[str, int]
     restarts: int = 0
+    gpus: int = 0
     run: Run = run
 
     @classmethod
@@ -72,7 +75,9 @@ class Allocation:
             raise Mistake(f"no batch job of Slurm: {error.args[0]} is not set; see deploy/slurm") from None
         names = _names(nodes, run)
         counts = dict(zip(names, task_counts(tasks), strict=True))
-        return cls(job, counts, int(environment.get("SLURM_RESTART_COUNT", "0")), run)
+        each = int(environment.get("SLURM_GPUS_PER_TASK", "1"))
+        gpus = each if environment.get("SLURM_JOB_GPUS") else 0
+        return cls(job, counts, int(environment.get("SLURM_RESTART_COUNT", "0")), gpus, run)
 
     @property
     def first(self) -> str:

@@ -12,7 +12,7 @@ from dbelief.errors import Failure, Mistake
 from dbelief.processes import how_it_ended, program
 
 from .allocation import Allocation
-from .places import Places
+from .places import WORKER, Places
 
 FRESH_S = 2.0
 
@@ -67,7 +67,9 @@ class Step:
         self._ended = None
         self._node = self._places.put(self._role, self._name, self._nodes.left(fresh=True))
         listening = ["--listen", f"{self._node}:0"] if self._listens else []
-        return [*_srun(self._name, self._node), *program([*arguments, *listening])]
+        srun = [shutil.which("srun") or "srun", *self._sharing(), "--kill-on-bad-exit=0", f"--job-name={self._name}"]
+        where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
+        return [*srun, *where, *program([*arguments, *listening])]
 
     def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         """See `Way`: by Slurm, since srun itself would kill the member at SIGTERM."""
@@ -98,15 +100,18 @@ class Step:
         self._places.failed(self._node)
         process.kill()
 
+    def _sharing(self) -> list[str]:
+        """What the step has of its node: it waits for nothing, but for GPUs of its own, which are there or never.
+
+        All steps share CPUs and memory that the job has there. Steps that overlap would be given the same GPU.
+        """
+        gpus = self._nodes.allocation.gpus
+        if gpus and self._role == WORKER:
+            return ["--exact", f"--gpus-per-task={gpus}", "--immediate=60", "--mem=0", "--cpu-bind=none"]
+        return ["--overlap", *["--gres=none"] * bool(gpus), "--mem=0", "--cpu-bind=none"]
+
     def _steps(self) -> list[str]:
         """Numbers of the steps of this name that run."""
         job = self._nodes.allocation.job
         rows = self._nodes.allocation.run(["squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"])
         return [row.split()[0] for row in rows.splitlines() if row.split()[1:] == [self._name]]
-
-
-def _srun(name: str, node: str) -> list[str]:
-    """One task on one node that waits for nothing: CPUs and memory of the node are shared by all steps of the job."""
-    where = ["--nodes=1", "--ntasks=1", f"--nodelist={node}"]
-    sharing = ["--overlap", "--mem=0", "--cpu-bind=none"]
-    return [shutil.which("srun") or "srun", *where, *sharing, "--kill-on-bad-exit=0", f"--job-name={name}"]

@@ -28,6 +28,12 @@ def test_tasks_by_node_in_slurms_order() -> None:
     assert Allocation.of({**BATCH, "SLURM_RESTART_COUNT": "2"}, _slurm).restarts == 2
 
 
+def test_gpus_of_each_worker() -> None:
+    assert Allocation.of(BATCH, _slurm).gpus == 0
+    assert Allocation.of({**BATCH, "SLURM_JOB_GPUS": "0,1"}, _slurm).gpus == 1
+    assert Allocation.of({**BATCH, "SLURM_JOB_GPUS": "0,1", "SLURM_GPUS_PER_TASK": "2"}, _slurm).gpus == 2
+
+
 def test_a_node_that_slurm_has_taken_out_is_not_left() -> None:
     assert Allocation.of(BATCH, _slurm).left() == ["n1", "n3"]
 

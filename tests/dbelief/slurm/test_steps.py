@@ -48,6 +48,14 @@ def test_one_task_on_one_node_that_shares_what_the_job_has_there(shard: Step) ->
     assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--number", "0", "--listen", "n2:0"]
 
 
+def test_where_the_job_has_gpus_a_worker_has_its_own_and_a_shard_none(slurm: _Slurm) -> None:
+    nodes = Nodes(Allocation("7", {"n1": 4}, gpus=1, run=slurm))
+    worker = Step("worker", "worker-0", nodes, Places({"n1": 4})).command([])
+    assert {"--exact", "--gpus-per-task=1"} <= set(worker)
+    assert "--overlap" not in worker, "steps that overlap share a GPU"
+    assert "--gres=none" in Step("ps", "ps-0", nodes, Places({"n1": 4})).command([])
+
+
 def test_an_exit_code_is_the_members_where_its_node_is_there(shard: Step) -> None:
     shard.command([])
     assert shard.fate(0) == (0, "on node n2 ended with exit code 0")
