@@ -153,7 +153,7 @@ class Shards:
         rule = segments.Rule(name=self.rule[0], options=self.rule[1])
         for where in self.placement.places:
             assignment = wire.Assignment(
-                segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free
+                segments=spans_to_wire(self.placement.run(where)), rule=rule, lock_free=self._lock_free, snapshots="/"
             )
             self._configure(where.shard, job=JOB, shard_epoch=1, assignment=assignment)
         first = Pusher(0, 1)

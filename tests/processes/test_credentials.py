@@ -38,10 +38,10 @@ DOWNPOUR = "{name: downpour, batch: 16, rule: {name: adagrad, rate: 0.03}}"
 IN_STEP = "{name: sync-sgd, batch: 16, rule: {name: sgd, rate: 0.1}}"
 
 
-def _start(operator: Operator, folders: dict[str, Path], strategy: str) -> str:
+def _start(operator: Operator, folders: dict[str, Path], strategy: str, samples: int = 8_000) -> str:
     """All roles, each with its credentials, reached under every address of the host; the coordinator's address."""
     job = operator.folder / "job.yaml"
-    job.write_text(JOB.replace("STRATEGY", strategy))
+    job.write_text(JOB.replace("STRATEGY", strategy).replace("8000", str(samples)))
     mine = folders["ours"]
     role = operator.start(
         "coordinator", "coordinator", str(job), "--listen", "0.0.0.0:0", "--credentials", str(mine / "coordinator")
@@ -70,7 +70,7 @@ def test_a_job_trains_over_tls_with_tokens(strategy: str, operator: Operator, fo
 def test_who_may_do_what_in_a_running_job(
     operator: Operator, folders: dict[str, Path], ours: Callable[[str], Credentials], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = _start(operator, folders, DOWNPOUR)
+    address = _start(operator, folders, DOWNPOUR, samples=100_000_000)  # it goes on until it is stopped
     operator.until_samples("guarded", 1)
 
     def call(role: str, ask: Callable[[CoordinatorClient], Any]) -> Any:
