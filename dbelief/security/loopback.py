@@ -21,6 +21,10 @@ from .private_folder import user_secret
 TOKEN = struct.Struct("<Q32s")
 """When it was made, in nanoseconds since the machine started, and the MAC."""
 TOKEN_BYTES = TOKEN.size
+SAME_NS = 1_000_000_000
+"""How long a client sends the same text: gRPC sends what it has sent before on a connection in a few bytes."""
+SEEN = 1_024
+"""Most texts that a server remembers as right."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 """Differs after each start of the machine, from which the time counts."""
 
@@ -53,25 +57,37 @@ class Loopback:
         self._secret = user_secret()
         self._about = f"{_boot()} {address} ".encode()
         self._since = time.monotonic_ns() if since is None else since
+        self._given = "", 0  # the last token as text, and when it was made
+        self._right: set[str] = set()  # texts that were found right, which they stay
 
     def token(self) -> bytes:
-        """A token for a call that begins now. Cost: 3 us."""
+        """A token for a call that begins now. Cost: 10 us."""
         now = time.monotonic_ns()
         return TOKEN.pack(now, self._mac(now))
 
     def text(self) -> str:
-        """A token as text, for the metadata of a call."""
-        return self.token().hex()
+        """A token as text, for the metadata of a call: the same for `SAME_NS`. Cost: below 1 us for the same."""
+        text, made = self._given
+        if not text or time.monotonic_ns() - made > SAME_NS:
+            text, made = self._given = self.token().hex(), time.monotonic_ns()
+        return text
 
     def check_text(self, text: str) -> Verdict:
-        """As `check`, of a token as text."""
+        """As `check`, of a token as text. Cost: below 1 us where it has been seen."""
+        if text in self._right:
+            return Verdict.RIGHT
         try:
-            return self.check(bytes.fromhex(text))
+            verdict = self.check(bytes.fromhex(text))
         except ValueError:
             return Verdict.WRONG
+        if verdict is Verdict.RIGHT:
+            if len(self._right) >= SEEN:
+                self._right.clear()
+            self._right.add(text)
+        return verdict
 
     def check(self, token: bytes) -> Verdict:
-        """Whether a call comes from a process of this user. Cost: 3 us."""
+        """Whether a call comes from a process of this user. Cost: 10 us."""
         if len(token) != TOKEN.size:
             return Verdict.WRONG
         made, mac = TOKEN.unpack(token)

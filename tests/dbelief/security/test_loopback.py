@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dbelief.security import Loopback, Verdict, loopback, loopback_address
@@ -14,6 +16,23 @@ def test_a_token_of_the_same_user_is_right() -> None:
     assert server.check(client.token()) is Verdict.RIGHT
     assert server.check_text(client.text()) is Verdict.RIGHT
     assert client.token() != client.token()
+
+
+def test_a_text_is_sent_for_a_while_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 10**12
+    monkeypatch.setattr(loopback, "time", SimpleNamespace(monotonic_ns=lambda: now))
+    server, client = Loopback(HERE), Loopback(HERE)
+    first = client.text()
+    now += loopback.SAME_NS
+    assert client.text() == first
+    now += 1
+    assert client.text() != first
+    for number in range(2 * loopback.SEEN):
+        now += 1
+        assert server.check_text(client.token().hex()) is Verdict.RIGHT, number
+        assert server.check_text(first) is Verdict.RIGHT
+        assert len(server._right) <= loopback.SEEN
+    assert server.check_text(first[:-1] + "x") is Verdict.WRONG
 
 
 def test_a_token_for_another_address_is_wrong() -> None:
