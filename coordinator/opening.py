@@ -30,12 +30,15 @@ class Opening:
         Once they are known.
     assigned
         Whether every shard knows its segments.
+    run_id
+        Of the run: see `JobMachine.run_id`.
     """
 
-    def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0) -> None:
+    def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0, run_id: int = 0) -> None:
         self.layout: Layout | None = None
         self.placement: Placement | None = None
         self.assigned = False
+        self.run_id = run_id
         self._shards = shards
         self._resumed = resumed
         self._train_samples = train_samples
@@ -81,7 +84,8 @@ class Opening:
         assert self.layout is not None
         spans = cut(self.layout.rank_ranges(), self.nominal_length)
         runs = place(spans, self._shards)
-        places = tuple(Place(m.number, m.address, shard_epoch, (run,)) for m, run in zip(shards, runs, strict=True))
+        rows = zip(shards, runs, strict=True)
+        places = tuple(Place(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)
         self.placement = Placement(1, tuple(spans), places)
         return self.placement
 

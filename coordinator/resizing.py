@@ -157,7 +157,7 @@ class Resizing:
                 continue
             self._seen_to.add(member.incarnation)
             if member.number < self.wanted:
-                place = Place(member.number, member.address, self._next_epoch(), ())
+                place = Place(member.number, member.address, self._next_epoch(), (), self._opening.run_id)
                 actions.append(self._recovery.bring_in(member, place))
             else:
                 actions.append(Dismiss(member.number, member.incarnation, member.address))

@@ -83,7 +83,9 @@ class Runner:
         self._finished = threading.Event()
         self.scaling = Scaling(machine.job)
         self.seen = Seen(clock, folder / EVENTS, machine.training.batch is not None)
-        self._shards = Shards(machine.job, lambda: leadership.epoch, machine.recovery.is_away, folder / "snapshots")
+        self._shards = Shards(
+            machine.job, lambda: leadership.epoch, machine.recovery.is_away, folder / "snapshots", machine.run_id
+        )
         self._events = EventLog(folder / EVENTS, clock, earlier_s)
         self._last_pass = Latest(folder / LAST_PASS, clock)
         self._reduction = Latest(folder / REDUCTION, clock)

@@ -12,7 +12,7 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
 from dbelief.rpc.convert import layout_from_wire, placement_to_wire
-from dbelief.rpc.guard import must_be
+from dbelief.rpc.guard import must_be, must_be_in
 from dbelief.work import Lease
 
 from .bundles import Asks, Computed
@@ -71,6 +71,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 incarnation=member.incarnation,
                 leader_epoch=self._runner.leadership.epoch,
                 beat_s=machine.members.patience_s(member.kind),
+                run_id=machine.run_id,
             )
 
     @answers
@@ -79,6 +80,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         kind = _kind(request.role)
         must_be(_TOKENS[kind])
         with self._runner.step() as (machine, now_s):
+            must_be_in(machine.run_id, request.run_id)
             member = machine.beat(kind, request.id, request.incarnation, now_s)
             if member and request.HasField("shard"):
                 self._shard_told(machine, request)
@@ -108,6 +110,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
     def Lease(self, request: wire.LeaseRequest, context: grpc.ServicerContext) -> wire.LeaseReply:
         """See protos/coordination.proto."""
         with self._runner.step() as (machine, now_s):
+            must_be_in(machine.run_id, request.run_id)
             asks = Asks(
                 request.turn,
                 tuple(request.holds),
@@ -127,6 +130,8 @@ class CoordinatorService(stubs.CoordinatorServicer):
         reply = wire.ReportReply()
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
+            if request.incarnation:  # the launcher is in no run
+                must_be_in(machine.run_id, request.run_id)
             machine.heard(*who, now_s)
             machine.spent(*who, _spent(request))
             if request.HasField("progress"):

@@ -12,7 +12,7 @@ import grpc
 from dbelief.console import announce
 from dbelief.errors import Moved, SnapshotError, Unreachable
 from dbelief.job import Job
-from dbelief.placement import Place, Placement, Run
+from dbelief.placement import Place, Placement
 from dbelief.programs import Operation, together
 from dbelief.pushes import PARAMETERS
 from dbelief.rpc import parameters_pb2 as wire
@@ -22,6 +22,7 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.convert import program_to_wire
 from dbelief.sets import set_aside, up_to
 
+from . import orders
 from .actions import Dismiss, Follow, Move, Revive, SetMembership, StandAlone
 from .assignment import assignment
 
@@ -50,6 +51,8 @@ class Shards:
         Whether the life at a place is known to be over: then nobody waits for its answer.
     snapshots
         Folder of the run's snapshot sets, which all shards reach: they write and read sets below it alone.
+    run_id
+        Of the run that is led.
 
     Attributes
     ----------
@@ -60,8 +63,14 @@ class Shards:
     """
 
     def __init__(
-        self, job: Job, leader_epoch: Callable[[], int], away: Callable[[Place], bool], snapshots: Path
+        self,
+        job: Job,
+        leader_epoch: Callable[[], int],
+        away: Callable[[Place], bool],
+        snapshots: Path,
+        run_id: int = 0,
     ) -> None:
+        self._run_id = run_id
         self.name = job.name
         self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
@@ -87,7 +96,7 @@ class Shards:
 
     def _command(self) -> wire.Command:
         self._commands += 1
-        return wire.Command(leader_epoch=self._leader_epoch(), id=self._commands)
+        return wire.Command(leader_epoch=self._leader_epoch(), id=self._commands, run_id=self._run_id)
 
     def _places(self) -> Sequence[Place]:
         return self.placement.places if self.placement is not None else ()
@@ -155,11 +164,10 @@ class Shards:
         if revive.set_id is None:
             return None
         if revive.membership is not None:
-            self._tell(place, _membership(revive.membership))
+            self._tell(place, orders.membership(revive.membership))
         set_id = self._restore_newest(place, revive.set_id) if place.count else revive.set_id
-        self._tell(
-            place, wire.ConfigureRequest(fenced=_lives(revive.fenced), forgotten=_lives(revive.settled), ready=True)
-        )
+        fenced, settled = orders.lives(revive.fenced), orders.lives(revive.settled)
+        self._tell(place, wire.ConfigureRequest(fenced=fenced, forgotten=settled, ready=True))
         return set_id
 
     def _promote(self, revive: Revive) -> str | None:
@@ -171,12 +179,12 @@ class Shards:
             shard_epoch=place.shard_epoch,
             promoted=True,
             holdings=wire.Holdings(runs=runs),
-            fenced=_lives(revive.fenced),
-            forgotten=_lives(revive.settled),
+            fenced=orders.lives(revive.fenced),
+            forgotten=orders.lives(revive.settled),
             ready=True,
         )
         if revive.membership is not None:
-            request.membership.CopyFrom(_membership(revive.membership).membership)
+            request.membership.CopyFrom(orders.membership(revive.membership).membership)
         self._tell(place, request)
         return revive.set_id
 
@@ -260,7 +268,7 @@ class Shards:
         for place in self._places():
             if place.shard in shards and not self._away(place):
                 try:
-                    self._tell(place, _holdings(place.runs))
+                    self._tell(place, orders.holdings(place.runs))
                 except Unreachable as error:
                     silent = error if not self._away(place) else silent
         if silent is not None:
@@ -276,16 +284,16 @@ class Shards:
 
     def set_membership(self, membership: SetMembership) -> int:
         """Say who takes part in which clock; returns the highest clock that was pushed to any shard."""
-        return max((reply.clock for reply in self._configure(lambda place: _membership(membership))), default=0)
+        return max((reply.clock for reply in self._configure(lambda place: orders.membership(membership))), default=0)
 
     def fence(self, incarnation: int) -> tuple[int, int]:
         """Refuse a life and read what it had pushed into "w": (lowest, highest) over all segments."""
-        self._configure(lambda place: wire.ConfigureRequest(fenced=_lives([incarnation])))
+        self._configure(lambda place: wire.ConfigureRequest(fenced=orders.lives([incarnation])))
         return self.ledgers().get(incarnation, (0, 0))
 
     def forget(self, incarnation: int) -> None:
         """Drop a life's ledger rows."""
-        self._configure(lambda place: wire.ConfigureRequest(forgotten=_lives([incarnation])))
+        self._configure(lambda place: wire.ConfigureRequest(forgotten=orders.lives([incarnation])))
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
         """Per incarnation the lowest and the highest number applied to "w", over all segments of all shards."""
@@ -368,7 +376,7 @@ class Shards:
                 call = self._begin(place, "Operate", request, SNAPSHOT_S)
 
     def _target(self, place: Place) -> wire.Target:
-        return wire.Target(job=self.name, shard_epoch=place.shard_epoch)
+        return wire.Target(job=self.name, shard_epoch=place.shard_epoch, run_id=place.run_id)
 
     def _each(self, method: str, build: Callable[[], Any]) -> list[Any]:
         """Call all shards at the same time, then collect their answers."""
@@ -383,17 +391,3 @@ class Shards:
                 self._stub(place).Configure(request, timeout=2.0)
             except grpc.RpcError:
                 continue
-
-
-def _lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
-    return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
-
-
-def _holdings(runs: Iterable[Run]) -> wire.ConfigureRequest:
-    rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
-    return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))
-
-
-def _membership(membership: SetMembership) -> wire.ConfigureRequest:
-    rounds = [wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in membership.rounds]
-    return wire.ConfigureRequest(membership=wire.Membership(member_epoch=membership.member_epoch, rounds=rounds))

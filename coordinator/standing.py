@@ -35,6 +35,10 @@ class Standing(ABC):
         Id, shards' ledgers aside, of the snapshot set to go on from, with the state that set.json holds.
     first_shard_epoch
         Lowest shard epoch that may be given out: one above all that registry and set know.
+    run_id
+        Random, of this run of the job: another where the job is begun anew or resumed, the same after a takeover.
+        Members name it, and those of an earlier run are refused: a resumed job cannot know which incarnations that run
+        gave out after its last snapshot set. 0: there is none, and nobody names one.
 
     Raises
     ------
@@ -48,6 +52,7 @@ class Standing(ABC):
         shape: Shape,
         resume: tuple[str, dict[str, Any]] | None = None,
         first_shard_epoch: int = 1,
+        run_id: int = 0,
     ) -> None:
         self.job = job
         self.shape = shape
@@ -60,7 +65,7 @@ class Standing(ABC):
         self.total = self.training.total
         self.leases = self.training.leases
         self.progress = self.training.progress
-        self.opening = Opening(job.shards, resume[1] if resume else None, shape.train)
+        self.opening = Opening(job.shards, resume[1] if resume else None, shape.train, run_id)
         self.ending = Ending(shape, self.progress, self.training.evaluations)
         self.continuation = Continuation(self.opening, self.members, self.training)
         self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
@@ -74,6 +79,11 @@ class Standing(ABC):
         self._resume = resume
         if resume is not None:
             self.continuation.begin(*resume)
+
+    @property
+    def run_id(self) -> int:
+        """Of this run of the job."""
+        return self.opening.run_id
 
     @property
     def layout(self) -> Layout | None:

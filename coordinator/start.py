@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,10 +83,11 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
 
 
 def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
-    """The job's machine, with the sizes of its data."""
+    """The job's machine, with the sizes of its data, in a run of its own."""
     shape = Shape(*sizes(job.data, job.folder))
+    run_id = secrets.randbelow((1 << 63) - 1) + 1
     if not resume:
-        return JobMachine(job, shape)
+        return JobMachine(job, shape, run_id=run_id)
     snapshots = folder / "snapshots"
     set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
     for one in skipped:
@@ -93,6 +95,6 @@ def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
         set_aside(snapshots, one.set_id)
     state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
     try:
-        return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1)
+        return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:
         raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job's state: {error!r}") from error

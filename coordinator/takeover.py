@@ -43,6 +43,7 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "ending": machine.ending.state(),
         "resizing": machine.resizing.state(now_s),
         "incarnations": members.incarnations,
+        "run_id": machine.run_id,
     }
     parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
     texts = {name: json.dumps(part) for name, part in parts.items()}
@@ -128,6 +129,7 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
     """
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
+    machine.opening.run_id = state.get("run_id", 0)  # a run that an earlier version began has none
     if not begun(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return

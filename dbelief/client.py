@@ -175,18 +175,14 @@ class Client:
     # -- the coordinator ---------------------------------------------------------------------------------
 
     def _lease(self) -> wire.LeaseReply:
-        reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence()))
+        reply: wire.LeaseReply = self._session.member.call("Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence()))
         return reply
 
     def _report(self, **fields: Any) -> wire.ReportReply:
         self._told_s = time.monotonic()
-        reply: wire.ReportReply = self._call("Report", wire.ReportRequest(**fields))
+        reply: wire.ReportReply = self._session.member.call("Report", wire.ReportRequest(**fields))
         self._closing = self._closing or reply.state >= wire.STATE_CLOSING
         return reply
-
-    def _call(self, method: str, request: Any) -> Any:
-        request.replica, request.incarnation = self._session.pusher.replica, self._session.pusher.incarnation
-        return self._session.client.call(method, request)
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -18,12 +18,16 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Place:
-    """One shard and the segments that it holds, as runs that rise along the table and do not touch."""
+    """One shard and the segments that it holds, as runs that rise along the table and do not touch.
+
+    `run_id` is of the run that it serves; 0: it has none.
+    """
 
     shard: int
     address: str
     shard_epoch: int
     runs: tuple[Run, ...]
+    run_id: int = 0
 
     @property
     def count(self) -> int:

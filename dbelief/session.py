@@ -270,10 +270,8 @@ class Session:
             del values
             self.ranks.barrier()
             if leads:
-                member = self.member
-                request = wire.ReportRequest(replica=member.id, incarnation=member.incarnation, initialised=True)
-                self.client.call("Report", request)
-                member.beat()
+                self.member.call("Report", wire.ReportRequest(initialised=True))
+                self.member.beat()
 
     def _initial_values_are_wanted(self) -> bool:
         """Wait until the job trains, or initial values are wanted of this replica; all ranks hear the same."""
@@ -358,7 +356,8 @@ def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str
 def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
     """Wait until all shards are there, and tell the other ranks who they are."""
     membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
-    ranks.share(wire.JoinReply(id=membership.id, incarnation=membership.incarnation).SerializeToString())
+    life = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
+    ranks.share(life.SerializeToString())
     return membership
 
 
@@ -384,6 +383,6 @@ def _parameters(
 def _follow(client: CoordinatorClient, role: wire.Role.ValueType, ranks: Ranks) -> Member:
     """The member that the first rank is, once all shards are there."""
     life = wire.JoinReply.FromString(ranks.share(b""))
-    member = Member(client, role, life.id, life.incarnation)
+    member = Member(client, role, life.id, life.incarnation, life.run_id)
     member.placed()
     return member

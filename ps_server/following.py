@@ -37,8 +37,8 @@ class Telling:
 
     Parameters
     ----------
-    job, shard_epoch
-        The job's id; the life that the follower must have.
+    job, shard_epoch, run_id
+        The job's id; the life that the follower must have; the run.
 
     Attributes
     ----------
@@ -46,12 +46,12 @@ class Telling:
         Messages that the follower has answered.
     """
 
-    def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int) -> None:
+    def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int, run_id: int = 0) -> None:
         self._shard = shard
         self._chain = chain
         self._epoch = chain.epoch
         self._rule = segments.Rule(name=shard.rule.name)
-        self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True)
+        self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True, run_id=run_id)
         self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
         self._deeds = self.answered = 0
 

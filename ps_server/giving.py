@@ -46,7 +46,7 @@ class Courier:
         self._out: queue.Queue[wire.CarryRequest | None] = queue.Queue(_AHEAD)
         self._sent = 0
         self._call = stubs.ParametersStub(self._channel).Carry(self._requests())
-        opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, command=command)
+        opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, command=command, run_id=command.run_id)
         self._send(wire.CarryRequest(opening=opening))
 
     def _requests(self) -> Iterator[wire.CarryRequest]:

@@ -22,6 +22,7 @@ from dbelief.pushes import Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.coded import Codecs
 from dbelief.rpc.convert import program_from_wire, spans_from_wire
+from dbelief.rpc.guard import must_be_in
 
 from . import snapshot
 from .chain import Chain
@@ -83,6 +84,8 @@ class Life:
         Set when the coordinator says that the job is over.
     job, index, epoch
         "", -1 and 0 until they are given.
+    run_id
+        Of the run that this process has joined: calls and commands of another are refused. 0: it has joined none.
     shard
         None until segments are given.
     chain
@@ -100,6 +103,7 @@ class Life:
         self.stopped = threading.Event()
         self.job = ""
         self.index = -1
+        self.run_id = 0
         self.epoch = 0
         self.deadline_s = deadline_s
         self.shard: Shard | None = None
@@ -165,10 +169,12 @@ class Life:
         Moved
             A process that was started again is found at its old address before it has its new life.
         Refused
-            The call is for another job.
+            The call is for another job, or from another run of it.
         """
         if self.job and target.job != self.job:
             raise Refused(f"a call for job {target.job!r} came here")
+        if self.run_id:
+            must_be_in(self.run_id, target.run_id)
         if target.shard_epoch != self.epoch:
             raise Moved(f"is in epoch {self.epoch}, not {target.shard_epoch}")
         return self.loaded()
@@ -181,8 +187,10 @@ class Life:
         Raises
         ------
         Refused
-            Where a later leader is known.
+            Where a later leader is known, or it leads another run of the job.
         """
+        if self.run_id:
+            must_be_in(self.run_id, command.run_id)
         if command.leader_epoch < self._leader_epoch:
             raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
         if command.leader_epoch > self._leader_epoch:
@@ -253,7 +261,7 @@ class Life:
             self._following.close()
             self._following = None
         if chain.address:
-            telling = Telling(shard, self.chain, self.job, chain.shard_epoch)
+            telling = Telling(shard, self.chain, self.job, chain.shard_epoch, self.run_id)
             self._following = Following(telling, chain.address, chain.patience_s or math.inf)
 
     def followed(self, patience_s: float = LOOK_AGAIN_S) -> None:
@@ -302,7 +310,7 @@ class Life:
         Refused, Moved
             They are meant for another job, or another life; or were to be given before a later command.
         """
-        self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch))
+        self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
         assert self._moves is not None
         arrival = self._moves.arrival()  # first: a command that is obeyed meanwhile ends it
         if opening.HasField("command") and _order(opening.command) < self._held_by:

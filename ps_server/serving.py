@@ -89,7 +89,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
         member = _join(
             lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=wish, name=name), options.patience
         )
-        service.life.index = member.id
+        service.life.index, service.life.run_id = member.id, member.run_id
         member.figures = service.figures
         known(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
         announce(f"shard {member.id} of job {job} on {address}")

@@ -122,7 +122,7 @@ def _live(task: Task, options: Options, metrics: Metrics, comm: Comm) -> bool:
         options.shared_memory,
     )
     if meeting is not None:
-        session.member.when_ended = meeting.over
+        session.member.when_ended, meeting.run_id = meeting.over, session.member.run_id
     reason, tell = "failed", _teller(comm)
     _tell(metrics, session, comm)
     if comm.rank == 0:

@@ -71,6 +71,11 @@ class Meeting:
         Longest wait for the others, to come and for each message.
     credentials
         What it shows to workers of other hosts, and asks of them; None: their network is trusted.
+
+    Attributes
+    ----------
+    run_id
+        Of the run of the job that this worker has joined.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Meeting:
     ) -> None:
         self._seal = _seal(credentials) if credentials is not None else None
         self._listener = Listener(host, port, known_as, self._seal)
+        self.run_id = 0
         self._job = job
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
@@ -111,6 +117,7 @@ class Meeting:
             group.addresses,
             self._deadline_s,
             seal=self._seal,
+            run_id=self.run_id,
         )
         with self._lock:
             self._comm, self._generation = Comm(engine, self._deadline_s), group.generation

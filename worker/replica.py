@@ -163,7 +163,7 @@ class Replica:
         if self._together is not None:
             request.last, request.steps = self._told.lease, self._together.steps
             request.broken, request.why = self._broken
-        reply: wire.LeaseReply = self._call("Lease", request)
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
         return reply
 
     def _check_standing(self) -> None:
@@ -310,7 +310,9 @@ class Replica:
         """Ask for the next bundle while one is still computed; None: not now, or never where ranks go together."""
         if self._ranks.size > 1:
             return None
-        reply: wire.LeaseReply = self._call("Lease", wire.LeaseRequest(turn=turn, holds=holds, ahead=True))
+        reply: wire.LeaseReply = self._session.member.call(
+            "Lease", wire.LeaseRequest(turn=turn, holds=holds, ahead=True)
+        )
         return reply.bundle if reply.HasField("bundle") else None
 
     def moved(self) -> None:
@@ -369,9 +371,5 @@ class Replica:
         if not self._leads:
             return wire.ReportReply()
         request = wire.ReportRequest(seconds=self._phases.seconds, staleness=self._spread.counts, **fields)
-        reply: wire.ReportReply = self._call("Report", request)
+        reply: wire.ReportReply = self._session.member.call("Report", request)
         return reply
-
-    def _call(self, method: str, request: Any) -> Any:
-        request.replica, request.incarnation = self._session.pusher.replica, self._session.pusher.incarnation
-        return self._session.client.call(method, request)

@@ -103,6 +103,7 @@ def placement_to_wire(placement: Placement) -> coordination.Placement:
                 shard=p.shard,
                 address=p.address,
                 shard_epoch=p.shard_epoch,
+                run_id=p.run_id,
                 runs=[segments.SegmentRun(first=first, count=count) for first, count in p.runs],
             )
             for p in placement.places
@@ -115,7 +116,7 @@ def placement_from_wire(message: coordination.Placement) -> Placement:
     return Placement(
         message.placement_epoch,
         spans_from_wire(message.segments),
-        tuple(Place(p.shard, p.address, p.shard_epoch, _runs(p)) for p in message.shards),
+        tuple(Place(p.shard, p.address, p.shard_epoch, _runs(p), p.run_id) for p in message.shards),
     )
 
 

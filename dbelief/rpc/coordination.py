@@ -89,7 +89,7 @@ class Member:
 
     Attributes
     ----------
-    id, incarnation
+    id, incarnation, run_id
         Given by the coordinator.
     placement
         Where segments live, once the coordinator knows it.
@@ -105,11 +105,14 @@ class Member:
         Of a shard: asked for what it has done before each beat.
     """
 
-    def __init__(self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int) -> None:
+    def __init__(
+        self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int, run_id: int
+    ) -> None:
         self.client = client
         self.role = role
         self.id = id
         self.incarnation = incarnation
+        self.run_id = run_id
         self.placement: Placement | None = None
         self.state: wire.State.ValueType = wire.STATE_EMPTY
         self.reason = ""
@@ -134,6 +137,7 @@ class Member:
                 role=self.role,
                 id=self.id,
                 incarnation=self.incarnation,
+                run_id=self.run_id,
                 placement_epoch=self.placement.epoch if self.placement is not None else 0,
                 leaving=leaving,
                 reason=reason,
@@ -151,6 +155,11 @@ class Member:
                 self.lost = "the coordinator gave this member up: it was silent for too long"
             self._changed.notify_all()
         self.when_ended(reply.ended_generation)
+
+    def call(self, method: str, request: wire.LeaseRequest | wire.ReportRequest) -> Any:
+        """Call a method in this life's name; see `CoordinatorClient.call`."""
+        request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
+        return self.client.call(method, request)
 
     def placed(self) -> Placement:
         """Where segments live as of now.
@@ -213,7 +222,7 @@ class Membership(Member):
                 token=secrets.randbits(63),
             ),
         )
-        super().__init__(client, role, reply.id, reply.incarnation)
+        super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
         self.job = job
         self._pause_s: float = reply.beat_s / 4
         self._ended = threading.Event()

@@ -194,6 +194,7 @@ class JoinReply(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     BEAT_S_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """replica number or shard index"""
     incarnation: _builtins.int
@@ -202,6 +203,8 @@ class JoinReply(_message.Message):
     """of the coordinator's leadership, from 1"""
     beat_s: _builtins.float
     """seconds without a beat after which the member is dead"""
+    run_id: _builtins.int
+    """of this run, random; another where the job is begun anew or resumed, the same after a"""
     def __init__(
         self,
         *,
@@ -209,10 +212,11 @@ class JoinReply(_message.Message):
         incarnation: _builtins.int = ...,
         leader_epoch: _builtins.int = ...,
         beat_s: _builtins.float = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_s", b"beat_s", "id", b"id", "incarnation", b"incarnation", "leader_epoch", b"leader_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_s", b"beat_s", "id", b"id", "incarnation", b"incarnation", "leader_epoch", b"leader_epoch", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,6 +234,7 @@ class BeatRequest(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """as it joined"""
     id: _builtins.int
@@ -244,6 +249,8 @@ class BeatRequest(_message.Message):
     """why it leaves"""
     ending: _builtins.bool
     """a shard that is asked to end, and leaves once a snapshot set has what it holds"""
+    run_id: _builtins.int
+    """of the run that it joined"""
     @_builtins.property
     def shard(self) -> Global___ShardFigures:
         """of a shard: what it has done; absent: not told"""
@@ -259,10 +266,11 @@ class BeatRequest(_message.Message):
         reason: _builtins.str = ...,
         shard: Global___ShardFigures | None = ...,
         ending: _builtins.bool = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shard", b"_shard", "ending", b"ending", "id", b"id", "incarnation", b"incarnation", "leaving", b"leaving", "placement_epoch", b"placement_epoch", "reason", b"reason", "role", b"role", "run_id", b"run_id", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shard: _TypeAlias = _typing.Literal["shard"]  # noqa: Y015
     _WhichOneofArgType__shard: _TypeAlias = _typing.Literal["_shard", b"_shard"]  # noqa: Y015
@@ -410,12 +418,15 @@ class ShardPlace(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """index of the shard, from 0"""
     address: _builtins.str
     """where it is reached, host:port"""
     shard_epoch: _builtins.int
     """its life, from 1; calls meant for another are refused"""
+    run_id: _builtins.int
+    """of the run; calls from another are refused"""
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[_segments_pb2.SegmentRun]:
         """the segments it holds, rising; may be none"""
@@ -427,10 +438,11 @@ class ShardPlace(_message.Message):
         address: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
         runs: _abc.Iterable[_segments_pb2.SegmentRun] | None = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "runs", b"runs", "shard", b"shard", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "run_id", b"run_id", "runs", b"runs", "shard", b"shard", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -450,6 +462,7 @@ class LeaseRequest(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who asks"""
     incarnation: _builtins.int
@@ -468,6 +481,8 @@ class LeaseRequest(_message.Message):
     """the training lease that it had last, finished or not; 0: none"""
     steps: _builtins.int
     """that its group has made with it"""
+    run_id: _builtins.int
+    """of the run that it joined"""
     @_builtins.property
     def holds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """numbers of that pass's bundles which it was given and has not told of yet"""
@@ -485,10 +500,11 @@ class LeaseRequest(_message.Message):
         why: _builtins.str = ...,
         last: _builtins.int = ...,
         steps: _builtins.int = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "broken", b"broken", "holds", b"holds", "incarnation", b"incarnation", "last", b"last", "next_sequence", b"next_sequence", "replica", b"replica", "steps", b"steps", "turn", b"turn", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "broken", b"broken", "holds", b"holds", "incarnation", b"incarnation", "last", b"last", "next_sequence", b"next_sequence", "replica", b"replica", "run_id", b"run_id", "steps", b"steps", "turn", b"turn", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -847,6 +863,7 @@ class ReportRequest(_message.Message):
     TRAFFIC_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
     WIRE_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     """who tells"""
     incarnation: _builtins.int
@@ -857,6 +874,8 @@ class ReportRequest(_message.Message):
     """a reason to end the job; empty: none"""
     kept: _builtins.int
     """evaluation lease whose parameters were stored as told by `keep_as`; 0: none"""
+    run_id: _builtins.int
+    """of the run that it joined"""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """work acknowledged; absent: nothing new"""
@@ -907,10 +926,11 @@ class ReportRequest(_message.Message):
         traffic: Global___Traffic | None = ...,
         staleness: _abc.Iterable[_builtins.int] | None = ...,
         wire: Global___WireFigures | None = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "progress", b"progress", "traffic", b"traffic", "wire", b"wire"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "seconds", b"seconds", "staleness", b"staleness", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_evaluation", b"_evaluation", "_failed", b"_failed", "_progress", b"_progress", "_traffic", b"_traffic", "_wire", b"_wire", "bundle", b"bundle", "evaluation", b"evaluation", "failed", b"failed", "incarnation", b"incarnation", "initialised", b"initialised", "kept", b"kept", "progress", b"progress", "replica", b"replica", "run_id", b"run_id", "seconds", b"seconds", "staleness", b"staleness", "traffic", b"traffic", "trouble", b"trouble", "wire", b"wire"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
     _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015

@@ -42,6 +42,18 @@ def must_be(*roles: str) -> None:
         raise Refused(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
 
 
+def must_be_in(run_id: int, named: int) -> None:
+    """See that the call at hand is from the run that this process is in.
+
+    Raises
+    ------
+    Refused
+        It is from another, and whoever calls is to end.
+    """
+    if named != run_id:
+        raise Refused("the caller's run of the job is over: the job was begun anew or resumed since")
+
+
 class Guard(grpc.ServerInterceptor):
     """Stands before all methods of a server.
 

@@ -82,7 +82,7 @@ class Leg(ABC):
     @property
     def target(self) -> wire.Target:
         """The life of the shard that requests are meant for."""
-        return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch)
+        return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch, run_id=self.place.run_id)
 
     @abstractmethod
     def requests(self) -> Iterator[bytes]:

@@ -34,19 +34,23 @@ class Target(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id, as given by the coordinator"""
     shard_epoch: _builtins.int
     """the life of the shard, from 1"""
+    run_id: _builtins.int
+    """of the run that the caller is in, as given by the coordinator; calls of another are refused"""
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         shard_epoch: _builtins.int = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "run_id", b"run_id", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -62,19 +66,23 @@ class Command(_message.Message):
 
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     leader_epoch: _builtins.int
     """epoch of the coordinator's leadership, from 1"""
     id: _builtins.int
     """counts the commands of one leader, from 1"""
+    run_id: _builtins.int
+    """of the run that is led; a shard of another run refuses the command"""
     def __init__(
         self,
         *,
         leader_epoch: _builtins.int = ...,
         id: _builtins.int = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "leader_epoch", b"leader_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "leader_epoch", b"leader_epoch", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1177,12 +1185,15 @@ class CarryOpening(_message.Message):
     SHARD_EPOCH_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's id"""
     shard_epoch: _builtins.int
     """life of the shard that takes"""
     follow: _builtins.bool
     """it is to follow; default false: it is given segments"""
+    run_id: _builtins.int
+    """of the shard that gives"""
     @_builtins.property
     def command(self) -> Global___Command:
         """The Give that the segments are sent for, absent where the shard is to follow. Refused once the shard that takes has
@@ -1196,10 +1207,11 @@ class CarryOpening(_message.Message):
         shard_epoch: _builtins.int = ...,
         follow: _builtins.bool = ...,
         command: Global___Command | None = ...,
+        run_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_command", b"_command", "command", b"command"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_command", b"_command", "command", b"command", "follow", b"follow", "job", b"job", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_command", b"_command", "command", b"command", "follow", b"follow", "job", b"job", "run_id", b"run_id", "shard_epoch", b"shard_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__command: _TypeAlias = _typing.Literal["command"]  # noqa: Y015
     _WhichOneofArgType__command: _TypeAlias = _typing.Literal["_command", b"_command"]  # noqa: Y015

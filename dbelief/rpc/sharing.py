@@ -182,7 +182,9 @@ class Sharing:
         """What shards answer; those that do not are parted with, for as long as they live."""
         for peer, request in requests.items():
             assert peer.stream is not None
-            request.target.job, request.target.shard_epoch = self._job, peer.place.shard_epoch
+            place = peer.place
+            target = wire.Target(job=self._job, shard_epoch=place.shard_epoch, run_id=place.run_id)
+            request.target.CopyFrom(target)
             peer.stream.give([request.SerializeToString()])
         answers = {}
         for peer, request in requests.items():

@@ -20,6 +20,7 @@ from coordinator.states import State
 from dbelief.clock import ManualClock
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.convert import layout_to_wire
+from tests.coordinator.replica import LAYOUT, Replica
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -99,6 +100,10 @@ def join(role: wire.Role.ValueType = wire.ROLE_SHARD, job: str = "test", **field
     return wire.JoinRequest(role=role, job=job, **fields)
 
 
+def beat(replica: Replica, **fields: Any) -> wire.BeatRequest:
+    return wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation, **fields)
+
+
 def report(call: Caller, number: int = 0, **fields: Any) -> wire.ReportRequest:
     replica = call.world.replicas[number]
     return wire.ReportRequest(replica=replica.number, incarnation=replica.incarnation, **fields)
@@ -116,6 +121,32 @@ def test_join_gives_a_number_a_life_and_what_a_member_must_know(call: Caller) ->
     reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1))
     assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, beat_s=5.0)
     assert call("Join", join(token=6)).id == 0
+
+
+def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(training: Caller) -> None:
+    """A resumed job may give a new worker the number and the life that one has which outlived its coordinator."""
+    machine, replica = training.world.machine, training.world.replicas[0]
+    machine.opening.run_id = 5
+    heard_s = training.world.now_s
+    training.world.now_s += 1.0
+    for named in (0, 4):
+        who = {"replica": replica.number, "incarnation": replica.incarnation, "run_id": named}
+        for method, request in (
+            ("Beat", beat(replica, run_id=named)),
+            ("Lease", wire.LeaseRequest(**who, next_sequence=1)),
+            ("Report", wire.ReportRequest(**who, trouble="it is not this run's")),
+        ):
+            assert training.refusal(method, request) == (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the caller's run of the job is over: the job was begun anew or resumed since",
+            )
+    assert machine.state is State.READY
+    assert machine.leases.outstanding == {}
+    member = machine.members.find("replica", replica.number, replica.incarnation)
+    assert member is not None
+    assert member.last_beat_s <= heard_s
+    assert training("Beat", beat(replica, run_id=5)).member
+    assert training("Join", join(wire.ROLE_CLIENT, layout=layout_to_wire(LAYOUT), token=9)).run_id == 5
 
 
 def test_a_wish_for_number_zero_is_a_wish(call: Caller) -> None:

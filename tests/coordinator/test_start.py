@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,12 @@ from coordinator.states import Shape
 from coordinator.takeover import sections
 from dbelief.errors import Mistake
 from dbelief.job import Job
+from dbelief.layout import cut
+from dbelief.optim import make_rule
 from dbelief.parts import write_part
 from dbelief.sets import write_set
+from ps_server import snapshot
+from ps_server.shard import Shard
 
 MakeJob = Callable[..., Job]
 
@@ -45,6 +50,21 @@ def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob
     assert machine.shard_epoch == 4
     assert machine.members.incarnations == 9
     assert machine.training.snapshots.count == 4
+
+
+def test_each_run_has_an_id_of_its_own_and_a_takeover_keeps_it(a_job: MakeJob, tmp_path: Path) -> None:
+    job = a_job()
+    a_set(tmp_path, 4, job)
+    ids = [make_machine(job, tmp_path, resume).run_id for resume in (False, True, True)]
+    assert len({0, *ids}) == 4
+    began = start(job, {}, tmp_path, resume=False, fresh=False, now_s=0.0)
+    run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
+    texts = {**sections(began.machine, 0.0), "run": json.dumps(run)}
+    stored = {name: text.encode() for name, text in texts.items()}
+    assert start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0).machine.run_id == began.machine.run_id
+    for resume in (False, True):
+        other = start(job, stored, tmp_path, resume=resume, fresh=not resume, now_s=0.0)
+        assert other.machine.run_id != began.machine.run_id
 
 
 def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
@@ -86,3 +106,19 @@ def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="no complete snapshot set"):
         make_machine(a_job(), tmp_path, resume=True)
+
+
+def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, tmp_path: Path) -> None:
+    """An earlier version wrote it, of 2 replicas that had made 2 pushes of 10 samples each."""
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "set_without_parts", tmp_path / "snapshots")
+    machine = make_machine(a_job(), tmp_path, resume=True)
+    set_id = "000000000040-0007"
+    assert machine.recovery.set_id == set_id
+    assert (machine.shard_epoch, machine.members.incarnations, machine.training.snapshots.count) == (4, 4, 7)
+    assert machine.run_id
+    shard = Shard(list(cut([(0, 4096)], 1024)), make_rule("sgd", {}))
+    snapshot.restore(shard, tmp_path / "snapshots" / set_id, set_id, "test", 4)
+    assert {pusher.incarnation: row for (_, pusher), row in shard.ledgers().items() if pusher.incarnation > 2} == {
+        3: (3, 3), 4: (2, 2)
+    }  # fmt: skip
+    assert sum(float(segment.vectors["w"].sum()) for segment in shard.segments.values()) == 4 * 40

@@ -164,6 +164,37 @@ def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world:
     assert not machine.beat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
 
 
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_takeover_goes_on_with_the_run(trains: bool, a_world: MakeWorld) -> None:
+    world = a_world()
+    world.machine.opening.run_id = 77
+    if trains:
+        world.started()
+    else:
+        world.all_shards()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    assert begun(parts) == trains
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert machine.run_id == 77
+    if trains:
+        assert machine.placement is not None
+        assert {place.run_id for place in machine.placement.places} == {77}
+
+
+def test_a_run_that_an_earlier_version_began_is_taken_over(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    del parts["state"]["run_id"]
+    for place in parts["placement"]["places"]:
+        del place["run_id"]
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert (machine.state, machine.run_id) == (State.READY, 0)
+
+
 def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> None:
     world = a_world().started().run()
     assert unfinished(stored(world)) is not None, "its run folder is not closed yet"

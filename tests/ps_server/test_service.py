@@ -70,6 +70,40 @@ def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
     np.testing.assert_array_equal(job.read()[168:], job.full(0.0)[168:])  # segment 20 was applied before the refusal
 
 
+def test_calls_and_commands_of_another_run_are_refused(job: Job) -> None:
+    """A worker, a shard or a coordinator that outlived its run, and did not hear that the job was resumed."""
+    stub = job.stubs[0]
+    for service in job.services:
+        service.life.run_id = 5
+
+    def client(pusher: Pusher, run_id: int) -> Any:
+        places = tuple(dataclasses.replace(one, run_id=run_id) for one in job.placement.places)
+        return job.client(pusher, placement=dataclasses.replace(job.placement, places=places))
+
+    client(A, 5).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    reason = "job 'digits', shard 0: the caller's run of the job is over: the job was begun anew or resumed since"
+    for run_id in (0, 4):
+        stale = client(B, run_id)
+        with pytest.raises(Refused, match=reason):
+            stale.push(job.full(1.0), job.held(0), Push(B, 1, np.float32(1)))
+        with pytest.raises(Refused, match=reason):
+            stale.pull(job.full(0.0), job.held())
+        command = wire.Command(leader_epoch=9, id=next(job.commands), run_id=run_id)
+        opening = wire.CarryOpening(job="digits", shard_epoch=5, command=command, run_id=run_id)
+        calls: list[tuple[Any, Any]] = [
+            (stub.Configure, wire.ConfigureRequest(command=command, stop=True)),
+            (stub.Snapshot, wire.SnapshotRequest(command=command, job="digits")),
+            (stub.Restore, wire.RestoreRequest(command=command, job="digits")),
+            (lambda request: list(stub.Carry(iter([request]))), wire.CarryRequest(opening=opening)),
+        ]
+        for method, request in calls:
+            assert status(lambda: method(request)) == (grpc.StatusCode.FAILED_PRECONDITION, reason)  # noqa: B023
+    assert not job.services[0].life.stopped.is_set()
+    out = job.full(0.0)
+    client(A, 5).pull(out, job.held())
+    np.testing.assert_array_equal(out, -1.0)
+
+
 def test_the_client_says_which_shard_refused(job: Job) -> None:
     places = [dataclasses.replace(one, shard_epoch=4) if one.shard else one for one in job.placement.places]
     stale = dataclasses.replace(job.placement, places=tuple(places))

@@ -1,7 +1,7 @@
 """What a call begins with, and the sockets that it goes over.
 
-A call is two connections, each of which begins with a hello: the job, its generation, who calls, and what the
-connection is for. The rank that was called answers on the second one with the generation it is in.
+A call is two connections, each of which begins with a hello: the run of the job, its generation, who calls, and what
+the connection is for. The rank that was called answers on the second one with the generation it is in.
 
 Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is made of the address that the
 others know; a caller tries that first. The names are the kernel's, one set for each network namespace: who finds the
@@ -33,14 +33,19 @@ _PEER = struct.Struct("=iII")
 """Of a Unix socket's other end, as the kernel tells it: process, user, group."""
 
 Key = tuple[bytes, bytes, int, int]
-"""Of a call: the job, the address of who calls (digests of both), the generation, and the caller's rank."""
+"""Of a call: the run of the job, the address of who calls (digests of both), the generation, and the caller's rank."""
 Link = tuple[socket.socket, socket.socket]
 """Between two ranks: the connection for messages, and the one for news."""
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a job's name or an address."""
+    """16 bytes that stand for a text."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def run_digest(job: str, run_id: int) -> bytes:
+    """16 bytes that stand for a run of a job."""
+    return digest(f"{job} {run_id}")
 
 
 def unix_name(address: str) -> bytes:

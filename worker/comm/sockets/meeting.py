@@ -18,7 +18,22 @@ from dbelief.security import TOKEN_BYTES, Loopback, Verdict
 
 from ..polling import poll
 from .engine import SocketEngine
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, digest, owner, same_user, unix_name
+from .hello import (
+    ANSWER,
+    HELLO,
+    MAGIC,
+    MESSAGES,
+    NEWS,
+    UNIX,
+    Key,
+    Link,
+    at_once,
+    digest,
+    owner,
+    run_digest,
+    same_user,
+    unix_name,
+)
 from .listener import Listener
 from .sealed import Seal, Sealed, shake_hands
 
@@ -127,6 +142,7 @@ def connect(
     deadline_s: float,
     clock: Clock | None = None,
     seal: Seal | None = None,
+    run_id: int = 0,
 ) -> SocketEngine:
     """Form a group: link this rank with all others of a generation of a job, who do the same.
 
@@ -143,6 +159,8 @@ def connect(
         How long all of that may take.
     seal
         Of TCP connections, as the listener's; None: they are plain.
+    run_id
+        Of the run of the job: calls from another are turned away.
 
     Raises
     ------
@@ -154,7 +172,8 @@ def connect(
     clock = clock or SystemClock()
     if not 0 <= rank < len(addresses):
         raise ValueError(f"rank {rank} is none of {len(addresses)}")
-    keys = [(digest(job), digest(address), generation, peer) for peer, address in enumerate(addresses)]
+    of_run = run_digest(job, run_id)
+    keys = [(of_run, digest(address), generation, peer) for peer, address in enumerate(addresses)]
     calls = [_Call(address, keys[rank], clock, seal) for address in addresses[:rank]]
     links: dict[int, Link] = {}
     missing = [peer for peer in range(len(addresses)) if peer != rank]

@@ -40,6 +40,21 @@ def meet(listeners: list[Listener], generation: int = 1) -> list[SocketEngine]:
         return list(pool.map(come, range(len(listeners))))
 
 
+def test_ranks_of_another_run_of_the_job_do_not_meet(listeners: list[Listener]) -> None:
+    addresses = [listener.address for listener in listeners[:2]]
+
+    def come(rank: int) -> str:
+        with pytest.raises(Unreachable) as caught:
+            connect(listeners[rank], "a job", 1, rank, addresses, 0.3, run_id=rank)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        reasons = list(pool.map(come, range(2)))
+    assert all("waited 0.3 s for" in reason for reason in reasons)
+    for engine in meet(listeners[:2], generation=2):
+        engine.close()
+
+
 def closed(listener: Listener) -> str:
     listener.close()
     return listener.address
