@@ -252,6 +252,8 @@ class Actor:
                 machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
         elif isinstance(action, Forget):
             self._shards.forget(action.incarnation)
+            with self._step() as (machine, _):
+                machine.forgotten(action.incarnation)
             collect()  # its connection is over
         else:
             clock = self._shards.set_membership(action)

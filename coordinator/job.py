@@ -130,10 +130,15 @@ class JobMachine(Sharding):
         """The shards refuse this life now; its ledgers say what it had pushed."""
         applied = lowest, highest
         self.members.settled.add(incarnation)
+        self.members.unforgotten.add(incarnation)
         self.commit_due = True
         self.actions.append(Forget(number, incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
+
+    def forgotten(self, incarnation: int) -> None:
+        """No shard has ledger rows of this life any more."""
+        self.members.unforgotten.discard(incarnation)
 
     def _replicas(self) -> dict[int, int]:
         return {m.number: m.incarnation for m in self.members.alive("replica")}

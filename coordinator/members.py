@@ -76,7 +76,10 @@ class Members:
     needed
         Those of the shards without whom the job cannot go on.
     dead, settled
-        Lives of pushers that are over; those of them whose ledgers were read.
+        Lives of pushers that are over; those of them whose ledgers were read. After a takeover all lives that are over
+        are among both, but for those of `dead` that are not settled: what is written does not grow with them.
+    unforgotten
+        Those of the settled whose ledger rows not all shards have dropped yet.
     """
 
     beat_s: float
@@ -86,6 +89,7 @@ class Members:
     incarnations: int = 0
     dead: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
+    unforgotten: set[int] = field(default_factory=set)
     _looked_s: float | None = None
     _latest: dict[tuple[str, int], Member] = field(default_factory=dict)
 
@@ -200,18 +204,25 @@ class Members:
     def state(self) -> dict[str, Any]:
         """All of it, as of now; JSON holds it."""
         return {
-            "dead": sorted(self.dead),
-            "settled": sorted(self.settled),
+            "dead": sorted(self.dead - self.settled),
+            "unforgotten": sorted(self.unforgotten),
             "latest": [asdict(member) for member in self._latest.values()],
         }
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
-        """Take a coordinator's members over; they have some time to find the new one before they count as silent."""
-        self.dead, self.settled = set(state["dead"]), set(state["settled"])
+        """Take a coordinator's members over; they have some time to find the new one before they count as silent.
+
+        The number of lives is to be known before.
+        """
         members = [
             Member(**{**fields, "last_beat_s": now_s + self.beat_s, "moved_s": now_s}) for fields in state["latest"]
         ]
         self._latest = {(member.kind, member.number): member for member in members}
+        if "settled" in state:  # an earlier version wrote it
+            self.dead, self.settled = set(state["dead"]), set(state["settled"])
+            return
+        self.dead = set(range(1, self.incarnations + 1)) - {member.incarnation for member in members if member.alive}
+        self.settled, self.unforgotten = self.dead - set(state["dead"]), set(state["unforgotten"])
 
     def alive(self, *kinds: str) -> list[Member]:
         """The living of these kinds, by number."""

@@ -7,6 +7,7 @@ anything that hangs on it. Reports of progress are not: a replica tells totals, 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -16,7 +17,7 @@ from dbelief.errors import Failure, Mistake
 from dbelief.layout import Box, Layout, Span
 from dbelief.placement import Place, Placement
 
-from .actions import Fence, Finish, Note, RollBack, TellHoldings
+from .actions import Fence, Finish, Forget, Note, RollBack, TellHoldings
 from .job import JobMachine
 from .states import Closing, State
 
@@ -32,7 +33,7 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "state": machine.state.value,
         "reason": machine.reason,
         "shard_epoch": machine.shard_epoch,
-        "died": machine.died,
+        "deaths": Counter(machine.died),
         "finished": machine.finished,
         "resumes": machine.resumes,
         "set": machine.recovery.set_id,
@@ -138,7 +139,9 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
         raise Mistake(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
-    machine.died = [*state["died"], "coordinator"]
+    # An earlier version wrote a list, which grew with every death.
+    died = Counter(state["deaths"]).elements() if "deaths" in state else state["died"]
+    machine.died = [*died, "coordinator"]
     machine.members.restore(parts["members"], now_s)
     machine.training.take_over(parts["training"], now_s)
     machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
@@ -164,6 +167,7 @@ def _ask_again(machine: JobMachine) -> None:
     alive = {member.incarnation for member in members.alive("replica", "client")}
     for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
+    machine.actions += [Forget(numbers.get(life, 0), life) for life in sorted(members.unforgotten)]
     for member in machine.members.alive("shard"):
         needed = member.number in machine.members.needed
         if needed and machine.recovery.holders.get(member.number) != member.incarnation:

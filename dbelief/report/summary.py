@@ -46,7 +46,9 @@ class Summary(BaseModel):
     replicas: int = Field(ge=0, description="replicas the job asked for")
     shards: int = Field(ge=0, description="shards the job asked for")
     members_lost: int = Field(ge=0, description="members that died or fell silent")
-    died: list[str] = Field(default_factory=list, description="which ones, in order; a coordinator too")
+    died: list[str] = Field(
+        default_factory=list, description="which ones, in order, or by name before a takeover; a coordinator too"
+    )
     pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
     residual_lost: float = Field(
         default=0.0, ge=0, description="magnitudes that codecs have left out and never sent, in gradient units"

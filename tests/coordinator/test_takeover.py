@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.actions import Fence, Revive, SetMembership
+from coordinator.actions import Fence, Forget, Revive, SetMembership
 from coordinator.job import JobMachine
 from coordinator.states import Evaluate, Shape, State
 from coordinator.takeover import begun, ended, sections, take_over, unfinished
@@ -115,6 +115,52 @@ def test_a_life_without_a_lease_is_fenced_again_too(a_world: MakeWorld) -> None:
     assert first.incarnation in world.machine.members.settled
     world.take_over()
     assert [a for a in world.machine.actions if isinstance(a, Fence)] == []
+
+
+def test_a_life_whose_rows_were_not_dropped_has_them_dropped_after_a_takeover(a_world: MakeWorld) -> None:
+    """Else shards and snapshot sets keep them for as long as the job lasts."""
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train()
+    first.die()
+    while not world.did(Fence):
+        world.act()
+    assert first.incarnation in world.machine.members.settled
+    world.take_over()
+    world.settle()
+    pushers = {pusher for shard in world.shards for _, pusher in shard.ledgers()}
+    assert first.incarnation not in {pusher.incarnation for pusher in pushers}
+    world.stored = sections(world.machine, world.now_s)
+    done = len(world.done)
+    world.take_over()
+    world.settle()
+    assert not any(isinstance(action, Fence | Forget) for action in world.done[done:]), "once is enough"
+
+
+def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: MakeWorld) -> None:
+    world = a_world().started()
+
+    def restarted(times: int) -> int:
+        """Bytes that the next commit holds, once each kind of member was started again so often."""
+        for _ in range(times):
+            world.replicas[0].die()
+            world.settle()
+            world.replicas[0] = world.replica(wish=0)
+            world.replicas.pop()
+            world.settle()
+        return sum(map(len, sections(world.machine, world.now_s).values()))
+
+    few, many = restarted(20), restarted(200)
+    assert many < few + 100
+    lives = world.machine.members
+    world.take_over()
+    assert world.machine.members.dead <= lives.dead | set(range(1, lives.incarnations + 1))
+    alive = {member.incarnation for member in world.machine.members.alive("replica", "client", "shard")}
+    assert world.machine.members.dead >= lives.dead
+    assert world.machine.members.dead.isdisjoint(alive)
+    assert world.machine.members.settled == world.machine.members.dead
+    assert world.machine.died == ["replica 0"] * 220 + ["coordinator"]
 
 
 def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld) -> None:

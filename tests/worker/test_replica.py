@@ -11,6 +11,7 @@ from dbelief.errors import Refused, Unreachable
 from dbelief.pushes import Pushed, Pusher, Spread
 from dbelief.ranks import Alone, Ranks
 from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import CoordinatorClient, Member
 from dbelief.work import Lease
 from worker.buffers import Outgoing
 from worker.comm import Comm, run_ranks
@@ -102,7 +103,10 @@ def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatc
     replica._spread = Spread()
     shards = SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + comm.rank, residual=0.5))
     replica._session = SimpleNamespace(
-        next_sequence=lambda: 1, pusher=Pusher(3, 7, comm.rank), client=coordinator, parameters=shards
+        next_sequence=lambda: 1,
+        pusher=Pusher(3, 7, comm.rank),
+        member=Member(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
+        parameters=shards,
     )
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()
