@@ -47,7 +47,7 @@ class Summary(BaseModel):
     shards: int = Field(ge=0, description="shards the job asked for")
     members_lost: int = Field(ge=0, description="members that died or fell silent")
     died: list[str] = Field(
-        default_factory=list, description="which ones, in order, or by name before a takeover; a coordinator too"
+        default_factory=list, description="which ones, in order (by name before a takeover); a coordinator too"
     )
     pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
     residual_lost: float = Field(

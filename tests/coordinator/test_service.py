@@ -130,7 +130,7 @@ def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(trai
     heard_s = training.world.now_s
     training.world.now_s += 1.0
     for named in (0, 4):
-        who = {"replica": replica.number, "incarnation": replica.incarnation, "run_id": named}
+        who: dict[str, Any] = {"replica": replica.number, "incarnation": replica.incarnation, "run_id": named}
         for method, request in (
             ("Beat", beat(replica, run_id=named)),
             ("Lease", wire.LeaseRequest(**who, next_sequence=1)),

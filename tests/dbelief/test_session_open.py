@@ -43,7 +43,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
             return SimpleNamespace(job="test", job_yaml=LAYERS, job_folder=".")
 
     class Member:
-        id = incarnation = 1
+        id = incarnation = run_id = 1
         placement = object()
         placed = None
 

@@ -82,7 +82,7 @@ def test_what_is_wrong_with_the_run_is_one_line(folder: Path) -> None:
 class Member:
     """Told to push initial values, or that the job trains already."""
 
-    id = incarnation = 1
+    id = incarnation = run_id = 1
 
     def __init__(self, initialise: bool) -> None:
         self.initialise = initialise
@@ -90,6 +90,10 @@ class Member:
 
     def wait_for(self, happened: Any, timeout_s: float, what: str) -> None:
         assert happened()
+
+    def call(self, method: str, request: wire.ReportRequest) -> None:
+        assert method == "Report"
+        assert request.initialised
 
     def beat(self) -> None:
         self.state = wire.STATE_READY
