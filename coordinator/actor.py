@@ -253,7 +253,7 @@ class Actor:
         elif isinstance(action, Forget):
             self._shards.forget(action.incarnation)
             with self._step() as (machine, _):
-                machine.forgotten(action.incarnation)
+                machine.members.unforgotten.discard(action.incarnation)
             collect()  # its connection is over
         else:
             clock = self._shards.set_membership(action)

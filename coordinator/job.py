@@ -136,10 +136,6 @@ class JobMachine(Sharding):
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
 
-    def forgotten(self, incarnation: int) -> None:
-        """No shard has ledger rows of this life any more."""
-        self.members.unforgotten.discard(incarnation)
-
     def _replicas(self) -> dict[int, int]:
         return {m.number: m.incarnation for m in self.members.alive("replica")}
 

@@ -175,7 +175,8 @@ class Client:
     # -- the coordinator ---------------------------------------------------------------------------------
 
     def _lease(self) -> wire.LeaseReply:
-        reply: wire.LeaseReply = self._session.member.call("Lease", wire.LeaseRequest(next_sequence=self._session.next_sequence()))
+        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
         return reply
 
     def _report(self, **fields: Any) -> wire.ReportReply:

@@ -39,11 +39,9 @@ R = TypeVar("R")
 REMEMBERED = 64
 """Replies that are kept for commands that come again."""
 
-
 LOOK_AGAIN_S = 5.0
 """How long a call waits for others at a time. Then its caller looks where all shards are and asks again, until its own
 patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
-
 
 COMMAND_S = 1.0
 """How long a command waits for the follower: the one that says there is none any more may come behind it."""
@@ -123,10 +121,8 @@ class Life:
 
     def _tell(self) -> None:
         """What scrapes read of the segments; nothing of it is counted for them."""
-        metrics, hottest = (
-            self._metrics,
-            Hottest(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock()),
-        )
+        metrics = self._metrics
+        hottest = Hottest(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
         metrics.follow("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
         metrics.follow("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
         for rank in range(HOTTEST):

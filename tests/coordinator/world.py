@@ -296,7 +296,7 @@ class World:
         elif isinstance(action, Forget):
             for shard in self.holders:
                 shard.forget([action.incarnation])
-            machine.forgotten(action.incarnation)
+            machine.members.unforgotten.discard(action.incarnation)
         elif isinstance(action, SetMembership):
             clocks = [shard.set_membership(action.member_epoch, action.rounds) for shard in self.holders]
             machine.membership_set(action.member_epoch, max(clocks))
