@@ -193,7 +193,8 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
     """A shard refuses its part, or set.json cannot be written here. What there is of it goes."""
     parts: list[Path] = []
 
-    def full(folder: Path, set_id: str) -> None:
+    def full(set_id: str) -> None:
+        folder = runner.folder / "snapshots" / set_id
         assert folder.is_dir()
         parts.append(folder / "shard-0.safetensors")
         parts[-1].touch()
