@@ -83,6 +83,7 @@ class Actor:
         note: Callable[[Note], None],
         finish: Callable[[], None],
         clock: Clock,
+        wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._step = step
         self._shards = shards
@@ -91,6 +92,7 @@ class Actor:
         self._note = note
         self._finish = finish
         self._clock = clock
+        self._wall_s = wall_s
         self.retries = 0
         self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
         self._queue: queue.SimpleQueue[Action | _Word] = queue.SimpleQueue()
@@ -285,7 +287,7 @@ class Actor:
             parts = self._shards.snapshot(set_id)
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
-            write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts})
+            write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
         except (Refused, NotWritten) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):

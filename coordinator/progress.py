@@ -106,6 +106,8 @@ class Progress:
         A loss above `factor` times its start for so long is divergence.
     not_finite
         Losses that this object has heard of and that were no numbers.
+    restored
+        By replica, samples that were trained before this object went on from a state.
     """
 
     warm_samples: int | None = None
@@ -134,6 +136,7 @@ class Progress:
     next_evaluation: int = 0
     not_finite: int = 0
     replicas: dict[int, Figures] = field(default_factory=dict)
+    restored: dict[int, int] = field(default_factory=dict)
     _high_since_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -148,6 +151,15 @@ class Progress:
     def samples_of(self, replica: int) -> int:
         """Samples that one replica's number has trained."""
         return self.replicas[replica].samples if replica in self.replicas else 0
+
+    @property
+    def samples_since(self) -> int:
+        """Samples trained since this object began, or went on from a state: speed is counted by them."""
+        return self.samples - sum(self.restored.values())
+
+    def samples_of_since(self, replica: int) -> int:
+        """The same of one replica's number."""
+        return self.samples_of(replica) - self.restored.get(replica, 0)
 
     def staleness_of(self, replica: int) -> float:
         """Mean staleness of one replica's pushes, in versions; NaN before its first."""
@@ -318,3 +330,4 @@ class Progress:
         for replica, samples in corrections.items():
             self.samples += samples
             self.replicas.setdefault(replica, Figures()).samples += samples
+        self.restored = {number: own.samples for number, own in self.replicas.items()}

@@ -73,7 +73,9 @@ class Runner:
         self._machine = machine
         self._clock = clock
         began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
-        self._about = json.dumps({"folder": str(folder), "began": began_wall_s, "job": machine.job.to_yaml()})
+        self._about = json.dumps(
+            {"folder": str(folder), "began": began_wall_s, "legs": machine.legs_s, "job": machine.job.to_yaml()}
+        )
         earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s
         self._lock = threading.RLock()
@@ -91,15 +93,19 @@ class Runner:
         self._reduction = Latest(folder / REDUCTION, clock)
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
-        self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock)
+        self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock, self.wall_s)
         self.shown = Shown(metrics, machine.job, folder, clock)
         metrics.follow("retries_total", lambda: self._actor.retries, to="ps")
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
 
     def elapsed_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the run began, or was resumed."""
         return self._clock.now() - self._began_s
+
+    def wall_s(self) -> float:
+        """Seconds that the run has taken, with what it had taken when the set was written that it was resumed from."""
+        return self._machine.legs_s + self.elapsed_s()
 
     def took(self, part: Part) -> None:
         """A worker tells what it took from others of its group: nothing depends on it but a picture."""
@@ -226,7 +232,7 @@ class Runner:
         self.shown.metrics.refused_total.labels(kind).inc()
 
     def _show(self, machine: JobMachine) -> None:
-        self.speed.note(machine.progress.samples)
+        self.speed.note(machine.progress.samples_since)
         self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
         if self.scaling.wanted is not None:
             self.shown.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
@@ -252,7 +258,7 @@ class Runner:
         """Close the run folder: summary and curves. Nobody needs to take over any more."""
         try:
             with self._lock:
-                values = summary_of(self._machine, self.elapsed_s())
+                values = summary_of(self._machine, self.wall_s())
             write_summary(self.folder / "summary.json", values)
             self._last_pass.write(at_once=True)
             self._reduction.write(at_once=True)

@@ -35,9 +35,9 @@ class Seen:
         self._rates.note("shard", number, "bytes", figures.bytes_received + figures.bytes_sent)
 
     def pushers(self, members: Iterable[Member], progress: Progress) -> None:
-        """The samples of these replicas and clients, as of now."""
+        """The samples that these replicas and clients have trained in this leg of the run, as of now."""
         for member in members:
-            self._rates.note("pusher", member.number, "samples", progress.samples_of(member.number))
+            self._rates.note("pusher", member.number, "samples", progress.samples_of_since(member.number))
 
     def per_second(self, member: Member, name: str) -> float:
         """What a member's "samples", or a shard's "pushes" and "bytes", rise by in a second; 0 once it is gone."""

@@ -76,6 +76,8 @@ class Standing(ABC):
         self.commit_due = True
         self.finished = False
         self.resumes = resume is not None
+        # Wall time of the run before this leg, as the set knows it that the run was resumed from.
+        self.legs_s: float = resume[1].get("wall_s", 0.0) if resume is not None else 0.0
         self._resume = resume
         if resume is not None:
             self.continuation.begin(*resume)

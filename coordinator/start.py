@@ -58,7 +58,9 @@ def start(
                     f"job {job.name} is unfinished (run folder {folder}) and was begun with another job file: give "
                     "that, or --fresh to begin anew"
                 )
-            return Started(_taken_over(job, folder, parts, now_s), folder, run["began"])
+            machine = _taken_over(job, folder, parts, now_s)
+            machine.legs_s = run.get("legs", 0.0)
+            return Started(machine, folder, run["began"])
         announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
     if resume or run_folder is not None:
         folder = run_folder or prepare_folder(job, resume)

@@ -9,7 +9,7 @@ from .sandblaster import Sandblaster
 
 
 def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
-    """The fields of summary.json."""
+    """The fields of summary.json; `wall_s` over all legs of the run."""
     progress, job = machine.progress, machine.job
     shown = progress.best if machine.best_at_end.startswith("best") else progress.last
     return {
@@ -39,6 +39,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
         "pushes_lost": progress.lost,
         "residual_lost": progress.residual(),
         "parameters": machine.layout.size if machine.layout else 0,
+        **({"last_leg_s": wall_s - machine.legs_s} if machine.legs_s else {}),
         **(_of_batch(machine.training.batch) if machine.training.batch is not None else {}),
     }
 

@@ -63,7 +63,7 @@ def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
         validation_accuracy=_number(last.accuracy if last else None),
         test_loss=test.loss if test else math.nan,
         test_accuracy=_number(test.accuracy if test else None),
-        samples_per_s=runner.speed.per_second(),
+        samples_per_s=runner.speed.per_second() if machine.state is State.READY else runner.speed.mean(),
         staleness_mean=p.staleness_mean,
         staleness=p.stale(),
         elapsed_s=runner.elapsed_s(),

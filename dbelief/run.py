@@ -28,7 +28,7 @@ from dbelief.report.folder import check_resumed, check_start
 from dbelief.report.live import LiveView
 from dbelief.report.plain import plain
 from dbelief.report.summary import Summary, read_summary
-from dbelief.report.table import outcome, overview
+from dbelief.report.table import outcome, overview, taken
 from dbelief.report.top import whole
 from dbelief.result import read_model
 from dbelief.session import begin_from, build_model, initial_values, layout_over_ranks
@@ -127,7 +127,7 @@ def verdict(summary: Summary, folder: Path) -> str:
         parts.append(f"test accuracy {100 * summary.test_accuracy:.2f} %")
     elif summary.test_loss is not None:
         parts.append(f"test loss {summary.test_loss:.4g}")
-    parts.append(f"{summary.wall_s:.1f} s")
+    parts.append(taken(summary))
     if summary.died:
         lost = f"{summary.pushes_lost} pushes lost, {summary.pushes_trained_twice} trained twice"
         parts.append(f"died on the way: {', '.join(summary.died)} ({lost})")

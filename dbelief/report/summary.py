@@ -42,7 +42,8 @@ class Summary(BaseModel):
     pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were handed out again after a death")
     staleness_mean: float | None = Field(description="versions, mean over all pushes")
 
-    wall_s: float = Field(ge=0, description="seconds from start to end")
+    wall_s: float = Field(ge=0, description="seconds from start to end; where it was resumed, the sum over its legs")
+    last_leg_s: float | None = Field(default=None, ge=0, description="seconds since it was resumed last")
     replicas: int = Field(ge=0, description="replicas the job asked for")
     shards: int = Field(ge=0, description="shards the job asked for")
     members_lost: int = Field(ge=0, description="members that died or fell silent")

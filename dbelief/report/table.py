@@ -60,9 +60,15 @@ def outcome(summary: Summary) -> RenderableType:
         *([] if batch else _end_of_pushes(summary)),
         ("members", f"{summary.shards} shards, {summary.replicas} replicas, lost {summary.members_lost}"),
         ("model", f"{summary.parameters:,} parameters"),
-        ("wall time", f"{summary.wall_s:.1f} s"),
+        ("wall time", taken(summary)),
     ]
     return facts_of(summary.job, rows)
+
+
+def taken(summary: Summary) -> str:
+    """The wall time of a run, and of its last leg where it was resumed."""
+    leg = "" if summary.last_leg_s is None else f" ({summary.last_leg_s:.1f} s since it was resumed)"
+    return f"{summary.wall_s:.1f} s{leg}"
 
 
 def batch_of(summary: Summary) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def actor(shards: Shards, machine: Machine, folder: Path) -> Iterator[Actor]:
     def step() -> Iterator[tuple[JobMachine, float]]:
         yield cast("JobMachine", machine), 0.0
 
-    running = Actor(step, shards, folder, lambda note: None, lambda: None, SystemClock())
+    running = Actor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5)
     running.start()
     try:
         yield running
@@ -133,4 +133,5 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
     assert machine.done == ["000000000100-0006"]
     assert [folder.name[-4:] for folder in shards.folders] == ["0003", "0005", "0006"]
     assert read_set(snapshots / "000000000100-0006")["parts"] == {"shard-0.json": 2}
+    assert read_set(snapshots / "000000000100-0006")["wall_s"] == 12.5
     assert not (snapshots / "000000000100-0003" / "set.json").exists()

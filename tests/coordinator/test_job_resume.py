@@ -140,6 +140,15 @@ def test_the_best_parameters_outlive_their_job(a_world: MakeWorld) -> None:
     assert heir.exported[1].sum() == 4 * 60
 
 
+def test_a_resumed_job_knows_how_long_it_has_taken_before(a_world: MakeWorld) -> None:
+    world = a_world()
+    assert world.machine.legs_s == 0.0
+    state = {"leases": world.machine.leases.state(), "incarnations": 1, "sets": 1, "wall_s": 12.5}
+    assert JobMachine(world.job, world.shape, ("s", state)).legs_s == 12.5
+    del state["wall_s"]  # a set of before legs were added up
+    assert JobMachine(world.job, world.shape, ("s", state)).legs_s == 0.0
+
+
 def test_a_resumed_job_with_nothing_left_to_train_ends(a_world: MakeWorld) -> None:
     world = a_world(limits={"samples": 60}).started().run()
     heir = world.after_crash().started().run()

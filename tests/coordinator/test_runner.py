@@ -6,6 +6,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,11 @@ from coordinator import runner as module
 from coordinator.actions import Fence, MakeReady, Note
 from coordinator.bundles import Computed
 from coordinator.leadership import Leadership
+from coordinator.progress import Figures
 from coordinator.runner import Runner
-from coordinator.states import Compute, State
+from coordinator.states import Compute, State, Told
+from coordinator.summary import summary_of
+from coordinator.telling import status
 from dbelief.clock import ManualClock
 from dbelief.console import DEBUG
 from dbelief.errors import Failure, Full, Moved, NotWritten, Refused, Unreachable
@@ -26,6 +30,8 @@ from dbelief.metrics import Metrics
 from dbelief.registry import MemoryRegistry
 from dbelief.report.events import read_events
 from dbelief.report.summary import read_summary
+from dbelief.report.table import taken
+from dbelief.rpc import coordination_pb2 as wire
 from dbelief.sets import newest_count
 from tests.coordinator.replica import LAYOUT
 
@@ -264,3 +270,37 @@ def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, w
     (event,) = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "pass"]
     assert (event["number"], event["seconds"], "runs" in event) == (3, 0.5, False)
     assert json.loads((tmp_path / "last_pass.json").read_text())["runs"] == runs
+
+
+def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: Runner, tmp_path: Path) -> None:
+    machine, clock = runner._machine, runner._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(5.0)
+    assert runner.wall_s() == 5.0
+    assert "last_leg_s" not in summary_of(machine, runner.wall_s())
+    machine.legs_s = 100.0
+    machine.stop("enough", clock.now())
+    runner._finish()
+    summary = read_summary(tmp_path / "summary.json")
+    assert (summary.wall_s, summary.last_leg_s) == (105.0, 5.0)
+    assert taken(summary) == "105.0 s (5.0 s since it was resumed)"
+
+
+def test_at_the_end_the_speed_told_is_the_mean_of_what_this_leg_trained(runner: Runner, world: World) -> None:
+    clock = runner._clock
+    assert isinstance(clock, ManualClock)
+    progress = runner._machine.progress
+    progress.restore({**progress.state(), "samples": 5_000, "replicas": {"0": asdict(Figures(5_000))}}, {})
+    for _ in range(4):
+        runner._show(runner._machine)
+        clock.advance(1.0)
+        progress.trained(0, Told(0, 1, 50), clock.now())
+    assert runner.speed.per_second() == pytest.approx(50.0)
+    clock.advance(60.0)
+    for _ in range(3):
+        runner._show(runner._machine)
+        clock.advance(5.0)
+    runner._machine.fail("enough")
+    told = status(runner, wire.StatusRequest())
+    assert told.samples == 5_200
+    assert 0.0 < told.samples_per_s <= 50.0

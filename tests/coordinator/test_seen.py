@@ -14,9 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.course import MOST, Course, Thinned
+from coordinator.members import Member
+from coordinator.progress import Progress
 from coordinator.rates import WINDOW_S, Rates
 from coordinator.recent_events import MOST as MOST_EVENTS
 from coordinator.recent_events import RecentEvent, RecentEvents
+from coordinator.seen import Seen
+from coordinator.states import Told
 from dbelief.clock import ManualClock
 from dbelief.report import event_text
 
@@ -167,3 +171,21 @@ def test_every_event_of_a_job_has_a_text_or_a_curve() -> None:
     written = set(re.findall(r"""(?:_note|Note)\(\s*"(\w+)\"""", source)) | {"promoted", "shard_back"}
     assert written >= {"member", "state", "snapshot", "takeover", "scaled"}
     assert written - drawn == set(event_text._TEXTS)
+
+
+def test_what_was_trained_before_a_run_was_resumed_is_no_speed(clock: ManualClock) -> None:
+    progress, seen = Progress(), Seen(clock, NOWHERE, iterates=False)
+    member = Member("replica", 0, 1, "name", 1)
+    seen.pushers([member], progress)
+    clock.advance(1.0)
+    then = Progress()
+    then.trained(0, Told(0, 1, 9_000), 0.0)
+    progress.restore(then.state(), {0: -500})
+    assert (progress.samples, progress.samples_since, progress.samples_of_since(0)) == (8_500, 0, 0)
+    seen.pushers([member], progress)
+    assert seen.per_second(member, "samples") == 0.0
+    progress.trained(0, Told(0, 1, 30), 0.0)
+    clock.advance(1.0)
+    seen.pushers([member], progress)
+    assert progress.samples_since == 30
+    assert seen.per_second(member, "samples") == 15.0

@@ -26,3 +26,14 @@ def test_speed_without_time_is_nothing() -> None:
     speed.note(0)
     speed.note(100)
     assert speed.per_second() == 0.0
+
+
+def test_the_mean_is_from_the_first_sample_to_the_last() -> None:
+    clock = ManualClock()
+    speed = Speed(clock, window_s=5.0)
+    for samples in [0] * 10 + [100, 200, 300] + [300] * 20:
+        assert speed.mean() == pytest.approx(100.0 if samples else 0.0) or samples == 100
+        speed.note(samples)
+        clock.advance(1.0)
+    assert speed.per_second() == 0.0
+    assert speed.mean() == pytest.approx(100.0)
