@@ -25,7 +25,7 @@ os.environ["XDG_STATE_HOME"] = str(ROOT / ".cache" / "state")  # where processes
 from hypothesis import settings  # noqa: E402 (reads the line above)
 
 PROGRAMS = ("ps_server", "worker", "coordinator")
-GRACE_S = 5.0
+GRACE_S = 60.0
 MARK = "DBELIEF_TEST_SESSION"
 """In the environment of every process that a test starts, however far down: how an orphan is recognised."""
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

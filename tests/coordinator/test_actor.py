@@ -73,7 +73,7 @@ def held(service: ShardService, busy: threading.Event, free: threading.Event) ->
 
     def waits(request: wire.SnapshotRequest) -> wire.SnapshotReply:
         busy.set()
-        assert free.wait(30.0)
+        assert free.wait(60)
         return write(request)
 
     service.life.snapshot = waits  # type: ignore[method-assign]
@@ -88,7 +88,7 @@ def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path:
         held(services[1], busy, free)
         with actor(here.shards, machine, tmp_path) as running:
             running.put(TakeSnapshot("000001"))
-            assert busy.wait(30.0)
+            assert busy.wait(60)
             running.put(Fence(3, 9))
             running.put(StandAlone(0, 5))
             wait_until(lambda: services[0].life.chain.epoch == 5)

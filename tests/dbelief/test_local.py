@@ -32,7 +32,7 @@ def together() -> Together:
         places = tuple(Place(number, "", 1, (run,)) for number, run in enumerate(runs))
         placement = Placement(1, spans, places)
         made = [Shard(placement.run(place), make_rule(rule, {}), staleness) for place in places]
-        parameters = LocalParameters(made, placement, timeout_s=5.0)
+        parameters = LocalParameters(made, placement, timeout_s=60.0)
         values = np.zeros(N, np.float32) if initial is None else initial
         parameters.push(values, nothing_held(), Push(Pusher(9, 99), 1, assign=True))
         for shard in made:
@@ -93,7 +93,7 @@ def test_rounds_give_the_same_bits_on_any_number_of_shards(shards: int, together
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     whole, formula, state = initial.copy(), make_rule("adagrad", {}), (np.zeros(N, np.float32),)
     for clock in range(3):
         mean = np.zeros(N, np.float32)

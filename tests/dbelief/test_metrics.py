@@ -177,7 +177,7 @@ def test_served_over_http_until_closed() -> None:
     metrics.steps_total.inc(5)
     metrics.serve("127.0.0.1:0")
     host, port = host_and_port(metrics.url.split("/")[2])
-    with urllib.request.urlopen(metrics.url, timeout=5) as answer:
+    with urllib.request.urlopen(metrics.url, timeout=60) as answer:
         text = answer.read().decode()
     assert "\ndbelief_worker_steps_total 5.0\n" in text
     with pytest.raises(ValueError, match="already"):

@@ -66,7 +66,7 @@ def started(one: Child) -> Child:
 def ended(one: Child) -> Child:
     """Wait for its end."""
     assert one.process is not None
-    one.process.wait(10.0)
+    one.process.wait(60)
     return one
 
 
@@ -200,7 +200,7 @@ def test_what_it_said_is_that_of_its_last_start(child: MakeChild) -> None:
     for _ in range(2):
         one.start()
         assert one.process is not None
-        one.process.wait(10)
+        one.process.wait(60)
     assert one.said() == ["leaving with 0"]
     assert one.log.read_text().count("\n") == 3
 

@@ -37,7 +37,7 @@ def server() -> Iterator[WebServer]:
 
 
 def read(url: str, context: ssl.SSLContext | None = None) -> str:
-    with urllib.request.urlopen(url, timeout=10, context=context) as answer:
+    with urllib.request.urlopen(url, timeout=60, context=context) as answer:
         return str(answer.read().decode())
 
 

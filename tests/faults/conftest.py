@@ -20,7 +20,7 @@ from tests.processes.conftest import operator, write_job
 __all__ = ["operator", "write_job"]
 """Fixtures of another folder that these tests use too."""
 
-GRACE_S = 5.0
+GRACE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

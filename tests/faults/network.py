@@ -25,7 +25,7 @@ from dbelief.rpc.streams import Streams
 
 from .plan import Fault, Kind, Plan, Way
 
-SETTLE_S = 30.0
+SETTLE_S = 60.0
 """How long late streams may take to arrive in the end, and a client to lose patience."""
 
 

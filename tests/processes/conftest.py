@@ -144,7 +144,7 @@ def redis_server(folder: Path) -> Iterator[str]:
         yield f"unix://{socket}"
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)
 
 
 @pytest.fixture

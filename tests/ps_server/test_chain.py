@@ -466,7 +466,7 @@ def test_leaders_die_and_no_push_that_was_acknowledged_is_lost_or_counts_twice(c
         number = turn % 2
         job.whole(number)
         for _ in range(5):
-            assert another.acquire(timeout=30.0), "they come on"
+            assert another.acquire(timeout=60), "they come on"
         job.promote(number)
         job.followers[number] = job.follow(number)
     stop.set()
@@ -500,7 +500,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
     assert (figures.chain_epoch, figures.followed, bool(figures.unfollowed)) == (1, False, True)
     job.chains[0] += 1
     job.configure(0, chain=wire.Chain(epoch=job.chains[0]))
-    thread.join(30.0)
+    thread.join(60)
     assert done.is_set()
     np.testing.assert_array_equal(job.read(), -1.0)
 

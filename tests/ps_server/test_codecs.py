@@ -176,7 +176,7 @@ def test_a_round_of_the_dial_holds_what_arrived(start: Callable[..., Job], codec
             for who, one in zip((A, B), values, strict=True)
         ]
         for push in done:
-            push.result(20)
+            push.result(60)
     np.testing.assert_allclose(job.read(), -sent, rtol=0, atol=1e-6)
 
 
@@ -248,9 +248,9 @@ def test_a_push_goes_to_the_next_life_as_it_was(
     job.snapshot(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         pushed = pool.submit(client.push, second, job.held(1), Push(A, 2, ONE))
-        assert dying.stopped.wait(20)
+        assert dying.stopped.wait(60)
         job.restart(1, tmp_path)
-        assert pushed.result(20).lost == 0
+        assert pushed.result(60).lost == 0
     left = first.astype(np.float64) + second + job.read()
     assert client.figures().residual == pytest.approx(np.abs(left).sum(), rel=1e-5)
 

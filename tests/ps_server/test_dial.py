@@ -176,8 +176,8 @@ def test_who_waits_is_woken(make: Make, ends: str) -> None:
         subject.shard.heard(ALL, 1, 2)
     else:
         members(subject, 2, 0)
-    assert woken.wait(5)
-    thread.join(5)
+    assert woken.wait(60)
+    thread.join(60)
 
 
 @settings(max_examples=60)

@@ -28,7 +28,7 @@ def test_what_comes_of_each_is_in_order(threads: int, count: int) -> None:
 
 def test_several_are_at_work(four: Hands) -> None:
     together = threading.Barrier(4)
-    assert len(four.each(lambda thing: together.wait(30.0) if thing % 2 else thing, range(8))) == 8
+    assert len(four.each(lambda thing: together.wait(60) if thing % 2 else thing, range(8))) == 8
 
 
 @pytest.mark.parametrize("fails", ["who asked", "who helps"])
@@ -40,7 +40,7 @@ def test_a_failure_is_raised_when_all_have_ended(fails: str) -> None:
     def work(thing: int) -> None:
         if thing % 2:
             return
-        both.wait(30.0)
+        both.wait(60)
         if (threading.current_thread() is who_asked) == (fails == "who asked"):
             raise ValueError("it failed")
         quiet.wait(0.1)  # the other one has long failed
@@ -61,6 +61,6 @@ def test_one_whose_core_is_wanted_elsewhere_keeps_nobody_waiting(four: Hands) ->
             rest.release()
             return
         for _ in range(18):  # all but it and its neighbour, which waits with it
-            assert rest.acquire(timeout=30.0)
+            assert rest.acquire(timeout=60)
 
     four.each(work, range(20))

@@ -202,8 +202,8 @@ def test_calls_that_wait_for_a_round_leave_room_for_the_push_that_ends_it() -> N
                 pool.submit(client.push, np.ones(4, np.float32), np.zeros(1), Push(pusher, 1, ONE))
                 for client, pusher in ((first, A), (second, B))
             ]
-            assert [end.result(20).duplicates for end in ends] == [0, 0]
-            assert [pull.result(20) for pull in pulls].count("read") == 4  # a quarter of the threads
+            assert [end.result(60).duplicates for end in ends] == [0, 0]
+            assert [pull.result(60) for pull in pulls].count("read") == 4  # a quarter of the threads
     finally:
         for client in (first, second, *readers):
             client.close()

@@ -201,10 +201,10 @@ def test_once_fenced_a_ledger_is_final_while_pushes_come_in(make: Make, eager_th
 
     thread = threading.Thread(target=pusher)
     thread.start()
-    assert begun.wait(5)
+    assert begun.wait(60)
     subject.shard.fence([A.incarnation])
     final, values = subject.shard.ledgers()[PARAMETERS, A], subject.read()
-    thread.join(5)
+    thread.join(60)
     assert refused.is_set()
     assert subject.shard.ledgers()[PARAMETERS, A] == final
     np.testing.assert_array_equal(subject.read(), values)
@@ -219,7 +219,7 @@ def test_fencing_waits_for_the_push_that_is_inside(make: Make) -> None:
 
     def hold(*row: object) -> None:
         inside.set()
-        assert go_on.wait(5)
+        assert go_on.wait(60)
         order.append("applied")
 
     def fence() -> None:
@@ -230,12 +230,12 @@ def test_fencing_waits_for_the_push_that_is_inside(make: Make) -> None:
     subject = make((2,), on_apply=hold)
     threads = [threading.Thread(target=subject.push, args=(A, 1.0)), threading.Thread(target=fence)]
     threads[0].start()
-    assert inside.wait(5)
+    assert inside.wait(60)
     threads[1].start()
     assert not fenced.wait(0.02)
     go_on.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert order == ["applied", "fenced"]
 
 

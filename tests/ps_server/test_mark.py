@@ -31,7 +31,7 @@ Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12)
 TABLE = cut([(0, 24)], 5)
 SET = ("set-1", "job", 1)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def save(shard: Shard, folder: Path) -> None:

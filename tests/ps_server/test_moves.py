@@ -221,7 +221,7 @@ def test_who_waits_for_a_round_of_a_segment_that_goes_hears_of_it_at_once() -> N
     thread = threading.Thread(target=waits)
     thread.start()
     Moves(shard).give([0], "shard 7", lambda carried: None)
-    thread.join(30.0)
+    thread.join(60)
     assert [str(error) for error in heard] in (
         ["segment 0: is on its way to shard 7"],
         ["segment 0: lives at another shard now"],  # it had not begun to wait
@@ -319,7 +319,7 @@ def test_pushes_go_on_while_segments_move_and_each_counts_once(job: Job) -> None
     rng = np.random.default_rng(3)
     for turn in range(40):
         if turn % 4 == 0:
-            assert another.acquire(timeout=30.0), "they come on meanwhile"
+            assert another.acquire(timeout=60), "they come on meanwhile"
         source = int(rng.integers(2))
         held = list(job.placement.places[source].segments)
         going = sorted(rng.choice(held, min(len(held), 7), replace=False).tolist())

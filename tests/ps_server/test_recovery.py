@@ -53,7 +53,7 @@ class Dying:
                 ended = threading.Event()
                 context.add_callback(ended.set)
                 self.stopped.set()
-                assert ended.wait(20)
+                assert ended.wait(60)
                 return
             left -= 1
             yield message
@@ -114,9 +114,9 @@ def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
     pushes(client, job, range(2, 4))
     with ThreadPoolExecutor(1) as pool:
         fourth = pool.submit(client.push, job.full(1.0), job.held(3), Push(A, 4, ONE))
-        assert dying.stopped.wait(20)
+        assert dying.stopped.wait(60)
         job.restart(1, tmp_path, here)
-        pushed = fourth.result(20)
+        pushed = fourth.result(60)
     assert (pushed.lost, pushed.duplicates) == (2, 0)
     shared = job.full(-4.0)
     shared[job.placement.spans[20].start :] = -2.0
@@ -198,7 +198,7 @@ def test_nothing_is_kept_for_an_address_that_a_shard_has_left(
     assert left not in {server.address for server in job.servers}
     client.close()
     for _ in range(next(begun)):
-        assert ended.acquire(timeout=10), "a thread still waits for what to send"
+        assert ended.acquire(timeout=60), "a thread still waits for what to send"
 
 
 def test_a_life_that_is_over_is_refused_in_the_middle_of_a_push(start: Callable[..., Job]) -> None:

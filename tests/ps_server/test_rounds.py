@@ -234,8 +234,8 @@ def test_who_waits_is_woken(make: Make, ends: str) -> None:
     else:
         subject.shard.fence([B.incarnation])
         subject.shard.set_membership(2, [(0, [0])])
-    assert woken.wait(5)
-    thread.join(5)
+    assert woken.wait(60)
+    thread.join(60)
     np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
 
 
@@ -255,6 +255,6 @@ def test_replicas_in_threads_are_the_joint_batch(make: Make, eager_threads: None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     np.testing.assert_array_equal(subject.read(), subject.full(-(1 + 2 + 3 + 4) * sum(range(clocks))))
     assert subject.shard.versions() == [clocks] * 3

@@ -283,7 +283,7 @@ def test_with_the_dial_at_zero_a_push_returns_when_its_round_is_applied(start: C
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
     np.testing.assert_array_equal(job.read(), job.full(-9.0))
 
@@ -346,7 +346,7 @@ def test_one_who_waits_at_a_shard_tells_another_that_came_back_how_far_it_is(
     assert thread.is_alive()
     push_round(held, A)
     push_round(held, B)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -24,7 +24,7 @@ def start(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -274,16 +274,16 @@ def test_two_segments_are_updated_side_by_side(make: Make) -> None:
     def hold(segment: int, pusher: Pusher, sequence: int, rate: float) -> None:
         if segment == 0:
             inside.set()
-            assert go_on.wait(5)
+            assert go_on.wait(60)
 
     subject = make((2, 2), on_apply=hold)
     held = threading.Thread(target=subject.send, args=(Push(A, 1, ONE), subject.full(1.0), [0]))
     held.start()
-    assert inside.wait(5)
+    assert inside.wait(60)
     subject.send(Push(B, 1, ONE), subject.full(1.0), [1])
     assert subject.shard.versions() == [1, 1]
     go_on.set()
-    held.join(5)
+    held.join(60)
     assert not held.is_alive()
 
 
@@ -292,7 +292,7 @@ def test_a_vector_made_by_two_threads_at_once_loses_nothing(make: Make, eager_th
         subject, together = make((3, 3)), threading.Barrier(2)
 
         def keep(pusher: Pusher, index: int, subject: Any = subject, together: Any = together) -> None:
-            together.wait(5)
+            together.wait(60)
             subject.send(Push(pusher, 1, vector="best.0", assign=True), subject.full(5.0), [index])
 
         start([threading.Thread(target=keep, args=args) for args in ((A, 0), (B, 1))])

@@ -240,7 +240,7 @@ class Latch:
             if not mine:
                 return work(*arguments)
             self.held.set()
-            assert self.free.wait(30.0)
+            assert self.free.wait(60)
             try:
                 return work(*arguments)
             finally:
@@ -251,7 +251,7 @@ class Latch:
     def let_go(self) -> None:
         """Have the handler do its work now, and wait until it has."""
         self.free.set()
-        assert self.gone.wait(30.0)
+        assert self.gone.wait(60)
 
 
 @pytest.mark.parametrize("passed", [0, 7, 39])
@@ -357,7 +357,7 @@ def test_a_wait_that_runs_out_leaves_memory_shared(start: Callable[..., Job], mo
     wait_until(lambda: client.retries > 1)
     pusher = job.client(A)
     pusher.push(job.full(1.0), job.held(), Push(A, 1, np.float32(1)))
-    pulled.join(20.0)
+    pulled.join(60)
     np.testing.assert_array_equal(out, -1.0)
     assert job.counted("shared_bytes_total", direction="sent") == out.nbytes
 

@@ -297,7 +297,7 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
             snapshot.save(subject.shard, folder, 0, "set", "job", 1)
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
     for folder in folders:
         for one in read_parts(folder, "set", "job", "sgd", subject.spans):
             assert one.ledger.get(("w", A), 0) == one.version == one.applied
@@ -314,7 +314,7 @@ def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
     go, errors = threading.Barrier(3), []
 
     def write() -> None:
-        go.wait(5)
+        go.wait(60)
         try:
             snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
         except NotWritten as error:
@@ -323,10 +323,10 @@ def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
-    go.wait(5)
+    go.wait(60)
     for _ in range(20):
         subject.push(A, 1.0)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert errors == []
     check_parts(tmp_path, "set", "job", "sgd", 40)

@@ -107,7 +107,7 @@ def test_many_clients_at_once_add_up_exactly(job: Job) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     np.testing.assert_array_equal(job.read(), job.full(-(1 + 2 + 3 + 4) * (1 + 2 + 3 + 4 + 5)))
 
 
@@ -261,7 +261,7 @@ def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(
                 stalled.append(service.life.index)
                 cancelled = threading.Event()
                 context.add_callback(cancelled.set)
-                assert cancelled.wait(10)
+                assert cancelled.wait(60)
                 return
             yield from answers
 

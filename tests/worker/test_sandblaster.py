@@ -74,7 +74,7 @@ class Coordinator:
         pass
 
     def done(self, done: wire.BundleDone) -> None:
-        assert self.held.wait(10)
+        assert self.held.wait(60)
         self.told.append(done)
 
     def failed(self, failed: wire.BundleFailed) -> None:

@@ -28,7 +28,7 @@ JOB = {
     "strategy": "{name: downpour, rule: {name: sgd, rate: 0.1}}",
     "limits": "{epochs: 1}",
 }
-GRACE_S = 5.0
+GRACE_S = 60.0
 Content = str | bytes
 
 

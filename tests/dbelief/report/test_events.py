@@ -118,7 +118,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10.0)
+            thread.join(60)
     events = list(read_events(path))
     for who in range(4):
         assert [event["number"] for event in events if event["who"] == who] == list(range(200))

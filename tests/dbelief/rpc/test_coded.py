@@ -86,14 +86,14 @@ def test_streams_that_ask_at_the_same_time_get_one_payload() -> None:
             self, values: np.ndarray, residual: np.ndarray | None = None, cuts: Sequence[int] = ()
         ) -> np.ndarray:
             entered.set()
-            assert go.wait(20)
+            assert go.wait(60)
             return super().encode(values, residual, cuts)
 
     values, residual, got = drawn(), np.zeros(300, np.float32), []
     payloads = Payloads(Slow(), residual, 100)
     threads = [threading.Thread(target=lambda: got.append(part_at(payloads, SPANS[0], values))) for _ in range(2)]
     threads[0].start()
-    assert entered.wait(20)
+    assert entered.wait(60)
     threads[1].start()
     go.set()
     for thread in threads:

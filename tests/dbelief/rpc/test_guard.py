@@ -26,7 +26,7 @@ from dbelief.security.rights import RIGHTS
 pytestmark = pytest.mark.processes
 
 Roles = Callable[[str], Credentials]
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class _Coordinator(coordination.CoordinatorServicer):

@@ -29,7 +29,7 @@ def test_a_server_answers_until_it_is_closed() -> None:
     assert server.address == f"127.0.0.1:{server.port}"
     with open_channel(server.address) as channel:
         wait_ready(channel, 5.0, "the server")
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     server.close()
     with (

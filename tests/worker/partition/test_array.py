@@ -16,7 +16,7 @@ from tests.worker.partition.exchanges import EDGE, Case, check
 from worker.comm import Comm, run_ranks
 from worker.partition import DistributedArray
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @st.composite

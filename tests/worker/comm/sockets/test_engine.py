@@ -55,7 +55,7 @@ def meanwhile(function: Callable[[], Any]) -> Iterator[list[BaseException]]:
     thread = threading.Thread(target=run)
     thread.start()
     yield raised
-    thread.join(20.0)
+    thread.join(60)
     assert not thread.is_alive()
 
 

@@ -84,7 +84,7 @@ def test_a_process_that_is_killed_ends_all_others_with_its_name(tmp_path: Path) 
             assert process.stdout is not None
             assert process.stdout.readline() == "summing\n"
         os.kill(ranks[1].pid, signal.SIGKILL)
-        said = [process.communicate(timeout=30.0)[0] for process in ranks]
+        said = [process.communicate(timeout=60)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()

@@ -105,7 +105,7 @@ def test_who_calls_before_the_other_listens_is_heard_later() -> None:
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(connect, second, "a job", 1, 1, addresses, 20.0)
         first = Listener(host, int(port))
-        engines = [connect(first, "a job", 1, 0, addresses, 20.0), late.result(20.0)]
+        engines = [connect(first, "a job", 1, 0, addresses, 20.0), late.result(60)]
     assert [engine.rank for engine in engines] == [0, 1]
     for engine in engines:
         engine.close()
@@ -139,7 +139,7 @@ def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(list
         ahead = pool.submit(connect, listeners[1], "a job", 2, 1, addresses, 20.0)
         with pytest.raises(Unreachable, match=f"rank 1 at {addresses[1]} is in generation 2, not in 1 any"):
             connect(listeners[0], "a job", 1, 0, addresses, 20.0)
-        engines = [connect(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(20.0)]
+        engines = [connect(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(60)]
     for engine in engines:
         engine.close()
 
@@ -185,7 +185,7 @@ def test_a_link_of_a_group_that_did_not_come_together_ends(listeners: list[Liste
         pair = pool.submit(connect, listeners[0], "a job", 1, 0, addresses[:2], 20.0)
         with pytest.raises(Unreachable, match=r"rank 1 waited 0\.5 s for rank 2"):
             connect(listeners[1], "a job", 1, 1, addresses, 0.5)
-        engine = pair.result(20.0)
+        engine = pair.result(60)
     with pytest.raises(Exception, match=f"rank 1 at {addresses[1]} died of ConnectionError"):
         Comm(engine, 20.0).recv(np.empty(1), 1)
     engine.close()
