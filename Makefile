@@ -21,11 +21,11 @@ help: ## this list
 run: .venv/ready-to-run ## train the handwritten digits: 2 shards, 3 replicas; results in runs/digits
 	@$(BIN)/dbelief train examples/digits.yaml $(ARGS)
 
-test: .venv/ready-to-develop ## what must always pass; some of it: make test ARGS='tests/dbelief/optim -k adagrad'
+test: .venv/ready-to-develop ## what must always pass, minutes; some of it: make test ARGS='tests/dbelief/optim -k adagrad'
 	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
-test-long: .venv/ready-to-develop ## what takes longer: ten thousand pushes through a bad network, every process killed, resuming
-	@$(BIN)/pytest -m "(long or hypothesis) and not deploy" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
+test-long: .venv/ready-to-develop ## what takes longer, half an hour: every process killed, a bad network, all of Hypothesis's examples
+	@$(BIN)/pytest -m "(long or hypothesis) and not deploy and not slurm" --hypothesis-profile=many -n 2 --dist worksteal -rP $(ARGS)
 
 test-portable: .venv/ready-to-develop ## the numeric tests compiled for other processors: the same bits (docs/portability.md)
 	@$(BIN)/python -m tests.portable $(ARGS)
