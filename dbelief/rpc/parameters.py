@@ -136,13 +136,8 @@ class ShardedParameters:
         To be asked for where no push is under way. Cost: where something is kept, one pass over it.
         """
         residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
-        return WireFigures(
-            sent=self.sent,
-            received=self.received,
-            residual=residual,
-            shared_sent=self.shared_sent,
-            shared_received=self.shared_received,
-        )
+        shared = {"shared_sent": self.shared_sent, "shared_received": self.shared_received}
+        return WireFigures(sent=self.sent, received=self.received, residual=residual, **shared)
 
     def pull(
         self,
@@ -154,7 +149,6 @@ class ShardedParameters:
         exact: bool = False,
     ) -> float:
         """See `Parameters.pull`; `exact`: without a codec.
-
 
         Raises
         ------
