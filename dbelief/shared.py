@@ -1,24 +1,21 @@
 """Blocks of memory that a worker and a shard on one host share.
 
-A block is a file of /dev/shm that its worker makes without a name. It has one only while shards are to open it, each of
-which sees by a token in the first page that it is the same file: so whether two processes share memory is found out by
-both of them looking, whatever machines, containers and addresses lie between. When all have answered the name goes, and
-the memory lives as long as somebody has it mapped: who dies leaves nothing.
+A block is anonymous memory (memfd) of the worker that makes it. Its size is sealed: a process that maps it cannot lose
+pages by what another one does, and be killed by SIGBUS. The worker passes the file descriptor to shards over a Unix
+socket in a folder that both see. The socket has a name there only while shards are to fetch the descriptor, so two
+processes find out by trying whether they can share memory, whatever machines, containers and addresses lie between. The
+memory exists as long as a process has it open or mapped: one that is killed leaves none.
 
-Who dies in between leaves a name. A worker holds its file's lock (flock) for as long as the name is there; so whoever
-gets the lock of a named block knows that its maker is dead, and takes the name away. Everybody looks whenever a block
-is made, opened or left. This holds over the bounds of containers, where process numbers mean nothing.
+A process that is killed while it offers a block leaves the name of a socket on which nobody listens. Every process that
+makes a block, or loses a worker, removes such names. This works across containers, where process numbers mean nothing.
 
-Memory is taken when a block is made (posix_fallocate): to write to a page that the file system has no room for would
-kill the process. Nobody but the same user may open a block (mode 0600), so that nobody else can take its pages away.
-
-Nothing here is known to Python's resource tracker, which would unlink what others use.
+All pages are allocated when a block is made (posix_fallocate). Both sides check that the other is of their user, by the
+kernel's word: the socket's peer credentials, and the owner of the memory.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import functools
 import hmac
@@ -26,9 +23,11 @@ import mmap
 import os
 import re
 import secrets
+import socket
 import stat
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,20 +38,26 @@ import numpy as np
 
 from dbelief.console import announce
 from dbelief.errors import Refused
+from dbelief.security.same_user import same_user
 
 FOLDER = Path("/dev/shm")
+"""Where the sockets have their names; containers that have this folder in common can share memory."""
 HEADER_BYTES = 4096
 """The first page, which has the token; numbers begin on the next."""
 TOKEN_BYTES = 32
-LEFT = 8
-"""One part of so many of /dev/shm stays free: MPI and others would be killed where it has no page for them."""
+FETCH_S = 5.0
+"""How long the process that offers a block may take to pass its descriptor."""
+STALE_S = 10.0
+"""A name that is older, and has no listener, is of a process that was killed: it listens at once."""
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PREFIX = "dbelief-"
 _MODE = 0o600
+_BACKLOG = 64
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
 _MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to this very address
 _ALONE = -1
-"""In place of a file: memory of this process alone."""
+"""In place of a descriptor: memory of this process alone."""
 _told = threading.Event()
 
 
@@ -64,11 +69,11 @@ class Block:
     size
         Bytes, with the first page.
     name
-        32 hexadecimal digits; "" where it is nobody else's to open.
+        32 hexadecimal digits; "" where no other process can open it.
     token
         What its first page holds.
     fd
-        Of the file.
+        Of the memory; stays the caller's.
     """
 
     def __init__(self, size: int, name: str, token: bytes, fd: int) -> None:
@@ -101,47 +106,48 @@ class Block:
         here = offset >= HEADER_BYTES and offset + values.nbytes <= self.size
         return offset if here and values.flags.c_contiguous else None
 
-    # -- of who made it ------------------------------------------------------------------------------------
+    # -- for the process that made it ----------------------------------------------------------------------
 
     def hold(self, fd: int) -> None:
-        """Keep the file, and its lock, until it was offered."""
+        """Own the descriptor, to offer it."""
         self._fd = fd
-
-    @property
-    def offerable(self) -> bool:
-        """Whether it can have its name: it has it once."""
-        return self._fd is not None
 
     @contextmanager
     def offered(self) -> Iterator[None]:
-        """Have its name in /dev/shm for the length of a `with`.
+        """Pass the descriptor to every process of this user that asks for it, for the length of a `with`.
 
         Raises
         ------
         OSError
-            It cannot have one here.
+            The socket cannot have a name here. The block stays this process's own.
         """
-        assert self._fd is not None, "a block is offered once"
+        assert self._fd is not None
         path = _path(self.name)
-        try:
-            # Without a folder's descriptor Python would link the link in /proc itself.
-            os.link(f"/proc/self/fd/{self._fd}", path, src_dir_fd=self._fd, follow_symlinks=True)
-        except OSError:
-            self.name = ""
-            self.close()
-            raise
-        try:
-            yield
-        finally:
-            path.unlink()
-            self.close()  # and with the file its lock
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            try:
+                os.fchmod(door.fileno(), _MODE)  # and so has the name
+                door.bind(str(path))
+                door.listen(_BACKLOG)
+            except OSError:
+                path.unlink(missing_ok=True)
+                self.name = ""
+                self.close()
+                raise
+            thread = threading.Thread(target=_pass_on, args=(door, self._fd), name="offer", daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+                door.shutdown(socket.SHUT_RDWR)  # wakes the thread
+                thread.join()
 
     def renew(self) -> None:
-        """Leave the memory to whoever else has it mapped, and have a copy of it at the same address.
+        """Leave the memory to the other processes that have it mapped, and have a copy of it at the same address.
 
-        Arrays over the block hold what they held, and what others do to the memory of before is seen no more. The copy
-        can be offered anew. Where there is no room for it in /dev/shm, it is memory of this process alone. Only who
-        reads may use the block meanwhile. Cost: one copy.
+        Arrays over the block keep their numbers, and no longer see what others write. The copy has a new name. Where
+        no memory for it can be shared, it belongs to this process alone. Only reads of the block may go on meanwhile.
+        Cost: one copy.
 
         Raises
         ------
@@ -152,7 +158,7 @@ class Block:
         self.name = ""
         fd, name, token = _ALONE, "", b""
         try:
-            fd, name, token = _file(self.size)
+            fd, name, token = _memory(self.size)
         except OSError as error:
             tell_why_not(self.size, error)
         try:
@@ -169,7 +175,7 @@ class Block:
             self.hold(fd)
 
     def close(self) -> None:
-        """Let go of the file; the memory stays."""
+        """Close the descriptor; the memory stays."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -186,7 +192,7 @@ def make_block(room: int) -> Block | None:
     sweep()
     size = HEADER_BYTES + room
     try:
-        fd, name, token = _file(size)
+        fd, name, token = _memory(size)
         block = Block(size, name, token, fd)
     except OSError as error:
         tell_why_not(size, error)
@@ -196,24 +202,23 @@ def make_block(room: int) -> Block | None:
 
 
 def open_block(name: str, token: bytes, size: int) -> Block:
-    """Somebody else's block, while he offers it.
+    """A block that another process offers.
 
     Raises
     ------
     Refused
-        There is none here, or it is not the one that is meant, or not safe to be mapped; says why.
+        No process of this user offers it here, or it is not safe to be mapped; says why.
     """
-    sweep()
     if not _NAME.fullmatch(name) or len(token) != TOKEN_BYTES:
         raise Refused("no block has such a name or token")
     try:
-        fd = os.open(_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+        fd = _fetch(_path(name))
+    except (FileNotFoundError, ConnectionRefusedError):
         raise Refused("no such block is on this host") from None
     except OSError as error:
-        raise Refused(f"the block cannot be opened: {error.strerror}") from None
+        raise Refused(f"the block cannot be fetched: {error.strerror or error}") from None
     try:
-        _check_ours(os.fstat(fd), size)
+        _check_ours(fd, size)
         if not hmac.compare_digest(os.pread(fd, TOKEN_BYTES, 0), token):
             raise Refused("the block has another token")
         return Block(size, name, token, fd)
@@ -224,46 +229,77 @@ def open_block(name: str, token: bytes, size: int) -> Block:
 
 
 def sweep() -> None:
-    """Take away the names of blocks whose makers died while they were there."""
+    """Remove the names of sockets whose processes were killed while they offered a block."""
     with suppress(OSError):
         for entry in os.scandir(FOLDER):
             if entry.name.startswith(_PREFIX) and _NAME.fullmatch(entry.name.removeprefix(_PREFIX)):
-                _sweep(entry.path)
+                _sweep(entry)
 
 
-def _sweep(path: str) -> None:
+def _sweep(entry: os.DirEntry[str]) -> None:
     with suppress(OSError):
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)
-        finally:
-            os.close(fd)
+        found = entry.stat(follow_symlinks=False)
+        if not stat.S_ISSOCK(found.st_mode) or time.time() - found.st_mtime < STALE_S:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(entry.path)
+            except ConnectionRefusedError:
+                os.unlink(entry.path)
 
 
 def _path(name: str) -> Path:
     return FOLDER / f"{_PREFIX}{name}"
 
 
-def _check_ours(found: os.stat_result, size: int) -> None:
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != _MODE:
-        raise Refused(f"the block is not a file of this user's with mode {_MODE:o}")
+def _pass_on(door: socket.socket, fd: int) -> None:
+    """Send a descriptor to every caller of this user, until the socket is shut down."""
+    while True:
+        try:
+            call, _ = door.accept()
+        except OSError:
+            return
+        with call, suppress(OSError):
+            if same_user(call):
+                socket.send_fds(call, [b"\0"], [fd])
+
+
+def _fetch(path: Path) -> int:
+    """The descriptor that a process offers at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as call:
+        call.settimeout(FETCH_S)
+        call.connect(str(path))
+        _, found, _, _ = socket.recv_fds(call, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not found:
+        raise OSError("no descriptor came")
+    return found[0]
+
+
+def _check_ours(fd: int, size: int) -> None:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not _keeps_its_size(fd):
+        raise Refused("the block is not memory of this user's whose size is sealed")
     if found.st_size != size or found.st_blocks * 512 < size:
         raise Refused(f"the block has {found.st_size} bytes, {found.st_blocks * 512} of them in memory, and not {size}")
 
 
-def _file(size: int) -> tuple[int, str, bytes]:
-    """A file without a name, all of it in memory, locked and with a token; its name to be, and the token."""
-    if sys.platform != "linux":
-        raise OSError(f"{sys.platform} has no {FOLDER}")
-    fd = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _MODE)
+def _keeps_its_size(fd: int) -> bool:
+    """Whether nobody can shorten it: to touch pages that are gone would kill this process."""
     try:
-        os.fchmod(fd, _MODE)  # whatever the process's mask
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except OSError:  # no file that can be sealed
+        return False
+
+
+def _memory(size: int) -> tuple[int, str, bytes]:
+    """Memory with all its pages, its size sealed, that begins with a token; its name to be, and the token."""
+    if sys.platform != "linux":
+        raise OSError(f"{sys.platform} has no memory with a descriptor")
+    fd = os.memfd_create("dbelief", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
         os.posix_fallocate(fd, 0, size)
-        room = os.fstatvfs(fd)
-        if room.f_bavail * LEFT < room.f_blocks:
-            raise OSError(errno.ENOSPC, f"an eighth of its {room.f_blocks * room.f_frsize >> 20} MiB is left to others")
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         token = secrets.token_bytes(TOKEN_BYTES)
         os.pwrite(fd, token, 0)
     except BaseException:
@@ -277,8 +313,8 @@ def tell_why_not(size: int, error: OSError) -> None:
     if not _told.is_set():
         _told.set()
         announce(
-            f"no shared memory: {FOLDER} gives no {size / (1 << 20):.1f} MiB ({error.strerror or error}); arrays that "
-            "have none go over TCP, also between processes of one host"
+            f"no shared memory: {size / (1 << 20):.1f} MiB cannot be had or offered in {FOLDER} "
+            f"({error.strerror or error}); arrays that have none go over TCP, also between processes of one host"
         )
 
 

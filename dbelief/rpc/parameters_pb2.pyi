@@ -772,7 +772,9 @@ Global___AttachRequest: _TypeAlias = AttachRequest  # noqa: Y015
 
 @_typing.final
 class SharedBlock(_message.Message):
-    """A file of /dev/shm, "dbelief-" and its name, mode 0600, of the same user; it has the name until this is answered."""
+    """Memory (memfd) of the same user, its size sealed. Until this is answered, the socket /dev/shm/dbelief-NAME gives each
+    caller its descriptor (SCM_RIGHTS).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -782,7 +784,7 @@ class SharedBlock(_message.Message):
     name: _builtins.str
     """32 hexadecimal digits"""
     token: _builtins.bytes
-    """32 bytes that the file begins with"""
+    """32 bytes that it begins with"""
     size: _builtins.int
     """bytes, all of them in memory"""
     def __init__(

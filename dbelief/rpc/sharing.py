@@ -1,8 +1,7 @@
 """The memory that one client shares with the shards on its host: arrays in blocks, and who has which block attached.
 
-A block is offered to all shards of the first pull or push that its array is used in, and has its name until they have
-answered. Who says no, or nothing, is not asked again in this life. Where a shard comes that was not there when a block
-was offered, the block is renewed and offered to all, since a file without a name gets none again.
+A block is offered to all shards of the first pull or push that its array is used in, until they have answered. A shard
+that says no, or does not answer, is not asked again in this life. One that comes later is offered the block then.
 """
 
 from __future__ import annotations
@@ -158,15 +157,12 @@ class Sharing:
         return peer
 
     def _offer(self, block: Block, peers: Iterable[_Peer]) -> None:
-        """Let all who are willing attach a block."""
-        if not block.offerable:
-            block.renew()
-        if not block.name:
-            return
+        """Let all attach a block that are willing and have it not."""
+        asked = [peer for peer in peers if peer.willing and block.name not in peer.names]
         offered = wire.SharedBlock(name=block.name, token=block.token, size=block.size)
         try:
             with block.offered():
-                answers = self._ask({peer: wire.AttachRequest(block=offered) for peer in peers if peer.willing})
+                answers = self._ask({peer: wire.AttachRequest(block=offered) for peer in asked})
         except OSError as error:
             tell_why_not(block.size, error)
             return

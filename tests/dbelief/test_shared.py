@@ -6,20 +6,23 @@ import fcntl
 import os
 import select
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dbelief import shared
 from dbelief.errors import Refused
-from dbelief.shared import FOLDER, HEADER_BYTES, Block, make_block, open_block, sweep
+from dbelief.shared import FOLDER, HEADER_BYTES, STALE_S, Block, make_block, open_block, sweep
+from tests.faults.machines import trouble
 
 ROOM = 40_000
 
@@ -81,7 +84,7 @@ def test_memory_lives_as_long_as_arrays_over_it() -> None:
 
 def mapped() -> set[int]:
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return {int(line.split("-")[0], 16) for line in lines if f"{FOLDER}/" in line}
+    return {int(line.split("-")[0], 16) for line in lines if "/memfd:dbelief" in line}
 
 
 def test_an_array_is_found_by_where_it_lies() -> None:
@@ -131,44 +134,92 @@ def path() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def written(path: Path, size: int = 8192) -> int:
-    """A file as a block is, but for what a test changes; its lock is held, or it would be swept away."""
-    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    os.posix_fallocate(fd, 0, size)
-    os.pwrite(fd, b"t" * 32, 0)
-    fcntl.flock(fd, fcntl.LOCK_EX)
+@contextlib.contextmanager
+def offering(path: Path, fd: int | None) -> Iterator[tuple[str, bytes, int]]:
+    """What a peer that is not to be trusted passes to all who call; gives what to ask for."""
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                call, _ = door.accept()
+                with call:
+                    call.sendmsg([b"x"]) if fd is None else socket.send_fds(call, [b"x"], [fd])
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(path))
+        door.listen()
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield path.name.removeprefix("dbelief-"), b"t" * 32, 8192
+        finally:
+            path.unlink()
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def memory(size: int = 8192, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    if size:
+        os.posix_fallocate(fd, 0, size)
+        os.pwrite(fd, b"t" * 32, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
 
-def test_what_is_not_safe_to_be_mapped_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = path.name.removeprefix("dbelief-")
-    fd = written(path)
+def test_what_is_not_safe_to_be_mapped_is_refused(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, short, long, unsealed = memory(), memory(4096), memory(8192 + 4096), memory(seals=0)
+    os.ftruncate(sparse := memory(0, 0), 8192)
+    fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    file = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+    os.posix_fallocate(file, 0, 8192)
+    pipe, other_end = os.pipe()
     try:
-        assert open_block(name, b"t" * 32, 8192).size == 8192
-        os.chmod(path, 0o640)
-        refused("with mode 600", name, b"t" * 32, 8192)
-        os.chmod(path, 0o600)
-        os.truncate(path, 1 << 20)
-        refused("8192 of them in memory", name, b"t" * 32, 1 << 20)
-        os.truncate(path, 8192)
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        refused("not a file of this user's", name, b"t" * 32, 8192)
+        with offering(path, whole) as asked:
+            assert open_block(*asked).size == 8192
+        for fd in (unsealed, file, pipe):
+            with offering(path, fd) as asked:
+                refused("whose size is sealed", *asked)
+        for fd in (short, long, sparse):
+            with offering(path, fd) as asked:
+                refused("of them in memory, and not 8192", *asked)
+        with offering(path, None) as asked:
+            refused("no descriptor came", *asked)
+        with offering(path, whole) as asked:
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            refused("not memory of this user's", *asked)
     finally:
-        os.close(fd)
+        for fd in (whole, short, long, unsealed, sparse, file, pipe, other_end):
+            os.close(fd)
 
 
-def test_links_and_pipes_are_refused(path: Path, tmp_path: Path) -> None:
-    name = path.name.removeprefix("dbelief-")
-    fd = written(tmp_path / "elsewhere")
-    path.symlink_to(tmp_path / "elsewhere")
-    refused("cannot be opened", name, b"t" * 32, 8192)
+def test_a_block_is_passed_to_processes_of_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = made()
+    with block.offered():
+        assert stat.S_IMODE((FOLDER / f"dbelief-{block.name}").stat().st_mode) == 0o600
+        monkeypatch.setattr("dbelief.shared.same_user", lambda call: False)
+        refused("no descriptor came", block.name, block.token, block.size)
+
+
+def test_nobody_can_shorten_a_block() -> None:
+    """A process that touches pages that are gone ends by SIGBUS."""
+    block = made()
+    fd = block._fd
+    assert fd is not None
+    for size in (0, 2 * block.size):
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, size)
+    with opened(block) as other:
+        assert not floats(other).any()
+
+
+def test_a_name_without_a_socket_behind_it_is_no_block(path: Path, tmp_path: Path) -> None:
+    asked = path.name.removeprefix("dbelief-"), b"t" * 32, 8192
+    path.symlink_to(tmp_path / "nothing")
+    refused("no such block is on this host", *asked)
     path.unlink()
-    os.mkfifo(path, 0o600)
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.flock(reader, fcntl.LOCK_EX)
-    refused("not a file of this user's", name, b"t" * 32, 8192)
-    for held in (fd, reader):
-        os.close(held)
+    path.touch()
+    refused("no such block is on this host", *asked)
 
 
 # -- renewing ------------------------------------------------------------------------------------------------
@@ -200,7 +251,7 @@ def test_without_room_for_a_copy_it_is_memory_of_this_process_alone(request: pyt
         block.renew()
         floats(former)[:] = -1.0
     np.testing.assert_array_equal(values, 3.0)
-    assert (block.name, block.offerable) == ("", False)
+    assert block.name == ""
     values[:] = 4.0
     assert floats(former)[0] == -1.0
     block.renew()
@@ -215,56 +266,77 @@ def test_that_there_is_none_is_said_once(no_room: None, capfd: pytest.CaptureFix
     assert make_block(1 << 20) is None
     said = capfd.readouterr().err
     assert said.count("\n") == 1
-    assert "/dev/shm gives no 1.0 MiB (No space left on device)" in said
-
-
-def test_some_of_the_file_system_is_left_to_others(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Small:
-        f_bavail, f_blocks, f_frsize = 8, 64, 1 << 20
-
-    monkeypatch.setattr(shared, "_told", threading.Event())
-    monkeypatch.setattr(os, "fstatvfs", lambda fd: Small)
-    assert make_block(ROOM) is not None
-    Small.f_bavail = 7
-    held = len(os.listdir("/proc/self/fd"))
-    assert make_block(ROOM) is None
-    assert len(os.listdir("/proc/self/fd")) == held
-    assert "(an eighth of its 64 MiB is left to others)" in capfd.readouterr().err
+    assert "1.0 MiB cannot be had or offered in /dev/shm (No space left on device)" in said
 
 
 _MAKER = """
 import sys
 from dbelief.shared import make_block
 block = make_block(4096)
+block.bytes(4096, 4096)[:] = 7
 with block.offered():
-    print(block.name, flush=True)
+    print(block.name, block.token.hex(), flush=True)
     sys.stdin.read()
 """
 
 
-def test_the_name_that_a_killed_process_left_is_swept_away() -> None:
-    with subprocess.Popen([sys.executable, "-c", _MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
+@contextlib.contextmanager
+def making(*before: str) -> Iterator[tuple[subprocess.Popen[bytes], str, bytes]]:
+    """A process that offers a block until it is killed: it, and the block's name and token."""
+    command = [*before, sys.executable, "-c", _MAKER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as maker:
         assert maker.stdout is not None
-        ready, _, _ = select.select([maker.stdout], [], [], 60.0)
-        name = f"dbelief-{maker.stdout.readline().decode().strip()}" if ready else ""
+        name = ""
         try:
-            sweep()
-            made()
-            assert name in names(), "of one who lives"
+            assert select.select([maker.stdout], [], [], 60.0)[0], "waited for a block"
+            name, token = maker.stdout.readline().decode().split()
+            yield maker, name, bytes.fromhex(token)
         finally:
             maker.send_signal(signal.SIGKILL)
+            maker.wait()
+            (FOLDER / f"dbelief-{name}").unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(bool(trouble()), reason=trouble())
+def test_containers_that_have_the_folder_in_common_share_memory() -> None:
+    """Whatever network and process numbers they have."""
+    with making("unshare", "--net", "--pid", "--fork", "--kill-child") as (_, name, token):
+        assert (open_block(name, token, 8192).bytes(4096, 4096) == 7).all()
+
+
+def test_the_name_that_a_killed_process_left_is_swept_away() -> None:
+    with making() as (maker, digits, _):
+        name = f"dbelief-{digits}"
+        for _ in range(2):
+            made()
+            assert name in names(), "of one that listens, however old it is"
+            grown_old(name)
+        maker.send_signal(signal.SIGKILL)
         maker.wait()
-        assert name in names()
-        made()
+        sweep()
         assert name not in names()
+
+
+def test_a_name_that_has_just_been_made_may_have_no_listener_yet(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(path))
+        sweep()
+        assert path.exists()
+        grown_old(path.name)
+        sweep()
+        assert not path.exists()
+
+
+def grown_old(name: str) -> None:
+    before_s = time.time() - 2 * STALE_S
+    os.utime(FOLDER / name, (before_s, before_s))
 
 
 def test_other_files_stay(path: Path) -> None:
     strangers = [path.with_name(f"dbelief-{what}") for what in ("x", "A" * 32)]
     for stranger in strangers:
         stranger.touch(0o600)
+        grown_old(stranger.name)
     try:
         sweep()
         assert all(stranger.exists() for stranger in strangers)
@@ -273,12 +345,11 @@ def test_other_files_stay(path: Path) -> None:
             stranger.unlink()
 
 
-def test_a_block_without_a_way_to_a_name_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*arguments: Any, **options: Any) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
+def test_a_block_that_cannot_be_offered_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     block = made()
-    monkeypatch.setattr(os, "link", no_link)
-    with pytest.raises(OSError, match="not permitted"), block.offered():
+    held = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(shared, "FOLDER", FOLDER / "not there")
+    with pytest.raises(FileNotFoundError), block.offered():
         raise AssertionError("it was not offered")
-    assert (block.name, block.offerable) == ("", False)
+    assert block.name == ""
+    assert len(os.listdir("/proc/self/fd")) == held - 1

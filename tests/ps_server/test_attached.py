@@ -1,6 +1,5 @@
 """What a shard lets a connection attach, and what it lets it name."""
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ def made(count: int = COUNT) -> Block:
 def attach(answer: Answer, block: Block, left: tuple[str, ...] = ()) -> str:
     """Offer a block; "", or why it is not attached."""
     offered = wire.SharedBlock(name=block.name, token=block.token, size=block.size)
-    with block.offered() if block.offerable else contextlib.nullcontext():
+    with block.offered():
         reply = answer(wire.AttachRequest(block=offered, left=left))
     assert reply.attached != bool(reply.refusal)
     return reply.refusal

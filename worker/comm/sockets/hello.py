@@ -13,7 +13,6 @@ all of them too: without TLS, hello and answer each end with a token of the user
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 import struct
 import sys
@@ -28,9 +27,6 @@ UNIX = sys.platform == "linux"
 """Whether sockets may have names that are no files."""
 UNIX_BUFFER_BYTES = 1 << 20
 """What a rank may have sent to another of its host that is not yet read; the kernel gives as much as it allows."""
-
-_PEER = struct.Struct("=iII")
-"""Of a Unix socket's other end, as the kernel tells it: process, user, group."""
 
 Key = tuple[bytes, bytes, int, int]
 """Of a call: the run of the job, the address of who calls (digests of both), the generation, and the caller's rank."""
@@ -77,11 +73,3 @@ def owner(one: socket.socket, place: tuple[object, ...], since: int | None = Non
     host, port = place[:2]
     near = loopback_address(f"[{host}]:{port}" if one.family == socket.AF_INET6 else f"{host}:{port}")
     return Loopback(near, since) if near is not None else None
-
-
-def same_user(one: socket.socket) -> bool:
-    """Whether the other end of a Unix socket is this user's; of others that is not asked."""
-    if one.family != socket.AF_UNIX:
-        return True
-    _, user, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return bool(user == os.geteuid())

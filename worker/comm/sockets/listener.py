@@ -11,8 +11,9 @@ import time
 
 from dbelief.errors import Mistake, Unreachable
 from dbelief.security import TOKEN_BYTES, Verdict
+from dbelief.security.same_user import same_user
 
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, same_user, unix_name
+from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, unix_name
 from .sealed import Seal, shake_hands
 
 BACKLOG = 128

@@ -15,6 +15,7 @@ from typing import Any
 from dbelief.clock import Clock, SystemClock
 from dbelief.errors import Unreachable
 from dbelief.security import TOKEN_BYTES, Loopback, Verdict
+from dbelief.security.same_user import same_user
 
 from ..polling import poll
 from .engine import SocketEngine
@@ -31,7 +32,6 @@ from .hello import (
     digest,
     owner,
     run_digest,
-    same_user,
     unix_name,
 )
 from .listener import Listener

@@ -1,0 +1,18 @@
+"""Who is at the other end of a Unix socket, by the kernel's word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+_PEER = struct.Struct("=iII")
+"""Process, user, group."""
+
+
+def same_user(one: socket.socket) -> bool:
+    """Whether the other end of a Unix socket is this user's; True for other sockets, which do not tell."""
+    if one.family != socket.AF_UNIX:
+        return True
+    _, user, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return bool(user == os.geteuid())
