@@ -31,6 +31,9 @@ seed: 1
 """
 BATCH = 50
 
+WARM_UP = 4
+"""Mini-batches of a rank until every buffer, and every list of addresses of one, is made."""
+
 
 @dataclass(frozen=True)
 class Example:
@@ -60,19 +63,22 @@ def by(name: str, rule: str = "{name: adagrad, rate: 0.05}", **fields: Any) -> s
     return f"{{name: {name}, batch: {BATCH}, rule: {rule}{rest}}}"
 
 
+BATCHES = "{name: sandblaster, portion: 300, iterations: 3}"
+"""A batch method."""
+
 DENSE = of_layers("{dense: 48}", "tanh", "{dense: 24}", "relu", "{dense: 10}")
 
 
 @dataclass
 class Steps:
-    """What each mini-batch asked of memory, evaluations not counted.
+    """What mini-batches asked of memory, but for those that come first or follow an evaluation.
 
     Attributes
     ----------
     fresh
-        Bytes that came from the driver.
+        Bytes that came from the driver, by mini-batch.
     largest
-        Bytes of the largest request for a device's memory.
+        Bytes of the largest request for a device's memory, by mini-batch.
     """
 
     fresh: list[int] = field(default_factory=list)
@@ -83,7 +89,7 @@ class Steps:
         """Count from now on."""
         steps, take = cls(), Batches.__call__
         requests = [machine.memory.requests[device] for device in range(machine.devices)]
-        fresh, made = 0, [0] * machine.devices
+        fresh, made, warm = 0, [0] * machine.devices, 0
 
         def since() -> tuple[int, int]:
             nonlocal fresh
@@ -96,13 +102,17 @@ class Steps:
             return grown, max(new, default=0)
 
         def taken(self: Batches, *where: int) -> Any:
-            for figures, figure in zip((steps.fresh, steps.largest), since(), strict=True):
-                figures.append(figure)
+            nonlocal warm
+            grown, largest = since()
+            warm += 1
+            if warm > WARM_UP * machine.devices:
+                steps.fresh.append(grown)
+                steps.largest.append(largest)
             return take(self, *where)
 
         def evaluated(*arguments: Any) -> Any:
-            since()
-            found = evaluate(*arguments)
+            nonlocal warm
+            found, warm = evaluate(*arguments), 0
             since()
             return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.device.jobs import BATCH, DENSE, Example, Steps, by, of_layers
+from tests.device.jobs import BATCH, BATCHES, DENSE, Example, Steps, by, of_layers
 from tests.device.standin.cupy import standing_in
 
 SGD = "{name: sgd, rate: 0.05}"
@@ -22,11 +22,10 @@ LAYERS = of_layers(
     "{dropout: 0.2}", "{dense: 10}",
 )  # fmt: skip
 AUTOENCODER = "{autoencoder: {window: 4, block: 2, maps: 2, pool: 2, image: [8, 8, 1]}}"
-BATCHES = "{name: sandblaster, portion: 300, iterations: 2}"
 
 EXACT = {
     "digits": Example(DENSE, by("downpour", warm_start="null")),
-    "local steps, pushes of two": Example(DENSE, by("downpour", n_fetch=4, n_push=2, warm_start="null")),
+    "local steps, pushes of two": Example(DENSE, by("downpour", n_fetch=4, n_push=2, clip_norm=0.5, warm_start="null")),
     "local steps, pushes of one": Example(DENSE, by("downpour", n_fetch=2, clip_norm=0.5, warm_start="null")),
     "ranks": Example(DENSE, by("downpour", warm_start="null"), grid="[2]"),
     "elastic": Example(DENSE, f"{{name: async-measgd, batch: {BATCH}, rate: 0.05, mu: 0.5}}"),
@@ -45,7 +44,12 @@ CLOSE = {
 """With kernels and products of their own: float32's rounding apart."""
 
 
-@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
+LONG = {"local steps, pushes of one", "layers on ranks"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in (*EXACT, *CLOSE)]
+)
 def test_a_job_gives_what_numpy_gives(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = (EXACT | CLOSE)[name]
     expected = example.run(tmp_path / "host", monkeypatch, "cpu")
@@ -60,7 +64,10 @@ def test_a_job_gives_what_numpy_gives(name: str, tmp_path: Path, monkeypatch: py
             np.testing.assert_allclose(found[tensor], values, rtol=1e-4, atol=1e-5, err_msg=tensor)
     assert machine.memory.requests[0], "nothing was computed on a device"
     assert machine.stalls == 0
-    warm, last = len(steps.fresh) // 2, 2 * machine.devices  # the last mini-batch is shorter
-    assert not any(steps.fresh[warm:-last]), steps
+    last = -2 * machine.devices  # a shorter mini-batch
+    assert len(steps.fresh[:last]) >= 6
+    # A push may meet a step for the first time, and find the pool's few bytes in use.
+    assert sum(map(bool, steps.fresh[:last])) <= 2, steps
+    assert sum(steps.fresh[:last]) <= 2048, steps
     # What is left are a loss's few numbers for each sample, or an autoencoder's for each neuron.
-    assert max(steps.largest[warm:-last]) <= 8 * max(BATCH, 300 if example.strategy == BATCHES else 0)
+    assert max(steps.largest[:last]) <= 8 * (300 if example.strategy == BATCHES else BATCH), steps

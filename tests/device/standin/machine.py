@@ -26,7 +26,7 @@ class Machine:
     ----------
     devices
         How many there are.
-    seed, eagerness
+    seed, eagerness, halts
         See `Order`.
     staged
         Whether what is copied from pageable memory is read before the call returns, as where a driver stages it. A
@@ -38,8 +38,10 @@ class Machine:
         Asynchronous copies that the host waited for all the same, since its memory was pageable.
     """
 
-    def __init__(self, devices: int = 1, seed: int = 0, eagerness: float = 0.1, staged: bool = True) -> None:
-        self.order = Order(seed, eagerness)
+    def __init__(
+        self, devices: int = 1, seed: int = 0, eagerness: float = 0.1, staged: bool = True, halts: bool = True
+    ) -> None:
+        self.order = Order(seed, eagerness, halts)
         self.memory = Memory(self.order)
         self.devices, self.staged = devices, staged
         self.defaults = [self.order.make(device, default=True) for device in range(devices)]

@@ -107,6 +107,9 @@ class Order:
         Of the moments at which operations run of themselves.
     eagerness
         How often, for each operation submitted, some that are pending run: 0, as late as is allowed; 1, at once.
+    halts
+        Whether operations that nothing orders end the call that submits the second one; else they are noted, and run
+        as they would on a device.
 
     Attributes
     ----------
@@ -114,10 +117,10 @@ class Order:
         Each one so far: threads of a job may hide what they raise.
     """
 
-    def __init__(self, seed: int, eagerness: float) -> None:
+    def __init__(self, seed: int, eagerness: float, halts: bool) -> None:
         self.lock = threading.RLock()
         self.mistakes: list[str] = []
-        self._random, self._eagerness = random.Random(seed), eagerness
+        self._random, self._eagerness, self._halts = random.Random(seed), eagerness, halts
         self._queues: dict[int, Queue] = {}
         self._known: Clock = {}
         self._made = 0
@@ -233,9 +236,11 @@ class Order:
             for (start, stop, wrote), count in touched.items():
                 if count > seen and (wrote or access.writes) and start < access.stop and access.start < stop:
                     did, does = ("wrote" if wrote else "reads"), ("writes" if access.writes else "reads")
-                    raise self.mistake(
+                    mistake = self.mistake(
                         f"{name} on stream {queue.number} {does} what stream {number} {did}, and nothing orders them"
                     )
+                    if self._halts:
+                        raise mistake
         block.touched.setdefault(queue.number, {})[here] = queue.submitted
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ from dbelief.nn.kernels.cuda import FOLDER
 from dbelief.nn.kernels.products import Math, Products, RoundedProducts
 
 SHIM = Path(__file__).with_name("on_host.hpp")
+COMPILED = Path(__file__).parents[4] / ".cache" / "kernels"
 NAMES = "strips", "norms", "given", "rounded"
 WRONG = {1: "not all threads reach the same barriers", 2: "an address is not aligned"}
 
@@ -45,13 +47,19 @@ def array(values: np.ndarray) -> Array:
 
 @functools.cache
 def _library(options: tuple[str, ...]) -> ctypes.CDLL:
+    """The kernels, compiled once for all processes that run tests."""
     launches = "".join(f'extern "C" auto* launch_{name} = &Launch<{name}>::run;\n' for name in NAMES)
-    with tempfile.TemporaryDirectory() as folder:
-        code, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        code.write_text(f"{SHIM.read_text()}\n{(FOLDER / 'blocks.cu').read_text()}\n{launches}")
-        flags = "-O1", "-w", "-shared", "-fPIC", "-o", str(library)
-        subprocess.run(["g++", *options, *flags, str(code)], check=True, timeout=100)
-        return ctypes.CDLL(str(library))
+    code = f"{SHIM.read_text()}\n{(FOLDER / 'blocks.cu').read_text()}\n{launches}"
+    command = "g++", *options, "-O1", "-w", "-shared", "-fPIC"
+    library = COMPILED / f"{hashlib.sha256(repr((command, code)).encode()).hexdigest()[:32]}.so"
+    if not library.exists():
+        COMPILED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
+            source, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+            source.write_text(code)
+            subprocess.run([*command, "-o", str(made), str(source)], check=True, timeout=300)
+            made.rename(library)
+    return ctypes.CDLL(str(library))
 
 
 class OnHost:
