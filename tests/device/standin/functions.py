@@ -36,8 +36,7 @@ class Functions:
         tricks = Module("cupy.lib.stride_tricks", as_strided=self._as_strided)
         return {
             **types, **ufuncs, **own,
-            "sum": functools.partial(self._reduce, np.sum), "max": functools.partial(self._reduce, np.max),
-            "min": functools.partial(self._reduce, np.min),
+            "max": functools.partial(self._largest, np.max), "min": functools.partial(self._largest, np.min),
             "ndarray": ndarray, "inf": np.inf, "nan": np.nan, "newaxis": None,
             "lib": Module("cupy.lib", stride_tricks=tricks),
         }  # fmt: skip
@@ -50,10 +49,11 @@ class Functions:
             inputs, out = inputs[:-1], inputs[-1]
         return apply(self._machine, ufunc, inputs, out, **options)
 
-    def _reduce(
-        self, function: Any, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
-    ) -> ndarray:
-        return reduce(self._machine, function, _array(a), axis, out, keepdims=keepdims, dtype=dtype)
+    def sum(self, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
+        return reduce(self._machine, np.sum, _array(a), axis, out, keepdims=keepdims, dtype=dtype)
+
+    def _largest(self, function: Any, a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
+        return reduce(self._machine, function, _array(a), axis, out, keepdims=keepdims)
 
     def argmax(self, a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> ndarray:
         return reduce(self._machine, np.argmax, _array(a), axis, out, keepdims=keepdims)

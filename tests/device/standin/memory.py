@@ -18,6 +18,9 @@ import numpy as np
 from .order import Access, Block, Order, Queue
 
 UNIT = 512
+GUARD = 1 << 16
+"""Bytes around each block that are nobody's, so that an address that runs past one does not fall into the next."""
+
 DEVICE_BYTES = 2**34
 """What each device says that it has."""
 
@@ -85,7 +88,7 @@ class Memory:
         if place < 0:
             return None
         block, numbers = self._blocks[place]
-        inside = address + size <= block.address + block.size
+        inside = address + size <= block.address + block.used
         return (block, numbers) if inside and device in (None, block.device) else None
 
     def at(self, address: int, size: int, device: int, what: str) -> np.ndarray:
@@ -124,12 +127,13 @@ class Memory:
         rounded = -(-size // UNIT) * UNIT
         free = self._free[device, arena, rounded]
         if free:
+            free[-1][0].used = size
             return free.pop()
         self.fresh[device] += rounded
-        raw = np.empty(rounded + UNIT, np.uint8)
-        start = -raw.ctypes.data % UNIT
+        raw = np.empty(rounded + 2 * GUARD + UNIT, np.uint8)
+        start = -raw.ctypes.data % UNIT + GUARD
         numbers = raw[start : start + rounded]
-        block = Block(numbers.ctypes.data, rounded, device)
+        block = Block(numbers.ctypes.data, rounded, device, size)
         if rounded:
             place = bisect.bisect(self._addresses, block.address)
             self._addresses.insert(place, block.address)

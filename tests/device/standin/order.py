@@ -44,6 +44,8 @@ class Block:
 
     Attributes
     ----------
+    used
+        Bytes of it that were asked for last.
     touched
         By queue: (start, stop, writes) and the number of the last operation that did that.
     """
@@ -51,6 +53,7 @@ class Block:
     address: int
     size: int
     device: int
+    used: int
     touched: dict[int, dict[tuple[int, int, bool], int]] = field(default_factory=dict)
 
 
