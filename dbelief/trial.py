@@ -22,7 +22,10 @@ from dbelief.nn import Batch, Evaluates, Model
 _ALONE = 8
 """Samples whose losses are compared with that of all of them together."""
 _NEAR = 0.02
-"""Relative difference up to which two losses are the same."""
+"""How near to 2 a ratio is of two: what training draws at random (dropout) differs from batch to batch."""
+_ROUNDING = 1e-4
+"""Relative difference up to which two evaluations are the same: at the start outputs are small, and so is what
+broadcasting changes."""
 
 
 class Trial:
@@ -119,4 +122,4 @@ def _ratio(one: float, other: float) -> float:
 
 
 def _same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_NEAR, abs_tol=1e-6) or not math.isfinite(one + other)
+    return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=1e-6) or not math.isfinite(one + other)

@@ -109,5 +109,5 @@ def test_what_a_job_starts_from_is_told_and_checked(tmp_path: Path) -> None:
             assert f"starts from: {run / 'model.safetensors'}" in check_job(job, start)
     with pytest.raises(NotFinite, match="initial value of 'w' holds nan"):
         check_job(job, start)
-    with pytest.raises(Mistake, match=r"^start_from: .* is moved aside or deleted where a new run named first begins"):
+    with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named first begins"):
         check_job(job, {**start, "name": "first", "output": str(run.parent)})

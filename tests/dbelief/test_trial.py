@@ -101,6 +101,13 @@ def test_outputs_that_broadcast_against_targets_are_told(model: Line) -> None:
     assert "do outputs and targets broadcast, as (32, 1) and (32,) to (32, 32)?" in tried.check_mean()
 
 
+def test_small_outputs_hide_no_broadcast() -> None:
+    def far(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+        return of_pairs(outputs / 100, targets)
+
+    assert trial(Evaluated(far)).check_mean().startswith("careful: the mean loss of 8 samples is ")
+
+
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     with pytest.raises(NotFinite, match="the loss of the first 32 training samples is nan"):
         trial(Line(lambda outputs, targets: (float("nan"), outputs))).check_gradient()
