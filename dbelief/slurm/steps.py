@@ -65,7 +65,7 @@ class Step:
     def command(self, arguments: list[str]) -> list[str]:
         """See `Way`."""
         self._ended = None
-        self._node = self._places.put(self._role, self._name, self._nodes.left(fresh=True))
+        self._node = self._places.put(self._role, self._name, self._nodes.left())
         listening = ["--listen", f"{self._node}:0"] if self._listens else []
         srun = [shutil.which("srun") or "srun", *self._sharing(), "--kill-on-bad-exit=0", f"--job-name={self._name}"]
         where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
@@ -77,7 +77,8 @@ class Step:
             for step in self._steps():
                 self._nodes.allocation.run(["scancel", "--signal=TERM", step])
         except Failure as error:
-            if process.poll() is None:
+            # Slurm 22.05 says "Invalid job id" of a step that it has signalled, too.
+            if process.poll() is None and "Invalid job id" not in str(error):
                 announce(f"{self._name} could not be asked to end: {error}")
 
     def fate(self, code: int) -> tuple[int, str]:

@@ -36,7 +36,7 @@ FLOOR = 0.94
 END_S = 420.0
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 class Batch:
@@ -93,6 +93,8 @@ class Batch:
         assert summary["test_accuracy"] > FLOOR, summary
         wait_until(lambda: not any(map(self.cluster.on_node, self.cluster.nodes)), "all steps to end")
         assert not [*self.folder.glob("dbelief-*")], "credentials stay behind"
+        print(*re.findall(r"^.*(?:\bnode |requeued).*$", self.output(), re.MULTILINE), sep="\n")
+        print(f"test accuracy {summary['test_accuracy']:.4f}, {summary['samples']:,} samples, died: {summary['died']}")
         return summary
 
     def _over(self) -> bool:
@@ -116,6 +118,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def start(tmp_path: Path, folder: Path) -> Iterator[Callable[..., SlurmCluster]]:
     """Start a cluster; it ends with the test."""
+    if missing():
+        pytest.skip(missing())
     clusters: list[SlurmCluster] = []
 
     def start(nodes: int, cpus: int) -> SlurmCluster:
@@ -148,7 +152,7 @@ def test_starts(start: Callable[..., SlurmCluster], folder: Path, nodes: int, cp
         batch = submit(cluster, folder, f"--nodes={nodes}", f"--ntasks={tasks}", DBELIEF_WORKERS=few)
         summary = batch.succeeds(SHORT * EPOCH)
         assert summary["replicas"] == max(1, tasks - 2)
-        print(f"{nodes} nodes of {cpus} CPUs: {summary['test_accuracy']:.4f} after {summary['wall_s']:.0f} s")
+        print(f"{nodes} nodes of {cpus} CPUs, {summary['replicas']} workers: ended after {summary['wall_s']:.0f} s")
 
 
 def test_a_workers_node_dies(start: Callable[..., SlurmCluster], folder: Path) -> None:

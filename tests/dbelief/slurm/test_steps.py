@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from dbelief.errors import Failure
 from dbelief.slurm.allocation import Allocation
 from dbelief.slurm.places import Places
 from dbelief.slurm.steps import Nodes, Step
@@ -18,6 +19,7 @@ class _Slurm:
 
     def __init__(self) -> None:
         self.left = ["n1", "n2"]
+        self.scancel = ""
         self.done: list[list[str]] = []
 
     def __call__(self, command: Sequence[str]) -> str:
@@ -25,6 +27,8 @@ class _Slurm:
             return command[3].replace(",", "\n")
         if command[0] == "squeue":
             return "7.0 ps-0\n7.3 worker-0\n" if "--steps" in command else ",".join(self.left)
+        if command[0] == "scancel" and self.scancel:
+            raise Failure(self.scancel)
         self.done.append(list(command))
         return ""
 
@@ -89,6 +93,22 @@ def test_only_the_step_of_its_name_is_asked_to_end(shard: Step, slurm: _Slurm) -
     shard.ask_to_end(process)
     process.wait()
     assert slurm.done == [["scancel", "--signal=TERM", "7.0"]]
+
+
+@pytest.mark.parametrize(("error", "told"), [("Invalid job id specified", ""), ("Access denied", "ps-0 could not")])
+def test_a_step_that_is_not_signalled_is_announced(
+    shard: Step, slurm: _Slurm, capsys: pytest.CaptureFixture[str], error: str, told: str
+) -> None:
+    """Slurm 22.05 says so of a step that it has signalled."""
+    slurm.scancel = f"scancel --signal=TERM 7.0: {error}"
+    shard.command([])
+    process: subprocess.Popen[bytes] = subprocess.Popen(["sleep", "100"])
+    shard.ask_to_end(process)
+    process.kill()
+    process.wait()
+    err = capsys.readouterr().err
+    assert err.startswith(told)
+    assert bool(err) == bool(told)
 
 
 def test_a_silent_shard_is_given_up_where_it_is(shard: Step) -> None:
