@@ -48,6 +48,8 @@ class Leg(ABC):
     """
 
     method = ""
+    repeats = True
+    """Whether what is done may be asked for once more: a push again is a duplicate."""
 
     def __init__(self, job: str, place: Place, run: Sequence[Span]) -> None:
         self.job = job
@@ -119,16 +121,18 @@ class Leg(ABC):
     def go_on(self, placement: Placement) -> list[Self]:
         """Legs for what is left, to where it lives now; this one keeps what is done, and has no more to do.
 
-        What a life of a shard has done is gone with it; what it has given to others is not. Who goes on is awaited
-        since when this was.
+        What a shard did in an earlier epoch is lost; what it has given to others is not. For a shard that has left, the
+        placement does not tell in which epoch it gave its segments away: where `repeats`, all is sent again. The
+        deadline of the new legs counts from the start of this one's wait.
 
         Raises
         ------
         Refused
             A segment has no place any more.
         """
-        now = next((place for place in placement.places if place.shard == self.place.shard), self.place)
-        if now.shard_epoch != self.place.shard_epoch:
+        lives = {place.shard: place.shard_epoch for place in placement.places}
+        left_in = None if self.repeats else self.place.shard_epoch
+        if lives.get(self.place.shard, left_in) != self.place.shard_epoch:
             self.forget()
         left = {span.index: span for span in self.run[self.done :]}
         self.run = self.run[: self.done]

@@ -128,6 +128,7 @@ class ExchangeLeg(PushLeg):
     """
 
     method = "Exchange"
+    repeats = False  # shards keep the answers to the last messages only
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """A shard dies and comes back: what the client does about it, and what it tells of what is gone."""
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.streams import Stream
 from ps_server.service import ShardService
 from tests.ps_server.servers import A, B, Job, status
+from tests.ps_server.test_moves import give, hold, moved
 
 pytestmark = pytest.mark.processes
 ONE = np.float32(1)
@@ -255,3 +257,40 @@ def test_a_job_that_is_over_ends_the_wait(job: Job) -> None:
     job.servers[1].close(0.0)
     with pytest.raises(Refused, match="the job is over: stopped"):
         job.client(A, refresh=over).push(job.full(1.0), job.held(0), Push(A, 1, ONE))
+
+
+@pytest.mark.parametrize("messages", [7, 18], ids=lambda n: f"after {n} segments")
+def test_a_push_cut_by_the_death_of_a_shard_that_has_left_since_is_sent_whole_to_those_that_have_its_segments(
+    start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int
+) -> None:
+    """It came back from a snapshot, gave its segments away and left, before the client looked."""
+    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
+    dying = Dying(3, messages)
+    job = start(prepare=dying)
+    client = job.client(A, refresh=lambda: job.placement)
+    pushes(client, job, range(1, 2))
+    job.snapshot(tmp_path)
+    pushes(client, job, range(2, 3))
+    refreshed = threading.Event()
+
+    def when_it_has_left() -> Placement:
+        assert refreshed.wait(60)
+        return job.placement
+
+    client._refresh = when_it_has_left
+    with ThreadPoolExecutor(1) as pool:
+        third = pool.submit(client.push, job.full(1.0), job.held(2), Push(A, 3, ONE))
+        assert dying.stopped.wait(60)
+        job.restart(1, tmp_path)
+        every = [span.index for span in job.placement.spans]
+        give(job, 1, 0, list(job.placement.places[1].segments))
+        hold(job, 0, every)
+        after = moved(job.placement, 1, 0, every)
+        job.placement = dataclasses.replace(after, places=after.places[:1])
+        refreshed.set()
+        pushed = third.result(60)
+    assert pushed.lost == 1
+    shared = job.full(-3.0)
+    shared[job.placement.spans[20].start :] = -2.0
+    np.testing.assert_array_equal(job.read(), shared)
+    assert pushes(client, job, range(4, 5)) == [Pushed(0.0, 0, 0)]
