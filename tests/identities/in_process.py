@@ -62,7 +62,7 @@ def whole_job(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert runner._machine.state is State.DONE, runner._machine.reason
     return run_folder
 
@@ -76,7 +76,7 @@ def _shard(address: str, job: str) -> None:
         stack.callback(client.close)
         member = Membership(client, wire.ROLE_SHARD, job, address=server.address)
         service.life.index = member.id
-        assert service.life.stopped.wait(60)
+        assert service.life.stopped.wait(300)
         member.leave("the job is over")
 
 

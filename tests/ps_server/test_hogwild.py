@@ -65,6 +65,12 @@ class Meeting(SGD):
         self.apply_reference(np, w, g, states, rate, step)
 
 
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are the rule's compiled ones, side by side, though segments are short."""
+    monkeypatch.setattr("dbelief.optim.apply.FEW", 0)
+
+
 def test_two_pushes_of_a_segment_are_at_their_step_together() -> None:
     held = shard(Meeting())
     gradient = np.ones(LENGTH // 2, np.float32)
