@@ -35,8 +35,8 @@ def nothing(service: ShardService) -> None:
 
 
 def wait_until(happened: Callable[[], bool], what: str = "it to happen") -> None:
-    """Look until it has; a test fails that waits for half a minute."""
-    quiet, until_s = threading.Event(), time.monotonic() + 30.0
+    """Look until it has; a test that waits for a minute and a half fails."""
+    quiet, until_s = threading.Event(), time.monotonic() + 90.0
     while not happened():
         assert time.monotonic() < until_s, f"waited for {what}"
         quiet.wait(0.005)
