@@ -31,7 +31,7 @@ seed: 1
 """
 BATCH = 50
 
-WARM_UP = 4
+WARM_UP = 8
 """Mini-batches of a rank until every buffer, and every list of addresses of one, is made."""
 
 
