@@ -45,6 +45,11 @@ class Example:
     grid: str = "[1]"
     replicas: int = 1
 
+    @property
+    def ranks(self) -> int:
+        """Ranks and workers."""
+        return self.replicas * int(self.grid.strip("[]"))
+
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> dict[str, np.ndarray]:
         """Train; the model."""
         folder.mkdir()
@@ -85,8 +90,8 @@ class Steps:
     largest: list[int] = field(default_factory=list)
 
     @classmethod
-    def watched(cls, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Steps:
-        """Count from now on."""
+    def watched(cls, machine: Machine, ranks: int, monkeypatch: pytest.MonkeyPatch) -> Steps:
+        """Count from now on; of so many ranks or workers."""
         steps, take = cls(), Batches.__call__
         requests = [machine.memory.requests[device] for device in range(machine.devices)]
         fresh, made, warm = 0, [0] * machine.devices, 0
@@ -105,7 +110,7 @@ class Steps:
             nonlocal warm
             grown, largest = since()
             warm += 1
-            if warm > WARM_UP * machine.devices:
+            if warm > WARM_UP * ranks:
                 steps.fresh.append(grown)
                 steps.largest.append(largest)
             return take(self, *where)
