@@ -47,8 +47,8 @@ class Example:
 
     @property
     def ranks(self) -> int:
-        """Ranks and workers."""
-        return self.replicas * int(self.grid.strip("[]"))
+        """Of a replica."""
+        return int(self.grid.strip("[]"))
 
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> dict[str, np.ndarray]:
         """Train; the model."""
@@ -91,7 +91,7 @@ class Steps:
 
     @classmethod
     def watched(cls, machine: Machine, ranks: int, monkeypatch: pytest.MonkeyPatch) -> Steps:
-        """Count from now on; of so many ranks or workers."""
+        """Count from now on; of so many ranks."""
         steps, take = cls(), Batches.__call__
         requests = [machine.memory.requests[device] for device in range(machine.devices)]
         fresh, made, warm = 0, [0] * machine.devices, 0
