@@ -94,7 +94,7 @@ class Steps:
         """Count from now on; of so many ranks."""
         steps, take = cls(), Batches.__call__
         requests = [machine.memory.requests[device] for device in range(machine.devices)]
-        fresh, made, warm = 0, [0] * machine.devices, 0
+        fresh, made, warm, evaluating = 0, [0] * machine.devices, 0, 0
 
         def since() -> tuple[int, int]:
             nonlocal fresh
@@ -110,14 +110,16 @@ class Steps:
             nonlocal warm
             grown, largest = since()
             warm += 1
-            if warm > WARM_UP * ranks:
+            if warm > WARM_UP * ranks and not evaluating:  # another worker may be at it
                 steps.fresh.append(grown)
                 steps.largest.append(largest)
             return take(self, *where)
 
         def evaluated(*arguments: Any) -> Any:
-            nonlocal warm
-            found, warm = evaluate(*arguments), 0
+            nonlocal warm, evaluating
+            evaluating += 1
+            found = evaluate(*arguments)
+            warm, evaluating = 0, evaluating - 1
             since()
             return found
 

@@ -75,7 +75,7 @@ def test_a_job_gives_what_numpy_gives(name: str, tmp_path: Path, monkeypatch: py
     assert machine.memory.requests[0], "nothing was computed on a device"
     assert machine.stalls == 0
     last = -2 * example.ranks * example.replicas  # a shorter mini-batch
-    assert len(steps.fresh[:last]) >= 4
+    assert len(steps.fresh[:last]) >= 2
     # A push may meet a step for the first time, and find the pool's few bytes in use.
     assert sum(map(bool, steps.fresh[:last])) <= 2, steps
     assert sum(steps.fresh[:last]) <= 2048, steps
