@@ -145,7 +145,10 @@ def picture(status: Status, height: int = 40) -> RenderableType:
 
 def _headline(status: Status) -> str:
     reason = why(status)
-    return f"{printable(status.get('job', ''))}: {status.get('state', '')}" + (f" ({reason})" if reason else "")
+    state = str(status.get("state", ""))
+    if state and reason.startswith(state):  # waiting for shards
+        return f"{printable(status.get('job', ''))}: {reason}"
+    return f"{printable(status.get('job', ''))}: {state}" + (f" ({reason})" if reason else "")
 
 
 def why(status: Status) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 from dbelief.printable import printable
 
 from .live import Status, backups, iterations, progress, under_way, why
-from .states import member_state
+from .states import job_state, member_state
 from .summary import Summary
 from .words import duration, number, plural
 
@@ -51,7 +51,7 @@ def outcome(summary: Summary) -> RenderableType:
     shares, batch = summary.samples_per_replica, batch_of(summary)
     mini_batches = "" if batch else f" in {summary.steps:,} mini-batches"
     rows = [
-        ("ended", summary.reason),
+        ("state", job_state(str((summary.model_extra or {}).get("state", "ended"))) + f": {summary.reason}"),
         *(_end_of_batch(batch) if batch else []),
         ("samples", f"{summary.samples:,}{mini_batches}, {summary.epochs:.2f} epochs"),
         ("by replica", ", ".join(f"{name}: {count:,}" for name, count in shares.items()) or number(None, "")),
@@ -114,7 +114,7 @@ def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableTyp
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("member", "state", "process"):
         table.add_column(title)
-    for title in ("samples", *["staleness"] * stale, "silent for"):
+    for title in ("samples", *["staleness"] * stale, "last seen"):
         table.add_column(title, justify="right")
     for member in members:
         table.add_row(

@@ -145,7 +145,7 @@ def test_nobody_is_called_but_by_those_who_should(overlay: str) -> None:
                         found |= set(expression["values"])
         return found
 
-    assert called_by("ps", 7071) == {"coordinator", "worker"}
+    assert called_by("ps", 7071) == {"coordinator", "worker", "ps"}
     assert called_by("coordinator", 7070) == {"ps", "worker"}
     assert called_by("worker", 7072) == {"worker"}
     assert called_by("registry", 6379) == {"coordinator"}

@@ -179,3 +179,10 @@ def test_on_a_terminal_the_last_picture_stays_and_the_cursor_comes_back() -> Non
     assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")
     assert text.rindex("50,280 of 50,280") > text.rindex("1 of 50,280")
     assert text.rindex("replica-1") > text.rindex("done")
+
+
+def test_a_plain_line_says_once_what_a_job_waits_for() -> None:
+    said = line({"job": "digits", "state": "waiting", "waiting_for": "shards (0 of 2 joined)"})
+    assert said.startswith("digits: waiting for shards (0 of 2 joined) | ")
+    said = line({"job": "digits", "state": "failed", "reason": "no shard came"})
+    assert said.startswith("digits: failed (no shard came) | ")

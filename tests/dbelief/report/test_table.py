@@ -103,7 +103,7 @@ def test_what_a_job_waits_for_stands_beside_its_state() -> None:
 
 def test_a_run_that_ended_is_told() -> None:
     rows = {name: value.rstrip() for name, value in drawn(outcome(SUMMARY))}
-    assert rows["ended"] == "epochs: 30 reached"
+    assert rows["state"] == "ended: epochs: 30 reached"
     assert rows["test"] == "98.33 %, loss 0.0625"
     assert rows["by"] == "replica  0: 20,000, 1: 17,710"
     assert rows["pushes"] == "2,370, of them trained twice 1"
