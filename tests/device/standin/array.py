@@ -210,15 +210,23 @@ class ndarray:
         launch(self._machine, "fill", lambda to: to.fill(value), [self], [])
 
     def sum(self, axis: Any = None, dtype: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
+        from .reductions import reduce
+
         return reduce(self._machine, np.sum, self, axis, out, keepdims=keepdims, dtype=dtype)
 
     def max(self, axis: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
+        from .reductions import reduce
+
         return reduce(self._machine, np.max, self, axis, out, keepdims=keepdims)
 
     def min(self, axis: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
+        from .reductions import reduce
+
         return reduce(self._machine, np.min, self, axis, out, keepdims=keepdims)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: ndarray | None = None, keepdims: bool = False) -> ndarray:
+        from .reductions import reduce
+
         return reduce(self._machine, np.mean, self, axis, out, keepdims=keepdims, dtype=dtype)
 
     def dot(self, other: ndarray, out: ndarray | None = None) -> ndarray:
@@ -362,32 +370,6 @@ def copy_into(machine: Machine, target: ndarray, source: Any, where: ndarray | N
     launch(machine, "copyto", run, [target], read)
 
 
-def reduce(
-    machine: Machine,
-    function: Any,
-    array: ndarray,
-    axis: Any,
-    out: ndarray | None,
-    keepdims: bool = False,
-    **options: Any,
-) -> ndarray:
-    """Call a reduction."""
-    options = {name: value for name, value in options.items() if value is not None}
-    one = function(np.ones((1,) * array.ndim, array.dtype), axis=axis, keepdims=True, **options)
-    axes = range(array.ndim) if axis is None else [axis % array.ndim]
-    left = [(1 if place in axes else length) for place, length in enumerate(array.shape)]
-    shape = tuple(left) if keepdims else tuple(n for place, n in enumerate(left) if place not in axes)
-    made = empty(machine, shape, one.dtype) if out is None else out
-    if made.shape != shape:
-        raise ValueError("Out shape is mismatched")
-
-    def run(to: np.ndarray, of: np.ndarray) -> None:
-        np.copyto(to, function(of, axis=axis, keepdims=keepdims, **options))
-
-    launch(machine, function.__name__, run, [made], [array])
-    return made
-
-
 def _apart(array: ndarray, out: ndarray) -> ndarray:
     if array is out or not array.size or not out.size:
         return array
@@ -416,45 +398,3 @@ def _chosen(array: ndarray, index: Any) -> tuple[int, ...]:
     zeros = [np.zeros(one.shape, np.int64) for one in _parts(index) if isinstance(one, ndarray)]
     chosen: np.ndarray = np.broadcast_to(np.ones(()), array.shape)[_with(index, zeros)]
     return chosen.shape
-
-
-def _operators() -> None:
-    """The operators that NumPy's arrays have."""
-
-    def both(ufunc: np.ufunc) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-        def known(other: Any) -> bool:
-            return isinstance(other, (ndarray, np.ndarray, *SCALARS))
-
-        def here(self: ndarray, other: Any) -> Any:
-            return apply(self._machine, ufunc, (self, other)) if known(other) else NotImplemented
-
-        def there(self: ndarray, other: Any) -> Any:
-            return apply(self._machine, ufunc, (other, self)) if known(other) else NotImplemented
-
-        def into(self: ndarray, other: Any) -> Any:
-            return apply(self._machine, ufunc, (self, other), self) if known(other) else NotImplemented
-
-        return here, there, into
-
-    arithmetic = {
-        "add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide, "pow": np.power,
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-        "lshift": np.left_shift, "rshift": np.right_shift,
-    }  # fmt: skip
-    for name, ufunc in arithmetic.items():
-        for prefix, method in zip(("", "r", "i"), both(ufunc), strict=True):
-            setattr(ndarray, f"__{prefix}{name}__", method)
-    compared = {
-        "eq": np.equal,
-        "ne": np.not_equal,
-        "lt": np.less,
-        "le": np.less_equal,
-        "gt": np.greater,
-        "ge": np.greater_equal,
-    }
-    for name, ufunc in compared.items():
-        setattr(ndarray, f"__{name}__", both(ufunc)[0])
-    ndarray.__hash__ = None  # type: ignore[assignment]
-
-
-_operators()

@@ -19,6 +19,7 @@ import pytest
 
 from dbelief.nn.kernels import products
 
+from . import operators as operators
 from .functions import Functions
 from .kernels import RawModule
 from .machine import Device, Event, Machine, Module, Pool, Stream, elapsed_ms, pinned

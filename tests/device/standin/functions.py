@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .array import SCALARS, apply, copy_into, empty, filled, launch, ndarray, reduce
+from .array import SCALARS, apply, copy_into, empty, filled, launch, ndarray
 from .machine import Machine, Module
 from .products import dot, matmul
+from .reductions import reduce
 
 UFUNCS = (
     "abs", "absolute", "add", "bitwise_and", "bitwise_or", "bitwise_xor", "cos", "divide", "equal", "exp", "greater",
