@@ -26,6 +26,7 @@ TINY = ["--sizes", "1", "--rounds", "1", "--workers", "1,2", "--shards", "1", "-
 WIRE = [sys.executable, "-P", "-m", "dbelief", "bench", "wire", *TINY, "--steps", "3"]
 
 
+@pytest.mark.long
 def test_the_figures_are_told_as_json_and_nothing_is_left(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run([*WIRE, "--json"], capture_output=True, text=True, check=False, env=environment)
