@@ -118,6 +118,10 @@ class Leg(ABC):
             Where it is not one to these requests.
         """
 
+    def stays(self, placement: Placement) -> bool:
+        """Whether its shard is as it was: the same life, with the same segments."""
+        return self.place in placement.places
+
     def go_on(self, placement: Placement) -> list[Self]:
         """Legs for what is left, to where it lives now; this one keeps what is done, and has no more to do.
 

@@ -379,7 +379,7 @@ class ShardedParameters:
         return _RETRY_S[min(leg.tries, len(_RETRY_S) - 1)]
 
     def _go_on(self, leg: L, legs: list[L]) -> list[L]:
-        """After a pause, go on where the segments are now."""
+        """After a pause, go on where the segments are now; gives the legs that do."""
         time.sleep(self._pause_s(leg))
         leg.tries += 1
         self.retries += 1
@@ -389,6 +389,9 @@ class ShardedParameters:
             for gone in known - {place.address for place in self.placement.places}:
                 self._sharing.leave(gone)
                 self._streams.leave(gone)
+        if leg.stays(self.placement):  # or its death is not known yet: what is done stays with what is left, and in
+            self._begin(leg)  # another epoch all of it is sent again
+            return [leg]
         further = leg.go_on(self.placement)
         legs += further
         for one in further:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from dbelief.layout import Layout
 from dbelief.nn import Batch
 from dbelief.pushes import Pushed, Pusher
 from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.coordination import Member
 from dbelief.session import Session
 
 JOB = {
@@ -56,14 +58,14 @@ class Place:
         def pull(values: np.ndarray, versions: np.ndarray, vector: str = "w", exact: bool = False) -> None:
             values[:], versions[:] = 3.0, 1
 
+        member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
         self.session = SimpleNamespace(
             job=build_job(JOB, Path()),
             data=SimpleNamespace(validation=split, test=split),
             backend=choose("cpu"),
             model=Mean(),
             layout=Layout.of({"w": np.ones(1, np.float32)}),
-            client=SimpleNamespace(call=call),
-            member=SimpleNamespace(over=False, state=wire.STATE_READY),
+            member=SimpleNamespace(over=False, state=wire.STATE_READY, call=partial(Member.call, member)),
             parameters=SimpleNamespace(
                 placement=SimpleNamespace(spans=[0]),
                 array=lambda size: np.zeros(size, np.float32),
@@ -93,7 +95,7 @@ def test_an_evaluation_that_is_due_is_made_within_a_push_and_kept() -> None:
     place.push()
     assert not place.client.over
     assert [method for method, _ in place.calls] == ["Report", "Lease", "Report", "Report"]
-    assert {(request.replica, request.incarnation) for _, request in place.calls} == {(2, 7)}
+    assert {(request.replica, request.incarnation, request.run_id) for _, request in place.calls} == {(2, 7, 5)}
     assert place.calls[0][1].progress.samples == 10
     assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
     assert place.calls[3][1].kept == 5

@@ -38,11 +38,9 @@ MakeChild = Callable[..., Child]
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild]:
     """Give child("exit", "3", restarts=2): not started yet, and ended after the test."""
-    package = tmp_path / "path" / "dbelief"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(PROGRAM)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    monkeypatch.setattr("dbelief.processes.program", lambda arguments: [sys.executable, str(script), *arguments])
     made: list[Child] = []
 
     def make(what: str, value: str = "0", restarts: int = 0) -> Child:
@@ -217,16 +215,14 @@ def test_last_words_are_the_last_line_that_is_not_blank(child: MakeChild) -> Non
 def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Path) -> None:
     log = tmp_path / "orphan.log"
     launcher = (
-        "import os, pathlib, sys\n"
-        "from dbelief.processes import Child\n"
-        "os.environ['PYTHONPATH'] = sys.argv[2]\n"
-        "Child('orphan', ['wait', '0'], pathlib.Path(sys.argv[1])).start()\n"
+        "import pathlib, sys\n"
+        "from dbelief import processes\n"
+        "processes.program = lambda arguments: [sys.executable, sys.argv[2], *arguments]\n"
+        "processes.Child('orphan', ['wait', '0'], pathlib.Path(sys.argv[1])).start()\n"
         "sys.stdin.read()"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with subprocess.Popen(
-        [sys.executable, "-c", launcher, str(log), os.environ["PYTHONPATH"]], stdin=subprocess.PIPE, env=environment
-    ) as process:
+    script = tmp_path / "program.py"
+    with subprocess.Popen([sys.executable, "-c", launcher, str(log), str(script)], stdin=subprocess.PIPE) as process:
         soon(lambda: log.exists() and log.read_text().endswith("\n"), "the child did not start")
         orphan = int(log.read_text())
         assert _runs(orphan)

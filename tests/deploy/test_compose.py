@@ -175,5 +175,5 @@ def test_the_image_is_no_roots_and_signals_reach_the_process(text: str) -> None:
 def test_the_image_is_built_from_what_is_installed() -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert sorted(kept) == sorted(
-        ["pyproject.toml", "README.md", "LICENSE", "dbelief", "coordinator", "ps_server", "worker"]
+        ["pyproject.toml", "README.md", "LICENSE", "dbelief", "coordinator", "ps_server", "worker", "deploy/packaging"]
     )

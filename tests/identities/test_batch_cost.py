@@ -127,7 +127,7 @@ def test_programs_are_two_an_iteration_and_one_or_two_a_trial(costs: dict[int, C
 def test_vectors_go_between_shards_and_replicas(costs: dict[int, Cost]) -> None:
     for size, cost in costs.items():
         pushed = cost.trace.bytes["Push", "in"] / (4 * size)
-        assert pushed == pytest.approx(cost.bundles + 1, rel=0.01), "one vector a bundle, and the initial values"
+        assert pushed == pytest.approx(cost.bundles + 1, rel=0.02), "one vector a bundle, and the initial values"
         pulled = cost.trace.bytes["Pull", "out"] / (4 * size)
         # One vector a pass for each replica that has a bundle of it; one for each look at the data, and the export.
         beside = cost.looks + 1

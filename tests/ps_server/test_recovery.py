@@ -126,6 +126,31 @@ def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
     assert pushes(client, job, range(5, 6)) == [Pushed(0.0, 0, 0)]
 
 
+def test_a_push_is_sent_whole_to_the_next_life_though_the_death_was_not_known_at_first(
+    start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The placement that is read first after the break is the old one; 16 segments were acknowledged before."""
+    monkeypatch.setattr(frames, "FULL_BYTES", 1)
+    dying, looked = Dying(1, 18), threading.Event()
+    job = start(prepare=dying)
+    old = job.placement
+
+    def refresh() -> Placement:
+        if looked.is_set():
+            return job.placement
+        looked.set()
+        return old
+
+    client = job.client(A, refresh=refresh)
+    job.snapshot(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.push, job.full(1.0), job.held(0), Push(A, 1, ONE))
+        assert dying.stopped.wait(60)
+        job.restart(1, tmp_path)
+        assert first.result(60).duplicates == 0
+    np.testing.assert_array_equal(job.read(), job.full(-1.0))
+
+
 def test_the_loss_is_told_again_where_its_answer_was_lost(job: Job, tmp_path: Path) -> None:
     client = job.client(A, refresh=lambda: job.placement)
     pushes(client, job, range(1, 3))
