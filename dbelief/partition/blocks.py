@@ -14,6 +14,7 @@ so that each tile and each pooling window counts once, and with the rank that ha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from dbelief.layout import Box, Layout
 from dbelief.nn.autoencoder import Eq1
@@ -52,13 +53,13 @@ class BlockParts:
         windows = grid.windows(blocks.nr, blocks.nc)
         return cls(blocks, eq1.block, eq1.pool, tuple(one if one.size else NOTHING for one in windows))
 
-    @property
+    @cached_property
     def tiles(self) -> tuple[Window, ...]:
         """What each rank's blocks see."""
         more = self.whole.window - 1
         return tuple(_stretched(window, more) for window in self.blocks)
 
-    @property
+    @cached_property
     def counted(self) -> tuple[Window, ...]:
         """The tiles whose error each rank counts: a partition of all."""
         last = self.whole.nr, self.whole.nc
@@ -68,12 +69,12 @@ class BlockParts:
             for w in self.blocks
         )
 
-    @property
+    @cached_property
     def neurons(self) -> tuple[Window, ...]:
         """Each rank's places of a map: a partition of all."""
         return tuple(_times(window, self.block) for window in self.blocks)
 
-    @property
+    @cached_property
     def seen(self) -> tuple[Window, ...]:
         """The places of a map that each rank's pooling windows see."""
         pooled = Window.whole(self.pooled)

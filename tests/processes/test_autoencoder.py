@@ -48,7 +48,8 @@ def untrained(job_file: Path) -> float:
     return loss
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("downpour", marks=pytest.mark.long), "sandblaster"])
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["downpour", "sandblaster"])
 def test_it_learns_to_rebuild(strategy: str, operator: Operator, write_job: Callable[[str], Path]) -> None:
     of, more = STRATEGIES[strategy]
     job = write_job(JOB.format(strategy=of, more=more))

@@ -68,6 +68,7 @@ def with_one_killed(operator: Operator, job: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_nothing_but_its_time(operator: Operator, write_job: Callable[[str], Path]) -> None:
     job = write_job(DIGITS.format(strategy="warm_start: null", limits="epochs: 16", shards=2, replicas=3))
     summary = with_one_killed(operator, job)

@@ -47,7 +47,7 @@ def test_a_rank_that_raises_ends_all_others_with_its_name(tmp_path: Path) -> Non
             f"rank {rank} waited for rank {(rank + 1) % 2} to send 32 bytes (tag 9)"
         )
     assert code != 0
-    assert time.monotonic() - began_s < 30.0
+    assert time.monotonic() - began_s < 90.0
 
 
 @needs_mpi
@@ -77,7 +77,7 @@ def test_a_rank_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
     assert any(end.startswith("Unreachable: nothing came for 1 s") for end in ends)
     assert "not all ranks left in time" in said
     assert code != 0
-    assert time.monotonic() - began_s < 60.0
+    assert time.monotonic() - began_s < 90.0
 
 
 @needs_mpi
