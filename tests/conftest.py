@@ -83,6 +83,14 @@ def _mnist() -> Path | str:
     return f"{folder} lacks {', '.join(missing)}" if missing else folder
 
 
+@pytest.fixture(autouse=True)
+def _nothing_known_to_the_log() -> Iterator[None]:
+    """A role that a test runs in this process names itself in every later line; the next test starts without."""
+    yield
+    if (logs := sys.modules.get("dbelief.logs")) is not None:
+        logs.forget()
+
+
 @pytest.fixture(scope="session")
 def mnist() -> Path:
     """Folder of the four MNIST files; the test is skipped where it is not there."""
