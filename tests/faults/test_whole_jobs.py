@@ -42,7 +42,7 @@ limits: {{epochs: {epochs}}}
 shards: 2
 replicas: 2
 snapshots: {{every_s: 0.5}}
-deadlines: {{beat_s: 3}}
+deadlines: {{beat_s: 5}}
 """
 UNWRITTEN = "was not written, the one before stands"
 EPOCH = 1_257

@@ -18,7 +18,7 @@ data: {{source: digits}}
 strategy: {{{strategy}, batch: 16}}
 wire: {{push: {push}, pull: {pull}}}
 limits: {{epochs: {epochs}}}
-deadlines: {{beat_s: 2}}
+deadlines: {{beat_s: {beat_s}}}
 snapshots: {{every_s: 1}}
 shards: 2
 replicas: 2
@@ -45,7 +45,7 @@ EASGD = "name: async-easgd, rate: 0.1, period: 4"
 def test_it_learns(
     strategy: str, push: str, pull: str, share: float, operator: Operator, write_job: Callable[[str], Path]
 ) -> None:
-    job = write_job(JOB.format(strategy=strategy, push=push, pull=pull, epochs=30))
+    job = write_job(JOB.format(strategy=strategy, push=push, pull=pull, epochs=30, beat_s=60))
     train = operator.start("train", "train", str(job), "--quiet", "--no-shared-memory")
     assert train.ends() == 0, train.log.read_text()
     summary = operator.summary("coded")
@@ -59,7 +59,7 @@ def test_it_learns(
 
 @pytest.mark.long
 def test_what_a_dead_worker_kept_is_told(operator: Operator, write_job: Callable[[str], Path]) -> None:
-    job = write_job(JOB.format(strategy=DOWNPOUR, push="one-bit", pull="fp16", epochs=14))
+    job = write_job(JOB.format(strategy=DOWNPOUR, push="one-bit", pull="fp16", epochs=14, beat_s=4))
     coordinator, address = operator.coordinator(job)
     operator.members(address, 2, 0)
     workers = operator.members(address, 0, 2)

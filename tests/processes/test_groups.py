@@ -18,7 +18,7 @@ model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entro
 data: {{source: digits}}
 strategy: {{{strategy}, batch: 8, lease: 40}}
 limits: {{epochs: {epochs}}}
-deadlines: {{beat_s: 2}}
+deadlines: {{beat_s: 5}}
 snapshots: {{every_s: 1}}
 evaluate: {{every: 1000000}}
 shards: 2

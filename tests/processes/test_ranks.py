@@ -25,7 +25,7 @@ model: {{layers: [{{dense: 32}}, relu, {{dense: 10}}], loss: softmax_cross_entro
 data: {{source: digits}}
 strategy: {{name: downpour, batch: 16, rule: {{name: {rule}, rate: {rate}}}, warm_start: null}}
 limits: {{epochs: {epochs}}}
-deadlines: {{beat_s: 2}}
+deadlines: {{beat_s: 5}}
 shards: 2
 replicas: {replicas}
 grid: [2]

@@ -27,7 +27,7 @@ evaluate: {every: 125700}
 shards: 2
 replicas: 1
 snapshots: {every_s: 1}
-deadlines: {beat_s: 2}
+deadlines: {beat_s: 5}
 """
 
 

@@ -79,7 +79,7 @@ def test_workers_by_hand_are_nobodys_to_scale(operator: Operator, write_job: Cal
         "scale", "workers", "3", address, code=1
     )
     shown = operator.start("top", "top", address)
-    shown.said(r"(steered: ready \|.*\| 2 replicas)")
+    shown.said(r"(steered: training \|.*\| 2 replicas)")
     told = json.loads(dbelief("status", "--json", address))
     (shard,) = (member for member in told["members"] if member["role"] == "ps")
     assert shard["parameters"] == 650
