@@ -109,7 +109,7 @@ def command(**options: Any) -> None:
     prepare_process()
     limit_threads(1)
     with exits_cleanly(), on_signals() as interrupted:
-        from .life import Options, live
+        from .process import Options, live
 
         code = live(Options(**options), interrupted)
     raise SystemExit(code)

@@ -30,7 +30,7 @@ class LocalSpace:
         self._dtype = dtype
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """See `coordinator.lbfgs.Space.run`.
+        """See `coordinator.sandblaster.lbfgs.Space.run`.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.states import Shape
+from coordinator.core.states import Shape
 from dbelief.job import Job
 from dbelief.layout import Layout
 from tests.coordinator.world import OTHER_LAYOUT, SHAPE, World, make_job

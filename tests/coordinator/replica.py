@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.plan import cadence
-from coordinator.states import Evaluate, Stop, Told, Work
+from coordinator.core.states import Evaluate, Stop, Told, Work
+from coordinator.scheduling.sizing import cadence
 from dbelief.errors import Moved, Unreachable
 from dbelief.layout import Layout
 from dbelief.pushes import PARAMETERS, Push, Pusher

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from coordinator import command as module
-from coordinator import life
+from coordinator import process
 from dbelief.clock import ManualClock
 from dbelief.errors import Unreachable
 from dbelief.registry import MemoryRegistry
@@ -30,7 +30,7 @@ class Starting(MemoryRegistry):
 
 def test_a_registry_that_starts_later_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    life._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock, threading.Event())
+    process._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock, threading.Event())
     said = capsys.readouterr().err.splitlines()
     assert said == ["registry redis://registry:6379 does not answer; waiting for it, for up to 60 s"] * 2
 
@@ -39,7 +39,7 @@ def test_a_registry_that_never_comes_up_is_named() -> None:
     clock = ManualClock()
     began_s = clock.now()
     with pytest.raises(Unreachable, match="redis://registry:6379 does not answer"):
-        life._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock, threading.Event())
+        process._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock, threading.Event())
     assert clock.now() - began_s == 60.0
 
 
@@ -47,7 +47,7 @@ def test_a_wait_for_the_registry_can_be_broken_off() -> None:
     clock, interrupted = ManualClock(), threading.Event()
     interrupted.set()
     with pytest.raises(Unreachable):
-        life._wait_for(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
+        process._wait_for(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
     assert clock.now() == 3.0
 
 
@@ -72,13 +72,13 @@ def test_fields_and_address_may_come_by_the_environment(
     listen: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[life.Options] = []
+    seen: list[process.Options] = []
 
-    def live(options: life.Options, interrupted: threading.Event) -> int:
+    def live(options: process.Options, interrupted: threading.Event) -> int:
         seen.append(options)
         return 0
 
-    monkeypatch.setattr(life, "live", live)
+    monkeypatch.setattr(process, "live", live)
     for prepare in ("prepare_process", "limit_threads"):  # what they set would last for all tests
         monkeypatch.setattr(module, prepare, lambda *_: None)
     done = CliRunner().invoke(module.command, ["job.yaml", *options], env=environment)

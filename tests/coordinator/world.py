@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from coordinator.actions import (
+from coordinator.core.effects import (
     Action,
     AssignShards,
     Dismiss,
@@ -37,11 +37,11 @@ from coordinator.actions import (
     TakeSnapshot,
     TellHoldings,
 )
-from coordinator.actor import Actor
-from coordinator.job import JobMachine
-from coordinator.shards import Shards
-from coordinator.states import Evaluate, Shape, State
-from coordinator.takeover import sections, take_over, unfinished
+from coordinator.core.states import Evaluate, Shape, State
+from coordinator.job.machine import JobMachine
+from coordinator.job.persistence import sections, take_over, unfinished
+from coordinator.runtime.executor import Actor
+from coordinator.runtime.shard_client import Shards
 from dbelief.clock import ManualClock
 from dbelief.errors import Moved, Unreachable
 from dbelief.job import Job, build_job
@@ -321,7 +321,7 @@ class World:
             self.finished = True
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
-        """As `coordinator.shards.Shards.ledgers` reads them over the wire."""
+        """As `coordinator.runtime.shard_client.Shards.ledgers` reads them over the wire."""
         found: dict[int, list[tuple[int, int]]] = {}
         holders = [shard for shard in self.holders if shard.segments]
         for shard in holders:
@@ -334,7 +334,7 @@ class World:
         }
 
     def _program(self, program: Sequence[Operation]) -> list[float]:
-        """As `coordinator.shards.Shards.run` has it run; none of the tests asks for a largest number."""
+        """As `coordinator.runtime.shard_client.Shards.run` has it run; none of the tests asks for a largest number."""
         parts = []
         for shard in self.holders:
             programs = Programs(shard)
@@ -399,7 +399,7 @@ class World:
         self.shards[number], self.moves[number] = shard, Moves(shard)
         self.lives[number] += 1
 
-    # -- segments move: what `coordinator.shards.Shards` does over the wire ------------------------------------
+    # -- segments move: what `coordinator.runtime.shard_client.Shards` does over the wire ------------------------------------
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:

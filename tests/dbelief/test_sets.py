@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.snapshots import Snapshots
+from coordinator.core.snapshot_schedule import Snapshots
 from dbelief.errors import Mistake, SnapshotError, Torn
 from dbelief.layout import Span
 from dbelief.sealed import seal

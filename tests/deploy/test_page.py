@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.page import Page
+from coordinator.monitoring.status_page import Page
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient
 from dbelief.status import status_of

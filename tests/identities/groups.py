@@ -1,6 +1,6 @@
 """Workers of a group in this process: ranks are threads, and what they do is all the worker's own but for the sockets.
 
-There is no coordinator: `Workers` hands out blocks of leases as `coordinator.groups` does, and settles them.
+There is no coordinator: `Workers` hands out blocks of leases as `coordinator.scheduling.groups` does, and settles them.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from coordinator.leadership import Leadership
-from coordinator.runner import Runner
-from coordinator.service import CoordinatorService
-from coordinator.start import make_machine
-from coordinator.states import State
+from coordinator.core.states import State
+from coordinator.rpc.servicer import CoordinatorService
+from coordinator.runtime.bootstrap import make_machine
+from coordinator.runtime.event_loop import Runner
+from coordinator.runtime.leader_lease import Leadership
 from dbelief.clock import SystemClock
 from dbelief.job.load import parse_job
 from dbelief.metrics import Metrics

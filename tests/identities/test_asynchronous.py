@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.plan import cadence, progress
-from coordinator.states import Shape
+from coordinator.core.states import Shape
+from coordinator.scheduling.sizing import cadence, progress
 from dbelief.job import Job, build_job
 from dbelief.optim import make_rule
 

@@ -1,4 +1,4 @@
-"""Write what torch.optim.LBFGS does on a quadratic without a line search, for the tests of coordinator.lbfgs.
+"""Write what torch.optim.LBFGS does on a quadratic without a line search, for the tests of the vector-free L-BFGS.
 
 Run by hand, in an environment that has torch (2.13.0 wrote the committed file) and numpy:
 

@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 
-from coordinator.service import CoordinatorService
-from coordinator.takeover import sections
+from coordinator.job.persistence import sections
+from coordinator.rpc.servicer import CoordinatorService
 from dbelief.pushes import Push
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import coordination_pb2_grpc as coordination_stubs
@@ -22,7 +22,7 @@ from dbelief.rpc.channel import open_channel
 from dbelief.rpc.convert import layout_to_wire, push_to_wire
 from dbelief.rpc.serving import Server
 from tests.coordinator.replica import LAYOUT
-from tests.coordinator.test_service import Steps
+from tests.coordinator.rpc.test_servicer import Steps
 from tests.coordinator.world import OTHER_LAYOUT, World, make_job
 from tests.ps_server.servers import SGD, A, Job
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.optimize import rosen, rosen_der
 
-from coordinator.iterations import PASSES, Iterations, Rules, Step
+from coordinator.sandblaster.lbfgs_driver import PASSES, Iterations, Rules, Step
 from dbelief.backend import choose, floats
 from dbelief.data import BatchBuffer, Split
 from dbelief.job import Job, build_job

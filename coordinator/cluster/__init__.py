@@ -1,0 +1,1 @@
+"""The shards of a job: initialization, placement, replication, recovery, resharding; the wanted replicas."""

@@ -1,0 +1,128 @@
+"""What stands before training: one layout for all, segments placed on shards, initial values exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dbelief.errors import Refused
+from dbelief.layout import Layout, cut, nominal_length, place
+from dbelief.placement import Place, Placement
+
+from ..core.members import Member
+
+
+class Opening:
+    """The opening of one job.
+
+    Parameters
+    ----------
+    shards
+        How many the job plans.
+    resumed
+        State of the snapshot set to go on from, where there is one.
+    train_samples
+        Training samples that the coordinator finds in the job's data; 0: the job has none.
+
+    Attributes
+    ----------
+    layout, source_digest, placement
+        Once they are known.
+    assigned
+        Whether every shard knows its segments.
+    run_id
+        Of the run: see `JobMachine.run_id`.
+    """
+
+    def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0, run_id: int = 0) -> None:
+        self.layout: Layout | None = None
+        self.placement: Placement | None = None
+        self.assigned = False
+        self.run_id = run_id
+        self._shards = shards
+        self._resumed = resumed
+        self._train_samples = train_samples
+        self.source_digest = ""
+        self._initialiser: int | None = None
+        self._complete = resumed is not None
+
+    def agree(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
+        """Hold a replica's model and data against the job's; the first one's model is the job's.
+
+        Raises
+        ------
+        Refused
+            Where they are not the same.
+        """
+        if train_samples and self._train_samples and train_samples != self._train_samples:
+            # Ranges of samples are handed out by place in a permutation of all: of another one they mean nothing.
+            raise Refused(
+                f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
+                "is the source on this machine the same, and whole?"
+            )
+        if self.layout is None:
+            if self._resumed is not None and layout.digest() != self._resumed["layout"]:
+                raise Refused("this replica's model has another layout than the snapshot set that the job goes on from")
+            self.layout, self.source_digest = layout, source_digest
+        elif layout.digest() != self.layout.digest():
+            raise Refused(
+                "this replica's model has another layout than the job's: are all workers given the same code?"
+            )
+        elif source_digest != self.source_digest:
+            raise Refused("this replica's model source differs from the job's: copy the same file to every machine")
+
+    @property
+    def nominal_length(self) -> int:
+        """Numbers in a full segment: the table lives as long as the job, however many shards it goes on with."""
+        if self._resumed is not None:
+            return int(self._resumed["nominal_length"])
+        assert self.layout is not None
+        return nominal_length(self.layout.size, self._shards)
+
+    def place(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
+        """Give every shard its run of segments."""
+        assert self.layout is not None
+        spans = cut(self.layout.rank_ranges(), self.nominal_length)
+        runs = place(spans, self._shards)
+        rows = zip(shards, runs, strict=True)
+        places = tuple(Place(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)
+        self.placement = Placement(1, tuple(spans), places)
+        return self.placement
+
+    def replace(self, place: Place) -> None:
+        """A shard has another address and life."""
+        assert self.placement is not None
+        places = tuple(place if old.shard == place.shard else old for old in self.placement.places)
+        self.placement = Placement(self.placement.epoch + 1, self.placement.spans, places)
+
+    def reopen(self) -> None:
+        """A part of the initial values is gone: they are to be pushed again."""
+        self._complete = False
+        self._initialiser = None
+
+    def restore(self, layout: Layout, source_digest: str, placement: Placement) -> None:
+        """Take over from a coordinator that had opened the job."""
+        self.layout, self.source_digest, self.placement = layout, source_digest, placement
+        self.assigned = self._complete = True
+
+    def initialises(self, incarnation: int) -> bool:
+        """Whether this life is to push the initial values: the first to ask, and another only after its end."""
+        if not self.assigned or self._complete:
+            return False
+        if self._initialiser is None:
+            self._initialiser = incarnation
+        return self._initialiser == incarnation
+
+    def initialised(self, incarnation: int) -> bool:
+        """Take in that all initial values are acknowledged; says so once."""
+        if self._complete or incarnation != self._initialiser:
+            return False
+        self._complete = True
+        return True
+
+    def gone(self, incarnation: int, last: bool) -> None:
+        """A life is over; `last`: no other replica or client is left."""
+        if self._initialiser == incarnation:
+            self._initialiser = None
+        if last and self.placement is None:  # nothing hangs on its model yet: the next may bring another
+            self.layout, self.source_digest = None, ""

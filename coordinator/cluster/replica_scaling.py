@@ -1,0 +1,69 @@
+"""Who brings about what somebody wants: how many replicas, and what is left to do of shards. No clock."""
+
+from __future__ import annotations
+
+from dbelief.errors import Refused
+from dbelief.job import Job
+
+from ..core.states import State
+
+HEARD_S = 10.0
+"""A launcher asks several times a second how the job goes; one that was not heard for so long is none."""
+
+
+class Scaling:
+    """What is wanted, and whether anybody is there who brings it about.
+
+    Attributes
+    ----------
+    wanted
+        Replicas that there are to be; None: nobody has asked for any number yet.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.wanted: int | None = None
+        self._job = job
+        self._heard_s: float | None = None
+
+    def heard(self, now_s: float) -> None:
+        """A launcher is there."""
+        self._heard_s = now_s
+
+    def is_here(self, now_s: float) -> bool:
+        """Whether there is a launcher."""
+        return self._heard_s is not None and now_s - self._heard_s <= HEARD_S
+
+    def todo(self, shards: int, before: int, now_s: float) -> str:
+        """What a person is to do so that there are so many shards; "" where a launcher does it."""
+        if self.is_here(now_s) or shards == before:
+            return ""
+        commands = (
+            f"with compose, `docker compose up --detach --no-recreate --scale ps={shards}`; with Kubernetes, "
+            f"`kubectl scale statefulset ps --replicas={shards}`"
+        )
+        if shards > before:
+            return f"now start {shards - before} more: {commands}; by hand, `dbelief ps` starts one"
+        return f"{before - shards} will end by themselves; when they have: {commands}"
+
+    def want(self, replicas: int, state: State, now_s: float) -> None:
+        """Somebody wants so many.
+
+        Raises
+        ------
+        Refused
+            Nobody could bring it about, or the job is not training.
+        """
+        name = self._job.name
+        if replicas < 1:
+            raise Refused(f"job {name} cannot go on without a replica: `dbelief stop` ends it")
+        if not self.is_here(now_s):
+            raise Refused(
+                f"job {name} was not started by `dbelief train`: with compose, `docker compose up --detach "
+                f"--no-recreate --scale worker={replicas}`; with Kubernetes, `kubectl scale deployment worker "
+                f"--replicas={replicas}`; by hand, `dbelief worker` starts one, and SIGTERM lets one finish and leave"
+            )
+        if self._job.pin_cores:
+            raise Refused(f"job {name} has pin_cores: each of its {self._job.replicas} replicas keeps to its own cores")
+        if state is not State.READY:
+            raise Refused(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer replicas")
+        self.wanted = replicas

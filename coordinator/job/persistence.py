@@ -1,0 +1,199 @@
+"""What another coordinator needs in order to go on where one ended: written as text, read back. No clock, no socket.
+
+A snapshot set says how the parameters were; this says how the job stands, and is written before anyone is told
+anything that hangs on it. Reports of progress are not: a replica tells totals, so the next one makes up for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from dbelief.errors import Failure, Mistake
+from dbelief.layout import Box, Layout, Span
+from dbelief.placement import Place, Placement
+
+from ..core.effects import Fence, Finish, Forget, Note, RollBack, TellHoldings
+from ..core.states import Closing, State
+from .machine import JobMachine
+
+FORMAT = 2
+_BEFORE = (State.EMPTY, State.INITIALISING)
+
+
+def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
+    """The job by parts that change at different times: so that only what has changed is written."""
+    opening, members = machine.opening, machine.members
+    job = {
+        "format": FORMAT,
+        "state": machine.state.value,
+        "reason": machine.reason,
+        "shard_epoch": machine.shard_epoch,
+        "deaths": Counter(machine.died),
+        "finished": machine.finished,
+        "resumes": machine.resumes,
+        "set": machine.recovery.set_id,
+        "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
+        "holders": machine.recovery.holders,
+        "back_to": machine.recovery.back_to,
+        "chains": machine.chains.state(),
+        "ending": machine.ending.state(),
+        "resizing": machine.resizing.state(now_s),
+        "incarnations": members.incarnations,
+        "run_id": machine.run_id,
+    }
+    parts: dict[str, Any] = {"state": job, "members": members.state(), "training": machine.training.state(now_s)}
+    texts = {name: json.dumps(part) for name, part in parts.items()}
+    if opening.layout is not None and opening.placement is not None:
+        texts["layout"] = _layout_text(opening.layout, opening.source_digest)
+        texts["placement"] = _placement_text(opening.placement)
+    return texts
+
+
+# Written with every lease, and the same nearly always: of thousands of segments they are the greater part of the work.
+
+
+@lru_cache(maxsize=4)
+def _layout_text(layout: Layout, source: str) -> str:
+    return json.dumps({"boxes": [asdict(box) for box in layout.boxes], "source": source})
+
+
+@lru_cache(maxsize=4)
+def _placement_text(placement: Placement) -> str:
+    return json.dumps(asdict(placement))
+
+
+def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """What is stored of a job that is not over, or whose run folder is not closed; None where there is none.
+
+    Raises
+    ------
+    Failure
+        Where it cannot be read.
+    """
+    parts = _parts(stored)
+    return None if parts is None or parts["state"]["finished"] else parts
+
+
+def ended(stored: Mapping[str, bytes]) -> str:
+    """How a run that is over ended, as far as what is stored tells; "" where none did.
+
+    Raises
+    ------
+    Failure
+        Where it cannot be read.
+    """
+    parts = _parts(stored)
+    return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
+
+
+def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
+    """The highest shard epoch that any run of the job gave out, as far as what is stored tells; 0 where none did."""
+    parts = _parts(stored)
+    return int(parts["state"]["shard_epoch"]) if parts else 0
+
+
+def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+    if "state" not in stored:
+        return None
+    try:
+        parts: dict[str, Any] = {
+            name: json.loads(stored[name])
+            for name in ("state", "members", "training", "layout", "placement")
+            if name in stored
+        }
+        state = parts["state"]
+        state["finished"] = bool(state["finished"])
+        if state["format"] > FORMAT or (state["format"] < FORMAT and not state["finished"]):
+            raise Failure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failure(f"the job's state in the registry cannot be read: {error!r}") from error
+    return parts
+
+
+def begun(parts: Mapping[str, Any]) -> bool:
+    """Whether training had begun; before that there is nothing to go on from but the numbers already used."""
+    return State(parts["state"]["state"]) not in _BEFORE
+
+
+def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
+    """Make a new machine stand where the other one stood.
+
+    Raises
+    ------
+    Mistake
+        Where the job's data has changed meanwhile.
+    """
+    state = parts["state"]
+    machine.members.incarnations = state["incarnations"]
+    machine.opening.run_id = state.get("run_id", 0)  # a run that an earlier version began has none
+    if not begun(parts):
+        machine.shard_epoch = state["shard_epoch"] + 1
+        return
+    then, now = parts["training"]["leases"]["epoch_samples"], machine.leases.epoch_samples
+    if then != now:
+        raise Mistake(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
+    machine.shard_epoch = state["shard_epoch"]
+    machine.state, machine.reason = State(state["state"]), state["reason"]
+    # An earlier version wrote a list, which grew with every death.
+    died = Counter(state["deaths"]).elements() if "deaths" in state else state["died"]
+    machine.died = [*died, "coordinator"]
+    machine.members.restore(parts["members"], now_s)
+    machine.training.take_over(parts["training"], now_s)
+    machine.opening.restore(_layout(parts["layout"]), parts["layout"]["source"], _placement(parts["placement"]))
+    machine.ending.restore(state["ending"])
+    machine.actions += machine.chains.restore(state["chains"])
+    machine.recovery.restore(
+        state["set"], state["set_best"], state["holders"], state["back_to"], machine.chains.promotes
+    )
+    machine.resizing.restore(state["resizing"], now_s)
+    _ask_again(machine)
+
+
+def _ask_again(machine: JobMachine) -> None:
+    """What the other coordinator had asked for and may not have done."""
+    machine.actions.append(Note("takeover", {"state": machine.state.value}))
+    if machine.resizing.running:
+        machine.actions.append(TellHoldings(tuple(sorted(machine.members.needed))))
+    membership = machine.training.membership()
+    if membership is not None:
+        machine.actions.append(membership)
+    members = machine.members
+    numbers = {member.incarnation: member.number for member in members.all()} | machine.training.leases.holders()
+    alive = {member.incarnation for member in members.alive("replica", "client")}
+    for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
+        machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
+    machine.actions += [Forget(numbers.get(life, 0), life) for life in sorted(members.unforgotten)]
+    for member in machine.members.alive("shard"):
+        needed = member.number in machine.members.needed
+        if needed and machine.recovery.holders.get(member.number) != member.incarnation:
+            promoted = machine.chains.promotes(member)
+            machine.actions.append(machine.recovery.revive(member, machine.next_shard_epoch(), promoted))
+    if machine.recovery.back_to is not None and not machine.recovery.away:
+        machine.actions += [*machine.chains.dissolve(), RollBack(machine.recovery.back_to)]
+    if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
+        machine.ending.again()
+    if machine.over:
+        machine.actions.append(Finish())
+
+
+def _layout(part: Mapping[str, Any]) -> Layout:
+    return Layout(
+        tuple(
+            Box(b["name"], tuple(b["shape"]), b["rank"], tuple(b["start"]), tuple(b["stop"]), tuple(b.get("also", ())))
+            for b in part["boxes"]
+        )
+    )
+
+
+def _placement(part: Mapping[str, Any]) -> Placement:
+    spans = tuple(Span(**span) for span in part["spans"])
+    return Placement(part["epoch"], spans, tuple(_place(place) for place in part["places"]))
+
+
+def _place(part: Mapping[str, Any]) -> Place:
+    return Place(**{**part, "runs": tuple((first, count) for first, count in part["runs"])})

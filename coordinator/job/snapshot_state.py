@@ -1,0 +1,70 @@
+"""What a snapshot set holds of a job beside the shards' part, and how a job goes on from it. No file, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dbelief.errors import Mistake
+
+from ..cluster.initialization import Opening
+from ..core.members import Members
+from ..scheduling.training import Training
+
+
+class Continuation:
+    """Everything of a job that has to outlive its coordinator."""
+
+    def __init__(self, opening: Opening, members: Members, training: Training) -> None:
+        self._opening = opening
+        self._members = members
+        self._training = training
+
+    def state(self, shard_epoch: int) -> dict[str, Any]:
+        """As of now; JSON holds it."""
+        assert self._opening.layout is not None
+        assert self._opening.placement is not None
+        dial = self._training.dial
+        return {
+            "leases": self._training.leases.state(),
+            "progress": self._training.progress.state(),
+            "incarnations": self._members.incarnations,
+            "batch": self._training.batch.state() if self._training.batch is not None else None,
+            "pushes_twice": self._training.pushes_twice,
+            "sets": self._training.snapshots.count,
+            "clock": dial.clock if dial else 0,
+            "member_epoch": dial.member_epoch if dial else 0,
+            "segments": len(self._opening.placement.spans),
+            "nominal_length": self._opening.nominal_length,
+            "shard_epoch": shard_epoch,
+            "layout": self._opening.layout.digest(),
+            "boxes": self._opening.layout.rows(),  # so that the set can be read without the model's code
+        }
+
+    def begin(self, set_id: str, state: dict[str, Any]) -> None:
+        """Take over what must hold before anyone joins.
+
+        Raises
+        ------
+        Mistake
+            Where the set was made of other data.
+        """
+        then, now = state["leases"]["epoch_samples"], self._training.leases.epoch_samples
+        if then != now:
+            raise Mistake(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
+        # The set's ledgers know the lives up to here: a new life that looked like one would have its pushes ignored.
+        self._members.incarnations = state["incarnations"]
+        self._training.snapshots.count = state["sets"]
+
+    def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> None:
+        """Go on, the set being loaded into the shards."""
+        # The ledgers know best: what they lack is trained again, and not counted twice.
+        twice, corrections = self._training.leases.restore(state["leases"], ledgers)
+        self._training.pushes_twice = state["pushes_twice"] + twice
+        self._training.progress.restore(state["progress"], corrections)
+        self._training.progress.settle_all()  # whoever comes now is a new life
+        if self._training.batch is not None and state.get("batch"):  # sets of another strategy have none
+            self._training.batch.rewind(state["batch"])
+        dial = self._training.dial
+        if dial is not None:
+            # Nobody is a member yet, which is news for the shards.
+            dial.clock, dial.member_epoch = state["clock"], state["member_epoch"] + 1

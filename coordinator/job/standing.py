@@ -1,0 +1,179 @@
+"""Where one job stands, what it is made of, and how it closes or fails. No clock, no socket, no file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from dbelief.job import Job
+from dbelief.layout import Layout
+from dbelief.placement import Placement
+
+from ..cluster.initialization import Opening
+from ..cluster.recovery import Recovery
+from ..cluster.replication import Chains
+from ..cluster.resharding import Resizing
+from ..core.effects import Action, Finish, Note
+from ..core.members import Members
+from ..core.states import Shape, State
+from ..scheduling.training import Training
+from .shutdown import Ending
+from .snapshot_state import Continuation
+from .timeouts import Patience
+
+
+class Standing(ABC):
+    """A job between events.
+
+    Parameters
+    ----------
+    job
+        The job file.
+    shape
+        Sizes of its data sets; zeros where it has no data.
+    resume
+        Id, shards' ledgers aside, of the snapshot set to go on from, with the state that set.json holds.
+    first_shard_epoch
+        Lowest shard epoch that may be given out: one above all that registry and set know.
+    run_id
+        Random, of this run of the job: another where the job is begun anew or resumed, the same after a takeover.
+        Members name it, and those of an earlier run are refused: a resumed job cannot know which incarnations that run
+        gave out after its last snapshot set. 0: there is none, and nobody names one.
+
+    Raises
+    ------
+    Mistake
+        Where the set to go on from was made of other data.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        shape: Shape,
+        resume: tuple[str, dict[str, Any]] | None = None,
+        first_shard_epoch: int = 1,
+        run_id: int = 0,
+    ) -> None:
+        self.job = job
+        self.shape = shape
+        self.state = State.EMPTY
+        self.reason = ""
+        self.actions: list[Action] = []
+        self.members = Members(job.deadlines.beat_s, set(range(job.shards)), job.replication, _lease_s(job))
+        self.chains = Chains(job.replication, self.members)
+        self.training = Training(job, shape)
+        self.total = self.training.total
+        self.leases = self.training.leases
+        self.progress = self.training.progress
+        self.opening = Opening(job.shards, resume[1] if resume else None, shape.train, run_id)
+        self.ending = Ending(shape, self.progress, self.training.evaluations)
+        self.continuation = Continuation(self.opening, self.members, self.training)
+        self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
+        self.resizing = Resizing(job, self.opening, self.members, self.recovery, self.next_shard_epoch)
+        self.patience = Patience(self.members, job.deadlines.join_s, job.replicas, resume is not None)
+        self.shard_epoch = first_shard_epoch
+        self.died: list[str] = []
+        self.commit_due = True
+        self.finished = False
+        self.resumes = resume is not None
+        # Wall time of the run before this leg, as the set knows it that the run was resumed from.
+        self.legs_s: float = resume[1].get("wall_s", 0.0) if resume is not None else 0.0
+        self._resume = resume
+        if resume is not None:
+            self.continuation.begin(*resume)
+
+    @property
+    def run_id(self) -> int:
+        """Of this run of the job."""
+        return self.opening.run_id
+
+    @property
+    def layout(self) -> Layout | None:
+        """The model's layout, once a replica told it."""
+        return self.opening.layout
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where segments live, once all shards are there."""
+        return self.opening.placement
+
+    @property
+    def pushes_twice(self) -> int:
+        """How many pushes were trained twice because of deaths."""
+        return self.training.pushes_twice
+
+    @property
+    def members_lost(self) -> int:
+        """How many lives of members ended without a goodbye."""
+        return len(self.died)
+
+    @property
+    def best_at_end(self) -> str:
+        """The named vector that is the job's result."""
+        return self.ending.vector
+
+    @property
+    def over(self) -> bool:
+        """Done or failed."""
+        return self.state in (State.DONE, State.FAILED)
+
+    def close(self, reason: str, evaluate: bool = True) -> None:
+        """End as planned: finish what is leased, evaluate, snapshot, export."""
+        if self.state is State.READY:
+            self.ending.evaluate = evaluate
+            self._become(State.CLOSING, reason)
+
+    def fail(self, reason: str) -> None:
+        """End now, with a reason."""
+        if not self.over:
+            self._become(State.FAILED, reason)
+            self.actions.append(Finish())
+
+    def waiting_for(self) -> str:
+        """What a job that does not train waits for, or the change of its shards."""
+        waits = self.patience.waiting_for(self.state, self.training.begins_in_lockstep)
+        return waits or (self.resizing.waiting_for() if self.state is State.READY else "")
+
+    def next_shard_epoch(self) -> int:
+        """One that no life of a shard had."""
+        self.shard_epoch += 1
+        return self.shard_epoch
+
+    def set_state(self) -> dict[str, Any]:
+        """What set.json holds beside the shards' manifests; taken when all shards have written theirs."""
+        return self.continuation.state(self.shard_epoch)
+
+    @abstractmethod
+    def _advance(self, now_s: float) -> None:
+        """Do what is due after an event."""
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def _become(self, state: State, reason: str) -> None:
+        self.state = state
+        self.reason = reason or self.reason
+        self._note("state", state=state.value, reason=reason)
+
+    def _note(self, event: str, **fields: Any) -> None:
+        self.commit_due = self.commit_due or event != "progress"
+        self.actions.append(Note(event, fields))
+
+    def _note_progress(self) -> None:
+        p = self.progress
+        self._note(
+            "progress",
+            samples=p.samples,
+            epoch=self.epoch,
+            loss=p.loss,
+            staleness=p.staleness,
+            members=len(self.members.alive("replica", "client")),
+        )
+
+    @property
+    def epoch(self) -> float:
+        """Samples trained over the size of the training set."""
+        return self.progress.samples / self.shape.train if self.shape.train else 0.0
+
+
+def _lease_s(job: Job) -> float:
+    return job.deadlines.lease_s if job.replication > 1 else job.deadlines.beat_s

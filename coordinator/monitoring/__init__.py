@@ -1,0 +1,1 @@
+"""What people see of a job: metrics, curves, throughput, stragglers, events, the status page."""

@@ -1,0 +1,56 @@
+"""How a run ended, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..job.machine import JobMachine
+from ..sandblaster.batch_method import Sandblaster
+
+
+def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
+    """The fields of summary.json; `wall_s` over all legs of the run."""
+    progress, job = machine.progress, machine.job
+    shown = progress.best if machine.best_at_end.startswith("best") else progress.last
+    return {
+        "job": job.name,
+        "seed": job.seed,
+        "start_from": job.anchored().start_from,
+        "state": machine.state.value,
+        "reason": machine.reason,
+        "test_accuracy": progress.test.accuracy if progress.test else None,
+        "test_loss": progress.test.loss if progress.test else None,
+        "validation_accuracy": shown.accuracy if shown else None,
+        "validation_loss": shown.loss if shown else None,
+        "samples": progress.samples,
+        "samples_per_replica": {str(n): own.samples for n, own in sorted(progress.replicas.items())},
+        "bytes_per_replica": {str(n): own.bytes for n, own in sorted(progress.replicas.items()) if own.bytes},
+        "phase_seconds": {str(n): own.seconds for n, own in sorted(progress.replicas.items())},
+        "epochs": machine.epoch,
+        "steps": progress.steps,
+        "pushes": progress.pushes,
+        "pushes_trained_twice": machine.pushes_twice,
+        "staleness_mean": progress.staleness_mean,
+        "wall_s": wall_s,
+        "replicas": job.replicas,
+        "shards": len(machine.members.needed),
+        "members_lost": machine.members_lost,
+        "died": machine.died,
+        "pushes_lost": progress.lost,
+        "residual_lost": progress.residual(),
+        "parameters": machine.layout.size if machine.layout else 0,
+        **({"last_leg_s": wall_s - machine.legs_s} if machine.legs_s else {}),
+        **(_of_batch(machine.training.batch) if machine.training.batch is not None else {}),
+    }
+
+
+def _of_batch(batch: Sandblaster) -> dict[str, Any]:
+    """What only a batch method has; loss and gradient are those at the parameters, on the last batch."""
+    return {
+        "iterations": batch.method.iterations,
+        "evaluations": batch.method.evaluations,
+        "loss": batch.method.value,
+        "gradient_norm": batch.gradient_norm,
+        "backups_launched": batch.launched,
+        "backups_won": batch.won,
+    }

@@ -1,0 +1,1 @@
+"""The coordinator's gRPC service and its status reply."""

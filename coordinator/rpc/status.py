@@ -1,0 +1,139 @@
+"""How the job goes, as it is told to whoever asks: by gRPC, or on a page."""
+
+from __future__ import annotations
+
+import math
+
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.convert import placement_to_wire
+
+from ..core.members import Member
+from ..core.states import State
+from ..job.machine import JobMachine
+from ..runtime.event_loop import Runner
+from ..sandblaster.batch_method import Sandblaster
+
+KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
+STATES = {
+    State.EMPTY: wire.STATE_EMPTY,
+    State.INITIALISING: wire.STATE_INITIALISING,
+    State.READY: wire.STATE_READY,
+    State.CLOSING: wire.STATE_CLOSING,
+    State.DONE: wire.STATE_DONE,
+    State.FAILED: wire.STATE_FAILED,
+}
+_ROLES = {kind: role for role, kind in KINDS.items()}
+
+
+def status(runner: Runner, request: wire.StatusRequest) -> wire.StatusReply:
+    """One step of the machine, in which nothing changes."""
+    with runner.step() as (machine, now_s):
+        if request.scales:
+            runner.scaling.heard(now_s)
+        reply = _figures(runner, machine)
+        for member in machine.members.all():
+            reply.members.append(_member(runner, machine, member, now_s))
+        if machine.training.batch is not None:
+            reply.batch.CopyFrom(_batch(machine.training.batch, machine.progress.pushes))
+        if request.placement and machine.placement is not None:
+            reply.placement.CopyFrom(placement_to_wire(machine.placement))
+        if request.job:
+            reply.job_yaml = machine.job.to_yaml()
+            reply.job_folder = str(machine.job.folder)
+        if request.curves:
+            for name, over, points in runner.seen.course.curves():
+                reply.curves.add(name=name, over=over, x=[x for x, _ in points], y=[y for _, y in points])
+            for event in runner.seen.course.recent():
+                reply.events.add(time_s=event.time_s, text=event.text, trouble=event.trouble)
+        return reply
+
+
+def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
+    p = machine.progress
+    last, test = p.last, p.test
+    return wire.StatusReply(
+        job=machine.job.name,
+        state=STATES[machine.state],
+        reason=machine.reason,
+        samples=p.samples,
+        total_samples=machine.total or 0,
+        epoch=machine.epoch,
+        loss=p.loss,
+        validation_loss=last.loss if last else math.nan,
+        validation_accuracy=_number(last.accuracy if last else None),
+        test_loss=test.loss if test else math.nan,
+        test_accuracy=_number(test.accuracy if test else None),
+        samples_per_s=runner.speed.per_second() if machine.state is State.READY else runner.speed.mean(),
+        staleness_mean=p.staleness_mean,
+        staleness=p.stale(),
+        elapsed_s=runner.elapsed_s(),
+        wall_limit_s=machine.job.limits.wall_s or 0.0,
+        shards=len(machine.members.alive("shard")),
+        run_folder=str(runner.folder),
+        waiting_for=machine.waiting_for() if not machine.over else "",
+        wanted_replicas=runner.scaling.wanted,
+        wanted_shards=machine.resizing.wanted,
+        needed_shards=sorted(machine.members.needed),
+        eta_s=math.nan if machine.over else runner.shown.eta_s,
+    )
+
+
+def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
+    told = wire.MemberStatus(
+        role=_ROLES.get(member.kind, wire.ROLE_SHARD),
+        follower=member.kind == "follower",
+        id=member.number,
+        name=member.name,
+        state=_state(machine, member),
+        staleness_mean=math.nan,
+        silent_s=max(0.0, now_s - member.last_beat_s),
+    )
+    if told.follower:
+        return told
+    if member.kind != "shard":
+        told.samples = machine.progress.samples_of(member.number)
+        told.staleness_mean = machine.progress.staleness_of(member.number)
+        told.samples_per_s = runner.seen.per_second(member, "samples")
+        told.straggler = member.alive and member.number in runner.shown.stragglers
+        return told
+    told.pushes_per_s = runner.seen.per_second(member, "pushes")
+    told.bytes_per_s = runner.seen.per_second(member, "bytes")
+    if (held := runner.seen.held.get(member.number)) is not None:
+        told.segments, told.parameters = held.segments, held.parameters
+    return told
+
+
+def _state(machine: JobMachine, member: Member) -> str:
+    """The displayed state of a member, one of those in `dbelief.report.states`."""
+    if not member.alive:
+        return member.state
+    if member.kind == "follower":
+        return "following" if member.state == "following" else "catching up"
+    at_work = machine.state in (State.READY, State.CLOSING)
+    if member.kind == "shard":
+        return "restoring" if member.number in machine.recovery.away else "serving" if at_work else "waiting"
+    if member.kind == "client":  # it has no lease that would say what it does
+        return "training" if at_work and machine.progress.samples_of(member.number) else "waiting"
+    return member.state
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
+    method, turn = batch.method, batch.turn
+    return wire.BatchStatus(
+        iteration=method.iterations,
+        iterations=method.rules.iterations or 0,
+        loss=method.value,
+        gradient_norm=batch.gradient_norm,
+        step=batch.stride,
+        evaluations=method.evaluations,
+        turn=method.number,
+        portions_done=turn.portions_done if turn is not None else 0,
+        portions=turn.portions if turn is not None else 0,
+        bundles=bundles,
+        backups=batch.launched,
+        backups_won=batch.won,
+    )

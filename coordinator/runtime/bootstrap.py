@@ -1,0 +1,102 @@
+"""From a job file to a machine: anew, from a snapshot set, or where another coordinator ended."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dbelief.console import announce
+from dbelief.data import sizes
+from dbelief.errors import Mistake, SnapshotError
+from dbelief.job import Job
+from dbelief.report.folder import prepare_folder
+from dbelief.sets import newest_count, newest_set, set_aside
+
+from ..core.states import Shape
+from ..job.machine import JobMachine
+from ..job.persistence import begun, last_shard_epoch, take_over, unfinished
+
+
+class Started(NamedTuple):
+    """A job's machine and run folder.
+
+    `began_wall_s` is when the run began, in seconds since 1970, where another coordinator began it.
+    """
+
+    machine: JobMachine
+    folder: Path
+    began_wall_s: float | None = None
+
+
+def start(
+    job: Job, stored: Mapping[str, bytes], run_folder: Path | None, resume: bool, fresh: bool, now_s: float
+) -> Started:
+    """Begin, or go on with what the registry knows.
+
+    Parameters
+    ----------
+    stored
+        What the registry holds of the job.
+    run_folder
+        A folder made before; None: it is made, except where a run goes on in its own.
+
+    Raises
+    ------
+    Mistake
+        Where the unfinished run was begun with another job file.
+    """
+    parts = None if resume or fresh else unfinished(stored)
+    if parts is not None:
+        run: dict[str, Any] = json.loads(stored["run"])
+        folder = Path(run["folder"])
+        if folder.is_dir() and run_folder in (None, folder):
+            if run["job"] != job.to_yaml():
+                raise Mistake(
+                    f"job {job.name} is unfinished (run folder {folder}) and was begun with another job file: give "
+                    "that, or --fresh to begin anew"
+                )
+            machine = _taken_over(job, folder, parts, now_s)
+            machine.legs_s = run.get("legs", 0.0)
+            return Started(machine, folder, run["began"])
+        announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
+    if resume or run_folder is not None:
+        folder = run_folder or prepare_folder(job, resume)
+        machine = make_machine(job, folder, resume)
+    else:
+        machine = make_machine(job, Path(), resume)  # before an earlier run is moved aside: the data may be wrong
+        folder = prepare_folder(job, resume)
+    # A run that died before its first set has given out epochs that no set knows of.
+    machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
+    return Started(machine, folder)
+
+
+def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
+    machine = make_machine(job, folder, resume=parts["state"]["resumes"] and not begun(parts))
+    take_over(machine, parts, now_s)
+    announce(
+        f"going on where another coordinator of job {job.name} ended, after {machine.progress.samples:,} samples"
+        if begun(parts)
+        else f"another coordinator of job {job.name} ended before training began: everyone joins anew"
+    )
+    return machine
+
+
+def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
+    """The job's machine, with the sizes of its data, in a run of its own."""
+    shape = Shape(*sizes(job.data, job.folder))
+    run_id = secrets.randbelow((1 << 63) - 1) + 1
+    if not resume:
+        return JobMachine(job, shape, run_id=run_id)
+    snapshots = folder / "snapshots"
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
+    for one in skipped:
+        announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
+        set_aside(snapshots, one.set_id)
+    state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
+    try:
+        return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
+    except (KeyError, TypeError) as error:
+        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: holds no job's state: {error!r}") from error

@@ -1,0 +1,272 @@
+"""The machine's place in the world: one lock, one clock, one thread that carries out its actions in order.
+
+Handlers and the main loop step the machine under the lock; what it wants done goes into a queue, and the actor thread
+does it without the lock, telling the machine the outcome by another step. So no handler ever waits for a shard.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dbelief.clock import Clock
+from dbelief.console import announce
+from dbelief.errors import DbeliefError, NotWritten, Refused
+from dbelief.job import Elastic, SyncSgd
+from dbelief.metrics import Metrics
+from dbelief.report.events import EventLog
+from dbelief.report.folder import LAST_PASS, REDUCTION
+from dbelief.report.pictures import draw_pictures
+from dbelief.report.summary import write_summary
+
+from ..cluster.replica_scaling import Scaling
+from ..core.effects import Action, Note
+from ..core.states import State
+from ..job.machine import JobMachine
+from ..job.persistence import sections
+from ..monitoring.allreduce_traffic import Part, Traffic
+from ..monitoring.latest_file import Latest
+from ..monitoring.metrics import Shown
+from ..monitoring.seen import Seen
+from ..monitoring.speed import Speed
+from ..monitoring.summary import summary_of
+from .executor import Actor
+from .leader_lease import Leadership
+from .shard_client import Shards
+
+EVENTS = "events.jsonl"
+TICK_S = 0.1
+_PROGRESS_EVERY_S = 0.2
+
+
+class Runner:
+    """Runs one job.
+
+    Parameters
+    ----------
+    folder
+        The run folder `runs/NAME`.
+    began_wall_s
+        When the run began, where another coordinator began it; seconds since 1970.
+    pictures
+        Whether pictures are drawn at the end of the job; one second of processor time.
+    """
+
+    def __init__(
+        self,
+        machine: JobMachine,
+        folder: Path,
+        leadership: Leadership,
+        metrics: Metrics,
+        clock: Clock,
+        began_wall_s: float | None = None,
+        pictures: bool = True,
+    ) -> None:
+        self.folder = folder
+        self._pictures = pictures
+        self.leadership = leadership
+        self.speed = Speed(clock)
+        self._machine = machine
+        self._clock = clock
+        began_wall_s = clock.wall() if began_wall_s is None else began_wall_s
+        self._about = json.dumps(
+            {"folder": str(folder), "began": began_wall_s, "legs": machine.legs_s, "job": machine.job.to_yaml()}
+        )
+        earlier_s = max(0.0, clock.wall() - began_wall_s)
+        self._began_s = clock.now() - earlier_s
+        self._lock = threading.RLock()
+        self._steps = 0  # of those that have to be written down
+        self._written = 0  # the last of them that is
+        self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step that has to be written before
+        self._finished = threading.Event()
+        self.scaling = Scaling(machine.job)
+        self.seen = Seen(clock, folder / EVENTS, machine.training.batch is not None)
+        self._shards = Shards(
+            machine.job, lambda: leadership.epoch, machine.recovery.is_away, folder / "snapshots", machine.run_id
+        )
+        self._events = EventLog(folder / EVENTS, clock, earlier_s)
+        self._last_pass = Latest(folder / LAST_PASS, clock)
+        self._reduction = Latest(folder / REDUCTION, clock)
+        strategy = machine.job.strategy
+        self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
+        self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock, self.wall_s)
+        self.shown = Shown(metrics, machine.job, folder, clock)
+        metrics.follow("retries_total", lambda: self._actor.retries, to="ps")
+        self._noted_s = -_PROGRESS_EVERY_S
+        self._told_wait = ""
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run began, or was resumed."""
+        return self._clock.now() - self._began_s
+
+    def wall_s(self) -> float:
+        """Seconds that the run has taken, with what it had taken when the set was written that it was resumed from."""
+        return self._machine.legs_s + self.elapsed_s()
+
+    def took(self, part: Part) -> None:
+        """A worker tells what it took from others of its group: nothing depends on it but a picture."""
+        known = self._traffic.told(part) if self._traffic is not None else None
+        if known is not None:
+            self._reduction.take(known)
+
+    @contextmanager
+    def step(self) -> Iterator[tuple[JobMachine, float]]:
+        """One step of the machine: it, the time, and its actions queued afterwards.
+
+        What another coordinator could not do without is written to the registry before this returns, and before any
+        action of the step is queued; after a step that raises too, for what it has changed stays changed.
+        """
+        steps = 0
+        try:
+            with self._lock:
+                try:
+                    yield self._machine, self._clock.now()
+                finally:
+                    steps = self._collect()
+        finally:
+            if steps:
+                self._commit(steps)
+
+    def _collect(self) -> int:
+        """End a step, under the lock: its number where it has to be written, else 0."""
+        due, self._machine.commit_due = self._machine.commit_due, False
+        self._steps += due
+        self._held.extend((self._steps, action) for action in self._machine.actions)
+        self._machine.actions.clear()
+        self._queue_written()
+        return self._steps if due else 0
+
+    def _commit(self, steps: int) -> None:
+        """Write all up to this step, and queue its actions and those before."""
+        try:
+            self.leadership.commit(self._sections, steps)
+        except DbeliefError as error:
+            if self.leadership.lost:
+                raise  # another coordinator leads: nothing that is held is to be done
+            with self._lock:
+                self._machine.fail(str(error))
+                steps = self._collect() or steps
+        with self._lock:
+            self._written = max(self._written, steps)
+            self._queue_written()
+
+    def _queue_written(self) -> None:
+        """Queue the actions whose steps are written, in the order of the steps."""
+        while self._held and self._held[0][0] <= self._written:
+            self._actor.put(self._held.popleft()[1])
+
+    def _sections(self) -> tuple[int, dict[str, str]]:
+        with self._lock:
+            return self._steps, {**sections(self._machine, self._clock.now()), "run": self._about}
+
+    # -- the main loop -----------------------------------------------------------------------------------
+
+    def run(self, interrupted: threading.Event, leaves: bool = False) -> State:
+        """Run until the job is over and everyone has heard; a set `interrupted` asks for a clean end, once.
+
+        Parameters
+        ----------
+        leaves
+            A set `interrupted` does not end the job but this process' part in it: another goes on from here.
+
+        Returns
+        -------
+        State
+            DONE or FAILED; another where the job was left.
+
+        Raises
+        ------
+        Refused
+            Another coordinator leads the job now: nothing was touched.
+        """
+        self._actor.start()
+        try:
+            self._run(interrupted, leaves)
+        finally:
+            self._actor.end()
+            self._shards.close()
+            self._events.close()
+        return self._machine.state
+
+    def _run(self, interrupted: threading.Event, leaves: bool) -> None:
+        stopping = False
+        never = threading.Event()
+        while not self._finished.is_set():
+            if self.leadership.lost:
+                raise Refused(self.leadership.lost)
+            with self.step() as (machine, now_s):
+                if not machine.over:  # members that have heard of the end are silent, and not dead
+                    machine.tick(now_s)
+                if interrupted.is_set() and leaves and not machine.over:
+                    return
+                if interrupted.is_set() and not stopping:
+                    stopping = True
+                    machine.stop("stopped by a signal", now_s)
+                self._show(machine)
+                self._tell_wait(machine)
+            with suppress(NotWritten):  # it is only looked at; at the end it is said
+                self._last_pass.write()
+                self._reduction.write()
+            self._clock.wait(self._finished, TICK_S)
+        with self._lock:
+            self._show(self._machine)
+        goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
+        while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
+            self._clock.wait(never, TICK_S)  # replicas ask for a lease, hear the end, and leave
+        self._shards.stop([member.address for member in self._machine.members.alive("follower")])
+
+    def _tell_wait(self, machine: JobMachine) -> None:
+        """Say what the job waits for, whenever that changes."""
+        quiet = machine.over or machine.state is State.CLOSING
+        waiting_for = "" if quiet else machine.waiting_for()
+        if waiting_for and waiting_for != self._told_wait:
+            announce(f"waiting for {waiting_for}")
+        self._told_wait = waiting_for
+
+    def refused(self, kind: str) -> None:
+        """Count a call that was answered by an error of this kind."""
+        self.shown.metrics.refused_total.labels(kind).inc()
+
+    def _show(self, machine: JobMachine) -> None:
+        self.speed.note(machine.progress.samples_since)
+        self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
+        if self.scaling.wanted is not None:
+            self.shown.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
+        self.shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
+
+    def _note(self, note: Note) -> None:
+        if note.event == "progress":  # one line per report would be thousands
+            now_s = self._clock.now()
+            if now_s - self._noted_s < _PROGRESS_EVERY_S:
+                return
+            self._noted_s = now_s
+            self.seen.course.take(note.event, note.fields, self._clock.wall())
+            self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
+            return
+        if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
+            self._last_pass.take(note.fields)
+            self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
+            return
+        self.seen.course.take(note.event, note.fields, self._clock.wall())
+        self._events.write(note.event, **note.fields)
+
+    def _finish(self) -> None:
+        """Close the run folder: summary and curves. Nobody needs to take over any more."""
+        try:
+            with self._lock:
+                values = summary_of(self._machine, self.wall_s())
+            write_summary(self.folder / "summary.json", values)
+            self._last_pass.write(at_once=True)
+            self._reduction.write(at_once=True)
+            if self._pictures:
+                draw_pictures(self.folder, self.folder, self._machine.job.name)
+            with self._lock:
+                self._machine.finished = self._machine.commit_due = True
+            with self.step():
+                pass
+        finally:
+            self._finished.set()  # a full disk must not keep the job from ending

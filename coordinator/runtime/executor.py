@@ -1,0 +1,313 @@
+"""The thread that carries out what the machine wants done, one action at a time, in order.
+
+But who leads and who follows is told before its turn: between two tries of another action, and while shards are at work
+on files for one.
+
+It tells the machine the outcome by another step. Where a shard does not answer, the action is tried again until it does
+or is known to be dead; then the machine keeps the action until all shards are back.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from enum import Enum
+from pathlib import Path
+
+from dbelief.clock import Clock
+from dbelief.console import announce, told
+from dbelief.errors import Moved, NotWritten, Refused, Unreachable
+from dbelief.export import write_model
+from dbelief.garbage import collect
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.sets import claim_set, drop_old_sets, give_up_set, read_set, write_set
+
+from ..core.effects import (
+    Action,
+    AssignShards,
+    Dismiss,
+    Export,
+    Fence,
+    Finish,
+    Follow,
+    Forget,
+    MakeReady,
+    Move,
+    Note,
+    Restore,
+    Revive,
+    RollBack,
+    RunProgram,
+    SetMembership,
+    StandAlone,
+    TakeSnapshot,
+    TellHoldings,
+)
+from ..job.machine import JobMachine
+from .shard_client import Shards
+
+Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
+AGAIN_S = 0.2
+
+
+class _Word(Enum):
+    """What stands in the queue beside actions."""
+
+    LOOK = "there is something that comes before its turn"
+    END = "nothing follows"
+
+
+class Actor:
+    """Carries out the actions of one job.
+
+    Parameters
+    ----------
+    step
+        Makes a step of the machine: see `Runner.step`.
+    note, finish
+        Write an event; close the run folder.
+
+    Attributes
+    ----------
+    retries
+        Actions that were carried out again since a shard had not answered, so far.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        shards: Shards,
+        folder: Path,
+        note: Callable[[Note], None],
+        finish: Callable[[], None],
+        clock: Clock,
+        wall_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._step = step
+        self._shards = shards
+        shards.meanwhile = self._see_to_the_first
+        self._folder = folder
+        self._note = note
+        self._finish = finish
+        self._clock = clock
+        self._wall_s = wall_s
+        self.retries = 0
+        self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Action | _Word] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
+
+    def put(self, action: Action) -> None:
+        """Carry this out after all that was asked for before; what others may wait for, before them.
+
+        A shard that has lost its follower acknowledges nothing until it hears that it stands alone, and a fence or a
+        program waits for that; and what was promoted is not served until it is told.
+        """
+        if isinstance(action, Follow | StandAlone) or (isinstance(action, Revive) and action.promoted):
+            self._first.put(action)
+            self._queue.put(_Word.LOOK)  # where nothing else is under way
+        else:
+            self._queue.put(action)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End, once everything asked for is carried out."""
+        self._ended.set()
+        self._queue.put(_Word.END)
+        self._thread.join()
+
+    def run(self) -> None:
+        """Carry out what is asked for, until the end."""
+        while (action := self._queue.get()) is not _Word.END:
+            self._see_to_the_first()
+            if not isinstance(action, _Word):
+                self._carry_out(action)
+
+    def _see_to_the_first(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._carry_out(self._first.get_nowait())
+
+    def _carry_out(self, action: Action) -> None:
+        """Carry an action out, again and again until it is, or nobody waits for it."""
+        try:
+            while not self._done(action):
+                self._clock.wait(self._ended, AGAIN_S)
+                self.retries += 1
+                self._see_to_the_first()
+        except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
+            reason = f"{type(action).__name__}: {told(error)}"
+            with self._step() as (machine, _):
+                if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
+                    announce(reason)
+                machine.fail(reason)
+
+    def _done(self, action: Action) -> bool:
+        """Carry out an action; False where it is to be tried again."""
+        try:
+            with self._step() as (machine, _):
+                self._shards.placement = machine.placement
+                # An epoch or a settled ledger that the shards know of must not be news to another coordinator.
+                machine.commit_due |= isinstance(action, Revive | SetMembership | Forget | Follow | StandAlone)
+            self._do(action)
+        except (Unreachable, Moved):
+            if isinstance(action, Note | Finish):
+                raise
+            with self._step() as (machine, _):
+                if machine.over:
+                    return True  # nobody waits for it any more
+                if isinstance(action, Revive):
+                    return machine.members.find("shard", action.place.shard, action.incarnation) is None
+                if isinstance(action, Follow):  # told again, it would begin anew with one that has begun
+                    machine.chain_told(action.shard, action.epoch, False, "the coordinator could not tell both")
+                    return True
+                if isinstance(action, StandAlone):
+                    return not machine.chains.stands(action)
+                if isinstance(action, Dismiss):
+                    return machine.members.server(action.shard, action.incarnation) is None
+                if not machine.recovery.away:  # it has not been missed yet
+                    return False
+                machine.postpone(action)
+        return True
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Note):
+            self._note(action)
+        elif isinstance(action, Finish):
+            self._finish()
+        elif isinstance(action, AssignShards):
+            self._shards.assign(action.placement)
+            with self._step() as (machine, now_s):
+                machine.assigned(now_s)
+        elif isinstance(action, Revive):
+            set_id = self._shards.revive(action)
+            with self._step() as (machine, now_s):
+                machine.revived(action, set_id, now_s)
+        elif isinstance(action, RunProgram):
+            self._run(action)
+        elif isinstance(action, Follow | StandAlone):
+            self._follow(action)
+        elif isinstance(action, MakeReady):
+            self._shards.make_ready()
+            with self._step() as (machine, now_s):
+                machine.ready(now_s)
+        elif isinstance(action, Restore | RollBack | TakeSnapshot | Export):
+            self._do_with_files(action)
+        elif isinstance(action, Move):
+            self._move(action)
+        elif isinstance(action, TellHoldings):
+            self._shards.hold(action.shards)
+        elif isinstance(action, Dismiss):
+            self._shards.dismiss(action)
+        else:
+            self._do_for_members(action)
+
+    def _follow(self, action: Follow | StandAlone) -> None:
+        with self._step() as (machine, _):
+            # A shard that is brought back begins alone; one that holds nothing any more is not followed.
+            placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
+            if not machine.chains.stands(action) or action.shard not in placed - machine.recovery.away:
+                return
+        if isinstance(action, StandAlone):
+            self._shards.stand_alone(action)
+        elif not self._shards.follow(action):
+            with self._step() as (machine, _):
+                machine.chain_told(action.shard, action.epoch, False, "the coordinator cannot reach it")
+
+    def _run(self, action: RunProgram) -> None:
+        with self._step() as (machine, _):
+            if not machine.program_due(action.ticket):
+                return
+        scalars = self._shards.run(action.program)
+        with self._step() as (machine, now_s):
+            machine.program_ran(action.ticket, scalars, now_s)
+
+    def _move(self, move: Move) -> None:
+        """Make a move, where it is still to be made; then tell both shards what they hold, as that has ended."""
+        with self._step() as (machine, began_s):
+            due = machine.resizing.due(move)
+        if due:
+            try:
+                sent = self._shards.move(move)
+            except (Unreachable, Refused) as error:
+                announce(f"{len(move.segments)} segments stay at shard {move.giver}: {error}")
+                with self._step() as (machine, now_s):
+                    machine.not_moved(move, str(error), now_s)
+            else:
+                with self._step() as (machine, now_s):
+                    machine.moved(move, now_s - began_s, sent)
+        with self._step() as (machine, _):
+            self._shards.placement = machine.placement
+        self._shards.hold((move.giver, move.taker))
+        with self._step() as (machine, now_s):
+            machine.told_holdings(move, now_s)
+
+    def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
+        if isinstance(action, Fence):
+            lowest, highest = self._shards.fence(action.incarnation)
+            with self._step() as (machine, now_s):
+                machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
+        elif isinstance(action, Forget):
+            self._shards.forget(action.incarnation)
+            with self._step() as (machine, _):
+                machine.members.unforgotten.discard(action.incarnation)
+            collect()  # its connection is over
+        else:
+            clock = self._shards.set_membership(action)
+            with self._step() as (machine, _):
+                machine.membership_set(action.member_epoch, clock)
+
+    def _do_with_files(self, action: Restore | RollBack | TakeSnapshot | Export) -> None:
+        if isinstance(action, Restore):
+            self._shards.restore(action.set_id)
+            ledgers = self._shards.ledgers()
+            with self._step() as (machine, now_s):
+                machine.restored(ledgers, now_s)
+        elif isinstance(action, RollBack):
+            folder = self._folder / "snapshots" / action.set_id
+            self._shards.restore(action.set_id, again=True)
+            with self._step() as (machine, now_s):
+                machine.rolled_back(action.set_id, read_set(folder), now_s)
+        elif isinstance(action, TakeSnapshot):
+            self._snapshot(action.set_id)
+        else:
+            self._export(action.vector)
+
+    def _snapshot(self, set_id: str) -> None:
+        snapshots = self._folder / "snapshots"
+        try:
+            while not claim_set(snapshots, set_id):  # an earlier try: a shard may still be writing there, or wake later
+                with self._step() as (machine, _):
+                    set_id = machine.retake_set()
+            parts = self._shards.snapshot(set_id)
+            with self._step() as (machine, _):
+                job, state = machine.job, machine.set_state()
+            write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
+        except (Refused, NotWritten) as error:
+            with self._step() as (machine, now_s):
+                if isinstance(error, Moved) or not machine.set_failed(now_s):
+                    raise
+            give_up_set(snapshots, set_id)
+            announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
+            return
+        drop_old_sets(snapshots, job.snapshots.keep)
+        with self._step() as (machine, now_s):
+            machine.snapshot_taken(set_id, now_s)
+
+    def _export(self, vector: str) -> None:
+        with self._step() as (machine, _):
+            job, layout, placement = machine.job, machine.layout, machine.placement
+        assert layout is not None
+        assert placement is not None
+        reader = ShardedParameters(job.name, placement, deadline_s=job.deadlines.progress_s)
+        try:
+            write_model(self._folder / "model.safetensors", layout, reader.each_segment(vector), {"job": job.name})
+        finally:
+            reader.close()
+        with self._step() as (machine, now_s):
+            machine.exported(now_s)

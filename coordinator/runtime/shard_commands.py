@@ -1,0 +1,28 @@
+"""Parts of the coordinator's commands to shards, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dbelief.placement import Run
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+
+from ..core.effects import SetMembership
+
+
+def lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
+    """Lives, as fences and the like name them."""
+    return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
+
+
+def holdings(runs: Iterable[Run]) -> wire.ConfigureRequest:
+    """Which segments a shard holds."""
+    rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
+    return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))
+
+
+def membership(action: SetMembership) -> wire.ConfigureRequest:
+    """Who takes part in which clock."""
+    rounds = [wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in action.rounds]
+    return wire.ConfigureRequest(membership=wire.Membership(member_epoch=action.member_epoch, rounds=rounds))

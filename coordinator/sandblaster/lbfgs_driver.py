@@ -1,0 +1,303 @@
+"""L-BFGS as a step machine over passes: which program the shards are to run next, or that a pass is to be made.
+
+    START --trial = w--> GRADIENT pass --gradient, products--> DIRECTION --direction, trial--> TRIAL pass
+    TRIAL pass --gradient, slope--> accepted? no: another TRIAL pass
+                                    yes: ACCEPT --w = trial, new pair--> DIRECTION, or with other samples START
+
+A pass leaves the sum of all samples' gradients at `trial` in `accrued`. Beside the passes and the trials of a search
+an iteration is two programs: the pair with its products, and the direction with the first trial. All trials of an
+iteration, and both gradients of a pair, are of the same samples. What is here is a few numbers; no clock, no socket.
+
+Source: DistBelief Algorithm 7.2 (appendix), with a search in the place that it names; Schraudolph 2007 for pairs of
+the same samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dbelief.programs import Operation, copy, dots, lincomb
+from dbelief.pushes import ACCRUED, PARAMETERS, TRIAL
+
+from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
+from .line_search import Point, Search
+
+
+class Step(Enum):
+    """What is to happen next."""
+
+    START = "start"  # a program: begin at the parameters, on a batch
+    FIRST_PASS = "first pass"
+    GRADIENT = "gradient"  # a program: the gradient at the parameters
+    DIRECTION = "direction"  # a program: where to go, and the first trial
+    TRIAL_PASS = "trial pass"
+    SLOPE = "slope"  # a program: the gradient at the trial
+    MOVE = "move"  # a program: another trial
+    ACCEPT = "accept"  # a program: the trial is the parameters now
+    RESTART = "restart"  # a program: the search failed; steepest descent from the parameters
+    ENDED = "ended"
+
+
+PASSES = Step.FIRST_PASS, Step.TRIAL_PASS
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How it goes, and when it has gone far enough; None: no such limit.
+
+    Attributes
+    ----------
+    l2
+        lambda: the loss has lambda / 2 |w|^2 on top of the samples' mean.
+    same_batch
+        Whether every iteration is on the same samples.
+    gradient_norm
+        Ends where the gradient is no longer than this.
+    relative_decrease
+        Ends where an iteration brings the loss down by no more than this share of it; with one batch only.
+    """
+
+    l2: float = 0.0
+    same_batch: bool = True
+    decrease: float = 1e-4
+    curvature: float = 0.9
+    gradient_norm: float | None = None
+    relative_decrease: float | None = None
+    iterations: int | None = None
+
+
+class Iterations:
+    """The method between two events.
+
+    Attributes
+    ----------
+    step
+        What is to happen next.
+    batch, number
+        Counts of the batches and of the passes that were begun, from 1.
+    iterations, evaluations
+        Done; an evaluation is a pass.
+    value
+        The loss at the parameters, on the batch at hand; NaN before the first.
+    ended
+        Why it has, once it has; `failed` says whether for a bad reason.
+    """
+
+    def __init__(self, rules: Rules, history: int = 10) -> None:
+        self.rules = rules
+        self.method = Lbfgs(history)
+        self.step = Step.START
+        self.batch = self.number = self.iterations = self.evaluations = 0
+        self.value = math.nan
+        self.ended, self.failed = "", False
+        self._next = Step.START  # where it would go on, had it not ended
+        self.search: Search | None = None
+        self._told = 0.0, 1  # sum of losses and samples of the last pass
+        self._slope = 0.0
+        self._before = math.nan
+
+    # -- what is to be done ------------------------------------------------------------------------------
+
+    def program(self) -> list[Operation]:
+        """What the shards are to run now; `answered` is told what comes back.
+
+        Raises
+        ------
+        ValueError
+            It is not a program's turn.
+        """
+        if self.step in PASSES or self.step is Step.ENDED:
+            raise ValueError(f"no program is due at {self.step.value!r}")
+        if self.step is Step.START:
+            return [copy(TRIAL, PARAMETERS)]
+        if self.step is Step.GRADIENT:
+            return [*self._mean_gradient(), *self.method.measure(None)]
+        if self.step is Step.DIRECTION:
+            program, self._slope = self.method.direct()
+            return [*program, self._trial(self._first_step())]
+        if self.step is Step.SLOPE:
+            return [*self._mean_gradient(), dots((GRADIENT, DIRECTION))]
+        if self.step is Step.RESTART:
+            return [copy(GRADIENT, PREVIOUS), *self.method.measure(None)]
+        assert self.search is not None
+        if self.step is Step.MOVE:
+            return [self._trial(self.search.t)]
+        return [copy(PARAMETERS, TRIAL), *self.method.measure(self.search.t)]
+
+    def _mean_gradient(self) -> list[Operation]:
+        """The gradient of the loss at the trial, from the sum that the pass has left."""
+        _, samples = self._told
+        return [lincomb(GRADIENT, (1 / samples, ACCRUED), (self.rules.l2, TRIAL)), dots((TRIAL, TRIAL))]
+
+    @staticmethod
+    def _trial(t: float) -> Operation:
+        return lincomb(TRIAL, (1.0, PARAMETERS), (t, DIRECTION))
+
+    def _first_step(self) -> float:
+        """With a past, its scale makes 1 the natural step; without, one that moves no further than 1."""
+        return 1.0 if self.method.pairs else min(1.0, 1.0 / self.method.gradient_norm)
+
+    # -- what came of it ---------------------------------------------------------------------------------
+
+    def passed(self, loss_sum: float, samples: int) -> None:
+        """A pass at the trial is complete: the sum of its samples' losses, and how many there were."""
+        self._told = loss_sum, samples
+        self.evaluations += 1
+        self.step = Step.GRADIENT if self.step is Step.FIRST_PASS else Step.SLOPE
+
+    def answered(self, scalars: Sequence[float]) -> None:
+        """The program has run; what it gave."""
+        if self.step is Step.START:
+            self._begin_pass(Step.FIRST_PASS)
+            self.batch += 1
+        elif self.step is Step.GRADIENT:
+            self.value = self._loss(scalars[0])
+            self._take(scalars[1:])
+        elif self.step is Step.DIRECTION:
+            self._begin_search()
+        elif self.step is Step.SLOPE:
+            self._judge(*scalars)
+        elif self.step is Step.MOVE:
+            self._begin_pass(Step.TRIAL_PASS)
+        elif self.step is Step.ACCEPT:
+            self._accepted(scalars)
+        else:
+            self._take(scalars)
+
+    def _begin_pass(self, step: Step) -> None:
+        self.step = step
+        self.number += 1
+
+    def _loss(self, square: float) -> float:
+        loss_sum, samples = self._told
+        return loss_sum / samples + self.rules.l2 / 2 * square
+
+    def _take(self, scalars: Sequence[float]) -> None:
+        """Products with a gradient at the parameters are known: go on from them, if there is somewhere to go."""
+        if not math.isfinite(self.value):
+            self._end(f"the loss is {self.value} after {self.iterations} iterations", failed=True)
+            return
+        try:
+            self.method.take(scalars)
+        except FloatingPointError:
+            self._end(f"the gradient is not finite after {self.iterations} iterations", failed=True)
+            return
+        self._go_on(Step.DIRECTION)
+
+    def _go_on(self, step: Step) -> None:
+        """The next step, unless a limit is reached."""
+        self.step = self._next = step
+        if reason := self._limit():
+            self._end(reason)
+
+    def _limit(self) -> str:
+        """The limit that is reached, in words; "" where none is."""
+        rules, norm = self.rules, self.method.gradient_norm
+        if norm <= (rules.gradient_norm or 0.0):
+            return f"the gradient's norm is {norm:.3g}"
+        if rules.iterations is not None and self.iterations >= rules.iterations:
+            return f"{self.iterations} iterations done"
+        change, bound = self._before - self.value, rules.relative_decrease
+        if rules.same_batch and bound is not None and change <= bound * max(abs(self.value), abs(self._before)):
+            return f"an iteration brought the loss down by {change:.3g}, to {self.value:.6g}"
+        return ""
+
+    def _begin_search(self) -> None:
+        if not self._slope < 0:  # rounding has spoilt the history
+            self._start_over(f"the slope is {self._slope:.3g}")
+            return
+        self.search = Search(
+            Point(0.0, self.value, self._slope), self._first_step(), self.rules.decrease, self.rules.curvature
+        )
+        self._begin_pass(Step.TRIAL_PASS)
+
+    def _judge(self, square: float, slope: float) -> None:
+        assert self.search is not None
+        value = self._loss(square)
+        self.search.tell(value, slope)
+        if self.search.accepted:
+            self.step = Step.ACCEPT
+            self._before, self.value = self.value, value
+        elif self.search.ended:
+            self._start_over(self.search.ended)
+        else:
+            self.step = Step.MOVE
+
+    def _start_over(self, reason: str) -> None:
+        """The direction led nowhere: forget the past, or end where there is none."""
+        self.search = None
+        if not self.method.pairs:
+            self._end(f"no better point is found: {reason}")
+            self._next = Step.ENDED
+            return
+        self.method.forget()
+        self.step = Step.RESTART
+
+    def _accepted(self, scalars: Sequence[float]) -> None:
+        self.iterations += 1
+        self._take(scalars)
+        if not self.rules.same_batch:
+            self._next = Step.START
+            self.step = Step.START if self.step is Step.DIRECTION else self.step
+
+    def end(self, reason: str, failed: bool = False) -> None:
+        """Somebody wants it to end; the parameters are those of the last accepted step."""
+        if self.step is not Step.ENDED:
+            self._end(reason, failed)
+
+    def _end(self, reason: str, failed: bool = False) -> None:
+        self.step, self.ended, self.failed = Step.ENDED, reason, failed
+        self.search = None
+
+    # -- another coordinator, and back to a snapshot set -------------------------------------------------
+
+    def rewind(self, state: Mapping[str, Any]) -> int:
+        """Go on from what a set holds, with passes of new numbers; how many iterations that takes back.
+
+        A set is written between two programs, so it holds every vector as the last one left it. Only the sum of a pass
+        may lack bundles in it: what was to be made of one begins with that pass again.
+        """
+        number, iterations = self.number, self.iterations
+        self.restore(state)
+        self.number = max(number, self.number)
+        again = {Step.GRADIENT: Step.FIRST_PASS, Step.SLOPE: Step.TRIAL_PASS}
+        step = again.get(self.step, self.step)
+        self.evaluations -= step is not self.step
+        self.step = step
+        if self.step is Step.ENDED and not self.failed and self._next is not Step.ENDED and not self._limit():
+            self.step, self.ended = self._next, ""  # the limits are others now
+        if step in PASSES:
+            self.number += 1
+        return iterations - self.iterations
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {
+            "step": self.step.value,
+            "counts": [self.batch, self.number, self.iterations, self.evaluations],
+            "value": self.value if math.isfinite(self.value) else None,
+            "before": self._before if math.isfinite(self._before) else None,
+            "told": list(self._told),
+            "slope": self._slope,
+            "method": self.method.state(),
+            "search": self.search.state() if self.search is not None else None,
+            "ended": [self.ended, self.failed],
+            "next": self._next.value,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.step = Step(state["step"])
+        self.batch, self.number, self.iterations, self.evaluations = map(int, state["counts"])
+        self.value = math.nan if state["value"] is None else float(state["value"])
+        self._before = math.nan if state["before"] is None else float(state["before"])
+        self._told = float(state["told"][0]), int(state["told"][1])
+        self._slope = float(state["slope"])
+        self.method.restore(state["method"])
+        self.search = Search(**state["search"]) if state["search"] is not None else None
+        self.ended, self.failed = state["ended"]
+        self._next = Step(state["next"])

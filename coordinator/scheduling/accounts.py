@@ -1,0 +1,59 @@
+"""What replicas tell of their work, as totals that may be told twice, turned into what is new. No clock, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..core.states import Told
+from .leases import Leases
+
+
+class Accounts:
+    """The totals heard last: per lease, and per life of a client, which has none. Neither number is used twice."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._of_lease: dict[int, Told] = {}
+        self._of_client: dict[int, Told] = {}  # by incarnation
+
+    def state(self) -> dict[str, Any]:
+        """All of it; JSON holds it."""
+        return {
+            "of_lease": [asdict(told) for told in self._of_lease.values()],
+            "of_client": [[incarnation, asdict(told)] for incarnation, told in self._of_client.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over from another coordinator."""
+        self._of_lease = {fields["lease"]: Told(**fields) for fields in state["of_lease"]}
+        self._of_client = {incarnation: Told(**fields) for incarnation, fields in state["of_client"]}
+
+    def settle(self, incarnation: int) -> None:
+        """Nothing more comes of a life, whose leases were given back."""
+        self._of_client.pop(incarnation, None)
+        for lease in self._of_lease.keys() - self._leases.outstanding.keys():
+            del self._of_lease[lease]
+
+    def new(self, incarnation: int, told: Told) -> Told | None:
+        """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""
+        return self._new_of_lease(incarnation, told) if told.lease else self._new_of_client(incarnation, told)
+
+    def _new_of_lease(self, incarnation: int, told: Told) -> Told | None:
+        held = self._leases.outstanding.get(told.lease)
+        before = self._of_lease.get(told.lease, Told(told.lease))
+        if held is None or held.incarnation != incarnation or told.pushes <= before.pushes:
+            return None
+        self._leases.acknowledge(told.lease, told.pushes)
+        self._of_lease[told.lease] = told
+        if told.lease not in self._leases.outstanding:
+            del self._of_lease[told.lease]
+        return told.since(before)
+
+    def _new_of_client(self, incarnation: int, told: Told) -> Told | None:
+        before = self._of_client.get(incarnation, Told(0))
+        if told.pushes <= before.pushes:
+            return None
+        self._of_client[incarnation] = told
+        return told.since(before)

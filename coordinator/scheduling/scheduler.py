@@ -1,0 +1,156 @@
+"""What each replica is given to do: first what is its own already, then evaluations, then data. No clock, no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dbelief.work import Lease
+
+from ..core.effects import Action, SetMembership
+from ..core.progress import Progress
+from ..core.states import Evaluate, Wait, Work
+from ..sandblaster.pass_scheduler import NOTHING, Asks
+from .bounded_staleness import Clocks
+from .evaluations import Evaluations
+from .groups import Groups
+from .leases import Leases
+from .synchronous import ASK_AGAIN_S, Rounds
+
+FREE_ASK_AGAIN_S = 0.05
+"""A free-running replica waits for a release, a death or the end: none of them is pressing."""
+
+
+class Handout:
+    """The work of one job.
+
+    Parameters
+    ----------
+    rounds
+        With `staleness: 0`, the blocks that all replicas move in.
+    clocks
+        With `staleness: N`, where each replica's clock stands.
+    groups
+        The blocks of workers that exchange among themselves. With none of the three, each runs free.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        evaluations: Evaluations,
+        progress: Progress,
+        rounds: Rounds | None = None,
+        clocks: Clocks | None = None,
+        groups: Groups | None = None,
+    ) -> None:
+        self._leases = leases
+        self._evaluations = evaluations
+        self._progress = progress
+        self._rounds = rounds
+        self._clocks = clocks
+        self._groups = groups
+        self.warm_replica: int | None = None  # an incarnation
+
+    def work(
+        self,
+        number: int,
+        incarnation: int,
+        next_sequence: int,
+        trains: bool,
+        evaluates: bool,
+        asks: Asks = NOTHING,
+    ) -> Work:
+        """Something for this life to do; a repeated call, whose answer was lost, gets the same.
+
+        Parameters
+        ----------
+        trains, evaluates
+            Whether new leases of data, and new evaluations, are handed out now.
+        """
+        work = self._held(number, incarnation, next_sequence, asks)
+        if work is None and evaluates:
+            work = self._evaluation(incarnation)
+        if work is None and trains:
+            work = self._training(number, incarnation, next_sequence)
+        if self._groups is not None and isinstance(work, Evaluate):
+            self._groups.busy(number)
+        if self._clocks is not None and (work is None or isinstance(work, Evaluate)):
+            self._clocks.leave(number, incarnation)
+        free = self._rounds is None and self._groups is None
+        return work or Wait(FREE_ASK_AGAIN_S if free else ASK_AGAIN_S)
+
+    def _held(self, number: int, incarnation: int, next_sequence: int, asks: Asks) -> Work | None:
+        """What is this life's already. It comes before evaluations: in lockstep the others wait for it."""
+        held: Work | None
+        if self._rounds is not None:
+            held = self._rounds.held(number, incarnation, next_sequence)
+            if held is None:
+                self._rounds.done(number, incarnation)
+        elif self._groups is not None:
+            held = self._groups.held(number, incarnation, asks.last)
+            if held is None:
+                self._groups.asks(number, incarnation, next_sequence, asks)
+        else:
+            held = self._leases.held(incarnation, next_sequence)
+        return held or self._evaluations.held(incarnation)
+
+    def _evaluation(self, incarnation: int) -> Evaluate | None:
+        lease = self._evaluations.take(incarnation, self._leases.next_id, self._progress.samples)
+        self._leases.next_id += lease is not None
+        return lease
+
+    def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
+        if self._rounds is not None:
+            self._rounds.ask(number, incarnation, next_sequence)
+            return None
+        if self._groups is not None:
+            return None
+        if self._progress.warm:
+            if self.warm_replica is None:
+                self.warm_replica = incarnation
+            if self.warm_replica != incarnation:
+                return None
+        room = self._progress.warm_room(self._leases.leased)
+        if self._clocks is None:
+            return self._leases.take(number, incarnation, next_sequence, at_most=room)
+        if not self._leases.room(room):
+            return None
+        clock = self._clocks.enter(number, incarnation)
+        if clock is None:
+            return Wait(ASK_AGAIN_S)
+        lease = self._leases.take(number, incarnation, next_sequence, room, clock, self._clocks.member_epoch)
+        assert lease is not None, "there was room for a lease"
+        self._clocks.leased(number, self._leases.cadence.steps(lease.samples))
+        return lease
+
+    def form_block(self, living: Mapping[int, int], data: bool = True) -> list[Action]:
+        """In lockstep, make the next block if all the living (incarnation by replica) ask for it; see `Groups.form`."""
+        if self._groups is not None and self._groups.complete(living):
+            self._groups.form(living, self._leases, data)
+        if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
+            return []
+        return [membership(self._rounds)]
+
+    def news(self) -> list[Action]:
+        """With a dial, what the shards are to be told of members who came or went as they asked for work."""
+        dial = self._rounds or self._clocks
+        return [membership(dial)] if dial is not None and dial.news() else []
+
+    def gone(self, incarnation: int) -> None:
+        """A life is over: another may be the one that trains alone."""
+        if self.warm_replica == incarnation:
+            self.warm_replica = None
+
+    def fenced(self, number: int, incarnation: int) -> list[Action]:
+        """A life can push nothing more: with a dial, the others need not wait for it."""
+        if self._clocks is not None:
+            self._clocks.leave(number, incarnation)
+            return self.news()
+        if self._rounds is None or not self._rounds.died(number, incarnation):
+            return []
+        return [membership(self._rounds)]
+
+
+def membership(dial: Rounds | Clocks) -> SetMembership:
+    """Who takes part in which clock, as the shards are told."""
+    edges = tuple((clock, tuple(replicas)) for clock, replicas in dial.membership())
+    return SetMembership(dial.member_epoch, edges)

@@ -1,0 +1,77 @@
+"""What a job file means in samples: lease sizes, intervals, thresholds."""
+
+from __future__ import annotations
+
+import math
+
+from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
+from dbelief.work import Cadence
+
+from ..core.progress import Progress
+from ..core.states import Shape
+from .leases import Leases
+
+
+def leases(job: Job, shape: Shape, total: int | None) -> Leases:
+    """The leases of data; none where a batch method hands out portions."""
+    if isinstance(job.strategy, Sandblaster):
+        return Leases(shape.train, 0, 1, Cadence(1))
+    unbounded = 2**62 if shape.train else 0
+    return Leases(shape.train, total or unbounded, lease_size(job, shape), cadence(job))
+
+
+def cadence(job: Job) -> Cadence:
+    """When a replica of this job fetches and pushes."""
+    strategy = _leasing(job)
+    return Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+
+
+def lease_size(job: Job, shape: Shape) -> int:
+    """Samples in a full lease: whole cycles of fetches and pushes.
+
+    By default an eighth of a replica's share of an epoch, so that fast replicas get more and little is lost with a
+    dead one; between 4 and 64 mini-batches, so that asking costs little.
+    """
+    strategy = _leasing(job)
+    cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
+    share = shape.train // (8 * max(1, job.replicas))
+    wanted = strategy.lease or min(64 * strategy.batch, max(4 * strategy.batch, share))
+    return max(1, round(wanted / cycle)) * cycle
+
+
+def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
+    """The strategy, of those that lease data."""
+    assert not isinstance(job.strategy, Sandblaster)
+    return job.strategy
+
+
+def progress(job: Job, shape: Shape, total: int | None) -> Progress:
+    """The running figures, with the job's thresholds."""
+    every = None
+    if shape.validation:
+        # A batch method changes the parameters once in a pass or two.
+        usual = 5 * shape.train if isinstance(job.strategy, Sandblaster) else max(1, shape.train // 2)
+        every = job.evaluate.every or usual
+    limits = job.limits
+    warm_samples, warm_loss = _warm_start(job, shape, total)
+    return Progress(
+        warm_samples=warm_samples,
+        warm_loss=warm_loss,
+        evaluate_every=every,
+        keep_best=bool(shape.validation) and job.keeps_best,
+        divergence_factor=job.divergence.factor,
+        divergence_s=job.divergence.seconds,
+        target_accuracy=limits.validation_accuracy,
+        target_loss=limits.validation_loss,
+        patience=limits.patience,
+    )
+
+
+def _warm_start(job: Job, shape: Shape, total: int | None) -> tuple[int | None, float | None]:
+    """Samples and loss that end the warm start; neither where everyone starts at once."""
+    warm = job.strategy.warm_start if isinstance(job.strategy, Downpour) else None
+    if warm is None or job.replicas <= 1 or job.strategy.staleness == 0:
+        return None, None
+    if warm.samples is None and warm.loss is None:
+        return round(warm.share * (total or shape.train)), None
+    return warm.samples, warm.loss

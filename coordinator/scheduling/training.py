@@ -1,0 +1,391 @@
+"""What happens while a job trains: work handed out and told of, evaluations, snapshot sets. No clock, no socket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from dbelief.job import Job
+from dbelief.job import Sandblaster as Settings
+from dbelief.pushes import PARAMETERS
+from dbelief.schedule import total_samples
+
+from ..core.effects import Action, Note, SetMembership, TakeSnapshot
+from ..core.progress import Best, Evaluated
+from ..core.snapshot_schedule import Snapshots
+from ..core.states import Evaluate, Shape, Told, Wait, Work
+from ..sandblaster.batch_method import Sandblaster
+from ..sandblaster.pass_scheduler import NOTHING, Asks, Computed
+from .accounts import Accounts
+from .bounded_staleness import Clocks
+from .evaluations import Evaluations
+from .groups import Groups
+from .scheduler import Handout, membership
+from .sizing import leases, progress
+from .synchronous import Rounds
+
+BATCH_ASK_AGAIN_S = 0.01
+"""Between two passes the shards compute for a few milliseconds."""
+
+
+class Outcome(NamedTuple):
+    """What follows from an evaluation.
+
+    `lease` is None for one that was told before, or is not the teller's; `trouble` is a reason to give up, `enough`
+    one to close.
+    """
+
+    lease: Evaluate | None
+    keep_as: str = ""
+    trouble: str = ""
+    enough: str = ""
+
+
+class Training:
+    """The training of one job.
+
+    Attributes
+    ----------
+    total
+        Samples at which it ends; None: without such a limit.
+    batch
+        The batch method that trains; None where leases of data do.
+    end_kept
+        Whether the newest set holds what a batch method has ended with.
+    pushes_twice
+        How many pushes were, or will be, trained twice because of deaths.
+    """
+
+    def __init__(self, job: Job, shape: Shape) -> None:
+        self.total = total_samples(job.limits, shape.train or None)
+        self.leases = leases(job, shape, self.total)
+        self.batch = Sandblaster(job.strategy, shape.train) if isinstance(job.strategy, Settings) else None
+        self.progress = progress(job, shape, self.total)
+        self.rounds = Rounds(job.strategy.turns) if job.strategy.staleness == 0 else None
+        self.clocks = Clocks() if job.strategy.staleness else None
+        self.groups = Groups() if job.strategy.grouped else None
+        self.evaluations = Evaluations()
+        self.snapshots = Snapshots(job.snapshots.every_s, job.snapshots.every_iterations)
+        self.pushes_twice = 0
+        self.end_kept = False
+        self._end_in_set = False  # the set under way, or the last one, was begun after the end
+        self._accounts = Accounts(self.leases)
+        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks, self.groups)
+        self._replicas = job.replicas
+        self._wall_s = job.limits.wall_s
+        self._began_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Time runs from now."""
+        self._began_s = now_s
+        self.rest(now_s)
+
+    @property
+    def dial(self) -> Rounds | Clocks | None:
+        """What says who takes part in which clock; None in free running."""
+        return self.rounds or self.clocks
+
+    @property
+    def waits_for_each_other(self) -> bool:
+        """Whether replicas wait at the shards for the slowest: there a stuck one is named by those who wait."""
+        return self.rounds is not None or self.clocks is not None
+
+    @property
+    def begins_in_lockstep(self) -> bool:
+        """Whether all replicas have to be there before the first of them is given work."""
+        together = self.rounds or self.groups
+        return together is not None and not together.blocks
+
+    # -- work --------------------------------------------------------------------------------------------
+
+    def work(
+        self,
+        number: int,
+        incarnation: int,
+        next_sequence: int,
+        trains: bool,
+        evaluates: bool,
+        living: Collection[int],
+        now_s: float,
+        asks: Asks = NOTHING,
+    ) -> Work:
+        """See `Handout.work`; of a batch method, a bundle, shared with the living replicas of these numbers."""
+        before = self.leases.pushes
+        settled = self.leases.settle(incarnation, next_sequence)
+        if settled:  # another coordinator was told, and died before it wrote that down
+            self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
+        evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
+        evaluates = evaluates and self._rests
+        evaluates = evaluates and not (self.batch is not None and (self.batch.moves or self.batch.suspended))
+        work = self._handout.work(number, incarnation, next_sequence, trains and self.batch is None, evaluates, asks)
+        if self.batch is None or not isinstance(work, Wait):
+            return work
+        bundle = self.batch.work(number, incarnation, living, now_s, asks) if trains else None
+        return bundle or Wait(BATCH_ASK_AGAIN_S)
+
+    def bundle_done(self, number: int, incarnation: int, told: Computed, now_s: float) -> bool:
+        """A bundle of the batch method lies on all shards; whether that is news."""
+        if self.batch is None or not self.batch.told(number, incarnation, told, now_s):
+            return False
+        self.progress.trained(number, Told(0, pushes=1, samples=told.samples), now_s)
+        return True
+
+    def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:
+        """The batch method's program has run on all shards."""
+        assert self.batch is not None
+        notes = self.batch.ran(ticket, scalars)
+        self.progress.loss = self.batch.method.value
+        return notes
+
+    def rewind(self, state: Mapping[str, Any], now_s: float) -> int:
+        """All shards hold a set again, whose state of the batch method this is; how many iterations that takes back."""
+        assert self.batch is not None
+        back = self.batch.rewind(state)
+        self.end_kept = bool(self.batch.ended)
+        self.rest(now_s)
+        return back
+
+    def halt(self) -> None:
+        """A shard is away, and all will go back to a set: what is under way is of no use."""
+        assert self.batch is not None
+        self.batch.suspend()
+        self.evaluations.take_back()
+        if self.snapshots.running:
+            self.give_up_set()
+
+    def news(self) -> list[Action]:
+        """See `Handout.news`."""
+        return self._handout.news()
+
+    @property
+    def _rests(self) -> bool:
+        """Whether the shards hold all that was trained: workers who exchange among themselves write it now and then."""
+        return self.groups is None or (self.groups.between and not self.groups.unwritten)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether workers who exchange among themselves have what the shards have not, and are to write it."""
+        return self.groups is not None and self.groups.unwritten
+
+    def write_last(self, living: Mapping[int, int]) -> bool:
+        """At the end, have the shards told what the workers have; whether that is still to be waited for."""
+        if not (self.unwritten and living):
+            return False
+        self._handout.form_block(living, data=False)
+        return True
+
+    def settle(self, now_s: float) -> None:
+        """Take in what a group has come to, once all its members have told it or are fenced."""
+        for replica, pushes, samples, lost in self.groups.settle(self.leases) if self.groups is not None else ():
+            if pushes or lost:
+                self.progress.trained(replica, Told(0, pushes, samples, lost=lost), now_s)
+
+    def membership_set(self, member_epoch: int, clock: int) -> None:
+        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        if self.clocks is not None:
+            self.clocks.answered(member_epoch, clock)
+        elif self.rounds is not None and member_epoch == self.rounds.member_epoch:
+            self.rounds.armed = True
+
+    def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
+        """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
+        new = self._accounts.new(incarnation, told)
+        if new is not None and not told.lease:  # a client's
+            self.leases.outside += new.samples
+        return new is not None, self.progress.trained(number, new, now_s) if new is not None else None
+
+    def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> Outcome:
+        """Take in what a life tells of its evaluation."""
+        lease = self.evaluations.told(lease_id, incarnation)
+        if lease is None:
+            return Outcome(None, self.evaluations.keeping_as(lease_id, incarnation))
+        if lease.set == "test":
+            self.progress.test = Evaluated(loss, accuracy, lease.samples)
+            return Outcome(lease)
+        if not math.isfinite(loss):
+            self.progress.not_finite += 1
+            trouble = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
+            return Outcome(lease, trouble=trouble)
+        keep_as, enough = self.progress.evaluated(loss, accuracy, lease.samples)
+        if keep_as:
+            self.evaluations.keep(lease_id, incarnation, Best(keep_as, loss, accuracy, lease.samples))
+        return Outcome(lease, keep_as, enough=enough or "")
+
+    def kept(self, lease_id: int) -> None:
+        """The parameters of an evaluation lie whole on the shards."""
+        best = self.evaluations.kept(lease_id)
+        if best is not None:
+            self.progress.kept(best)
+
+    # -- another coordinator -----------------------------------------------------------------------------
+
+    def state(self, now_s: float) -> dict[str, Any]:
+        """All of it, as of now; JSON holds it."""
+        return {
+            "leases": self.leases.state(),
+            "progress": self.progress.state(),
+            "accounts": self._accounts.state(),
+            "evaluations": self.evaluations.state(),
+            "dial": self.dial.state() if self.dial is not None else None,
+            "groups": self.groups.state() if self.groups is not None else None,
+            "batch": self.batch.state() if self.batch is not None else None,
+            "end_kept": self.end_kept,
+            "warm_replica": self._handout.warm_replica,
+            "pushes_twice": self.pushes_twice,
+            "sets": self.snapshots.count,
+            "trained_s": round(now_s - self._began_s, 3),
+        }
+
+    def take_over(self, state: dict[str, Any], now_s: float) -> None:
+        """Go on where another coordinator was."""
+        self.leases.take_over(state["leases"])
+        self.progress.restore(state["progress"], {})
+        self._accounts.restore(state["accounts"])
+        self.evaluations.restore(state["evaluations"])
+        if self.dial is not None:
+            self.dial.restore(state["dial"])
+        if self.groups is not None:
+            self.groups.restore(state["groups"])
+        if self.batch is not None:
+            self.batch.restore(state["batch"])
+        self.end_kept = state.get("end_kept", False)
+        self._handout.warm_replica = state["warm_replica"]
+        self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
+        self.begin(now_s)
+        self._began_s -= state["trained_s"]
+
+    # -- lives end ---------------------------------------------------------------------------------------
+
+    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+        """A life is over, as far as we can tell, by death or with a goodbye."""
+        if self.batch is not None:
+            self.batch.gone(incarnation, died, now_s)
+        if self.groups is not None:
+            self.groups.gone(incarnation)
+        self._handout.gone(incarnation)
+        self.evaluations.gone(incarnation)
+
+    def fenced(
+        self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
+    ) -> list[Action]:
+        """A life can push nothing more.
+
+        Parameters
+        ----------
+        applied
+            Numbers of its last push that every segment, and that some segment, has applied.
+        evaluate
+            Whether what it did not store whole is to be evaluated again.
+        """
+        done = self._fenced(number, incarnation, applied, evaluate, now_s)
+        self.progress.settle(incarnation)
+        self._accounts.settle(incarnation)
+        return done
+
+    def _fenced(
+        self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
+    ) -> list[Action]:
+        if self.groups is not None and self.groups.fenced(number, incarnation):
+            self.evaluations.fenced(incarnation, again=evaluate)
+            return []  # what it had done is known once the others tell how far they came
+        before = self.leases.pushes
+        samples, twice = self.leases.give_back(incarnation, *applied)
+        if samples:
+            self.progress.trained(number, Told(0, self.leases.pushes - before, samples), now_s)
+        self.pushes_twice += twice
+        self.evaluations.fenced(incarnation, again=evaluate)
+        return self._handout.fenced(number, incarnation)
+
+    def lost_since(self, best: Best | None) -> None:
+        """A shard died: of evaluations, only `best` is whole in the newest set."""
+        self.progress.best = best
+        self.evaluations.forget_vectors()
+
+    def shard_back(self) -> list[Action]:
+        """A shard lives again, with less than it had."""
+        if self.rounds is not None:
+            self.rounds.shard_back()
+        return self.news()
+
+    def membership(self) -> SetMembership | None:
+        """Who takes part in which clock; None in free running."""
+        return membership(self.dial) if self.dial is not None else None
+
+    # -- moving on ---------------------------------------------------------------------------------------
+
+    def advance(self, living: Mapping[int, int], now_s: float) -> list[Action]:
+        """Ask for what is due; `living` are the replicas, incarnation by number."""
+        wishes: list[Action] = []
+        if self.progress.release_due():
+            wishes.append(Note("warm_start", {"samples": self.progress.samples}))
+        if self._rests and self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
+            wishes.append(self.begin_set())
+        if not self.evaluations.busy and self.progress.evaluation_due():
+            self.evaluations.ask("validation", PARAMETERS)
+        if self.batch is not None:
+            wishes += self.batch.advance(read=self.evaluations.given)
+        waits = self.groups is not None and self._rests and (self.snapshots.running or self.evaluations.asked)
+        if not waits and not (self.begins_in_lockstep and len(living) < self._replicas):
+            wishes += self._handout.form_block(living)
+        return wishes
+
+    def enough(self, now_s: float) -> str:
+        """The reason to close, "" for none."""
+        if self._wall_s is not None and now_s - self._began_s >= self._wall_s:
+            return f"wall time {self._wall_s:g} s reached"
+        if self.batch is not None:
+            if self.batch.ended and not self.batch.method.failed:
+                return self.batch.ended if self.end_kept else ""
+            finished = self.total is not None and self.progress.samples >= self.total
+        elif self.leases.epoch_samples:
+            finished = (
+                self.leases.finished and not self.unwritten
+            )  # a dead one's leases stay outstanding until it is known what it did
+        else:  # clients with loops of their own
+            finished = self.total is not None and self.progress.samples >= self.total
+        return f"{self.progress.samples} samples trained" if finished else ""
+
+    def _set_due(self, now_s: float) -> bool:
+        if self.batch is not None and self.batch.suspended:
+            return False
+        # What a batch method ends with is safe before replicas are told to go: else nobody could make it again.
+        ended = self.batch is not None and bool(self.batch.ended) and not self.end_kept
+        return self.snapshots.due(now_s, self._iterations) or (ended and not self.snapshots.running)
+
+    @property
+    def _iterations(self) -> int:
+        return self.batch.method.iterations if self.batch is not None else 0
+
+    def _keeps_while(self, busy: bool) -> bool:
+        # A set must hold the best parameters whole: keeping them and writing a set take turns.
+        return busy and self.progress.keep_best
+
+    # -- snapshot sets -----------------------------------------------------------------------------------
+
+    def rest(self, now_s: float) -> None:
+        """Time and iterations until the next set count from now."""
+        self.snapshots.rest(now_s, self._iterations)
+
+    def begin_set(self) -> TakeSnapshot:
+        """Begin a snapshot set."""
+        self.leases.begin_set()
+        self._end_in_set = self.batch is not None and bool(self.batch.ended)
+        return self.snapshots.begin(self.progress.samples)
+
+    def give_up_set(self) -> None:
+        """The set will not be complete."""
+        self.snapshots.running = False
+        self.leases.end_set()
+
+    def set_failed(self, now_s: float) -> None:
+        """The set could not be written; the next one's time runs from now."""
+        self.give_up_set()
+        self.end_kept = self.end_kept or self._end_in_set  # as safe as it can be: the next try would fail as well
+        self.rest(now_s)
+
+    def end_set(self, now_s: float) -> None:
+        """The set is complete."""
+        self.end_kept = self.end_kept or self._end_in_set
+        self.snapshots.complete(now_s, self._iterations)
+        self.leases.end_set()

@@ -1,0 +1,89 @@
+"""Which segments go where: everything is held once, by equal shares, and no more moves than has to."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.cluster.rebalance import BATCH, left_out, moved, moves, taken_in
+from dbelief.layout import Span
+from dbelief.placement import Place, Placement, runs_of
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Placement:
+    """Segments of nearly one length, on shards with numbers that may have gaps, held by anyone in any order."""
+    lengths = draw(st.lists(st.sampled_from([100, 100, 100, 7]), min_size=1, max_size=80))
+    numbers = sorted(draw(st.sets(st.integers(0, 7), min_size=1)))
+    owners = draw(st.lists(st.sampled_from(numbers), min_size=len(lengths), max_size=len(lengths)))
+    starts = accumulate(lengths, initial=0)
+    spans = tuple(Span(i, start, length) for i, (start, length) in enumerate(zip(starts, lengths, strict=False)))
+    held = {n: [index for index, owner in enumerate(owners) if owner == n] for n in numbers}
+    return Placement(1, spans, tuple(Place(n, f"10.0.0.{n}:1", 1, runs_of(held[n])) for n in numbers))
+
+
+def with_places(placement: Placement, shards: int) -> Placement:
+    """The same, where every shard below this number has a place."""
+    for number in set(range(shards)) - {place.shard for place in placement.places}:
+        placement = taken_in(placement, Place(number, f"10.0.0.{number}:1", 1, ()))
+    return placement
+
+
+def cut_evenly(lengths: list[int], shards: int) -> Placement:
+    """Segments of these lengths in neighbouring runs."""
+    spans = tuple(Span(index, 100 * index, length) for index, length in enumerate(lengths))
+    edges = [n * len(spans) // shards for n in range(shards + 1)]
+    runs = [((a, b - a),) if b > a else () for a, b in pairwise(edges)]
+    return Placement(1, spans, tuple(Place(n, f"10.0.0.{n}:1", 1, run) for n, run in enumerate(runs)))
+
+
+@given(placements(), st.integers(1, 8))
+def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: Placement, shards: int) -> None:
+    placement = with_places(placement, shards)
+    plan = moves(placement, shards)
+    count = sum(len(move.segments) for move in plan)
+    before, made = placement, 0
+    taken: set[int] = set()
+    while plan:
+        move = plan[0]
+        assert len(move.segments) <= BATCH
+        assert move.taker < shards
+        assert not taken & set(move.segments), "no segment moves twice"
+        taken |= set(move.segments)
+        made += len(move.segments)
+        epoch = placement.epoch
+        placement = moved(placement, move)
+        assert placement.epoch == epoch + 1
+        plan = moves(placement, shards)
+        assert sum(len(move.segments) for move in plan) == count - made, "asked anew, what is left is what was left"
+    assert sorted(i for place in placement.places for i in place.segments) == list(range(len(placement.spans)))
+    share = len(placement.spans) / shards
+    had = {place.shard: place.count for place in before.places}
+    for place in placement.places:
+        if place.shard >= shards:
+            assert not place.count
+            placement = left_out(placement, place.shard)
+        else:
+            assert abs(place.count - share) < 1
+            assert place.count >= min(had[place.shard], int(share)), "who stays gives no more than what is beyond"
+    assert [place.shard for place in placement.places] == list(range(shards))
+
+
+@given(st.integers(1, 200), st.integers(1, 100), st.integers(1, 8), st.integers(1, 8))
+def test_the_fewest_move_neighbours_stay_together_and_shares_are_of_numbers(
+    count: int, last: int, before: int, after: int
+) -> None:
+    placement = with_places(cut_evenly([100] * (count - 1) + [last], before), after)
+    plan = moves(placement, after)
+    full = sorted((place.count for place in placement.places if place.shard < after), reverse=True)
+    kept = sum(min(held, count // after + (rank < count % after)) for rank, held in enumerate(full))
+    assert sum(len(move.segments) for move in plan) == count - kept
+    while plan:
+        placement = moved(placement, plan[0])
+        plan = moves(placement, after)
+    assert max(len(place.runs) for place in placement.places) <= before + after
+    for place in placement.places:
+        held = sum(span.length for span in placement.run(place))
+        assert held <= placement.size / after + 100, "at most a segment more than an equal share"

@@ -1,0 +1,251 @@
+"""Shards that die while a job runs, and come back in other processes: what is lost, and that nothing else is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from coordinator.core.effects import AssignShards, Fence, Revive, TakeSnapshot
+from coordinator.core.states import Closing, State
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def restart_shard(world: World, number: int) -> None:
+    """Kill a shard; its process is started again under its name, before anyone has noticed."""
+    name = next(m.name for m in world.machine.members.alive("shard") if m.number == number)
+    world.kill_shard(number)
+    assert world.shard(again=name, wish=number) == number
+
+
+def test_a_shard_comes_back_with_the_newest_set_and_lacks_exactly_what_is_told_as_lost(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=2)
+    world.machine.actions.append(world.machine.training.begin_set())
+    world.settle()
+    first.train()
+    second.work()
+    second.train(pushes=1)
+    restart_shard(world, 1)
+    world.settle()
+    world.run()
+    assert world.state() is State.DONE
+    applied = world.applied()
+    assert (applied[:2] == 1).all(), "what the other shard holds is whole"
+    gone = np.flatnonzero(applied[2] == 0)
+    assert (applied[3] == applied[2]).all()
+    assert len(gone) == 20, "one push of 10 samples of each replica came after the set"
+    assert world.machine.progress.lost == 2
+    assert world.machine.died == ["shard 1"]
+
+
+def test_where_the_newest_set_is_damaged_a_shard_comes_back_with_the_one_before(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    for _ in range(2):
+        first.train(pushes=1)
+        world.machine.actions.append(world.machine.training.begin_set())
+        world.settle()
+    before, newest = sorted(world.disk)[-2:]
+    world.damaged = {newest}
+    restart_shard(world, 1)
+    world.settle()
+    assert world.machine.recovery.set_id == before
+    world.run()
+    assert world.state() is State.DONE
+    applied = world.applied()
+    assert (applied[:2] == 1).all()
+    assert (applied[2] == 0).sum() == 10 * world.machine.progress.lost > 0
+
+
+def test_replicas_wait_while_a_shard_is_away_and_are_told_of_its_new_place(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    before = world.machine.placement
+    assert before is not None
+    world.kill_shard(0)
+    world.tick(6.0)
+    assert not first.push()
+    world.shard()
+    assert world.machine.placement is before, "not before it is loaded"
+    world.settle()
+    placement = world.machine.placement
+    assert placement is not None
+    assert placement.epoch == before.epoch + 1
+    assert placement.places[0].shard_epoch > before.places[0].shard_epoch
+    assert placement.places[1] == before.places[1]
+    assert first.push()
+
+
+def test_what_the_shards_were_to_be_told_meanwhile_is_told_when_all_are_back(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    second.work()
+    second.train(pushes=1)
+    world.kill_shard(1)
+    second.mute = True
+    world.tick(6.0)
+    world.settle()
+    assert second.incarnation in world.machine.leases.holders(), "its ledger cannot be read yet"
+    world.shard()
+    world.settle()
+    assert second.incarnation not in world.machine.leases.holders()
+    assert world.did(Revive)[-1].fenced == (second.incarnation,)
+    assert world.did(Fence)
+    first.work()
+    world.run()
+    assert (world.applied().sum(axis=1) >= 190).all()
+
+
+def test_a_shard_that_dies_before_initial_values_are_safe_gets_them_again(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    world.settle()
+    replica.initialise()
+    restart_shard(world, 1)
+    world.settle()
+    assert world.state() is State.INITIALISING
+    assert replica.is_initialiser()
+    replica.initialise()
+    world.settle()
+    assert world.state() is State.READY
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_a_shard_that_dies_before_it_was_given_segments_is_given_them_in_its_next_life(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    restart_shard(world, 0)
+    world.settle()
+    assert len(world.did(AssignShards)) >= 1
+    assert replica.is_initialiser()
+    replica.initialise()
+    world.settle()
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_a_shard_that_dies_again_while_it_is_loaded_is_no_shard(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    restart_shard(world, 1)
+    (revive,) = [action for action in world.machine.actions if isinstance(action, Revive)]
+    restart_shard(world, 1)
+    world.machine.revived(revive, revive.set_id, world.now_s)
+    assert world.machine.recovery.away == {1}
+    world.settle()
+    assert not world.machine.recovery.away
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_the_best_parameters_are_those_that_the_set_holds(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"})
+    scores = iter([0.5, 0.4] + [0.9] * 50)
+    world.score = lambda lease: (next(scores), None)
+    world.started(1)
+    (replica,) = world.replicas
+    for _ in range(200):
+        replica.turn()
+        world.settle()
+        if world.machine.progress.best is not None and world.machine.progress.best.loss == 0.4:
+            break
+    best = world.machine.progress.best
+    assert best is not None
+    assert best.vector == "best.1"
+    restart_shard(world, 0)
+    world.settle()
+    assert world.machine.progress.best is None, "the only set was taken before the first evaluation"
+    world.run()
+    assert world.state() is State.DONE
+    assert world.exported is not None
+
+
+@pytest.mark.parametrize("step", [Closing.VALIDATE, Closing.TEST, Closing.SNAPSHOT, Closing.EXPORT])
+def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Closing) -> None:
+    world = a_world(evaluate={"every": 50, "keep": "best"}).started()
+    for _ in range(2_000):
+        for move in (*(replica.turn for replica in world.replicas), lambda: world.tick(0.05), world.act):
+            move()
+            if world.state() is State.CLOSING and world.machine.ending.step == step:
+                break
+        else:
+            continue
+        break
+    assert world.machine.ending.step == step
+    restart_shard(world, 1)
+    world.act()
+    restart_shard(world, 0)
+    world.run()
+    assert world.state() is State.DONE, world.machine.reason
+    assert world.exported is not None
+
+
+@pytest.mark.parametrize("staleness", [None, 0, 2])
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_dies_when_a_job_ends_and_loses_only_what_it_tells(
+    a_world: MakeWorld, seed: int, staleness: int | None
+) -> None:
+    draw = random.Random(seed)
+    world = a_world(strategy__staleness=staleness, snapshots={"every_s": 0.5}, limits={"epochs": 4}).started()
+    deaths = sorted(draw.sample(range(10, 120), 3))
+    for turn in range(400):
+        if world.machine.over:
+            break
+        if turn in deaths:
+            what = draw.choice(["shard", "silent shard", "replica", "coordinator"])
+            if what == "shard":
+                restart_shard(world, draw.randrange(2))
+            elif what == "silent shard":
+                world.kill_shard(draw.randrange(2))
+                world.tick(6.0)
+                world.shard()
+            elif what == "replica":
+                draw.choice([r for r in world.replicas if not r.mute] or world.replicas).die()
+                if not world.machine.over:
+                    world.replica()
+            else:
+                world.take_over()
+        for replica in list(world.replicas):
+            if draw.random() < 0.7:
+                replica.turn()
+        world.tick(0.05)
+        if draw.random() < 0.8:
+            world.act()
+    if all(replica.mute for replica in world.replicas) and not world.machine.over:
+        world.replica()
+    world.run()
+    assert world.state() is State.DONE, world.machine.reason
+    if staleness == 0:  # a round's mean gives each replica its share
+        return
+    applied = world.applied()
+    twice = world.machine.pushes_twice
+    missing = (applied == 0).sum(axis=1)
+    assert (applied.max(axis=1) <= 1 + twice).all()
+    if not any(died.startswith("shard") for died in world.machine.died):
+        assert (missing == 0).all()
+        assert (applied.sum(axis=1) <= 400 + 10 * twice).all()
+
+
+def test_a_shard_whose_disk_is_full_does_not_end_a_job_that_trains(a_world: MakeWorld) -> None:
+    world = a_world(snapshots={"every_s": 1.0}).started()
+    world.tick(2.0)
+    (action,) = [a for a in world.machine.actions if isinstance(a, TakeSnapshot)]
+    world.machine.actions.remove(action)
+    assert world.machine.set_failed(world.now_s)
+    world.tick(2.0)
+    world.run()
+    assert world.state() is State.DONE

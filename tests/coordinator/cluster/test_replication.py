@@ -1,0 +1,268 @@
+"""Shards that are followed by another each: who goes on when one of both dies, and when nobody may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.cluster.replication import AGAIN_S
+from coordinator.core.effects import Follow, Revive, RollBack, StandAlone
+from coordinator.core.members import Members
+from coordinator.core.states import Shape, State
+from dbelief.errors import Full
+from ps_server.follow import promote
+from tests.coordinator.sandblaster.test_batch_method import Batch
+from tests.coordinator.world import World, make_job
+
+
+class Chained(World):
+    """A world in which a promoted follower has what its leader had."""
+
+    def _revive(self, action: Revive) -> None:
+        if not action.promoted:
+            super()._revive(action)
+            return
+        number, shard = action.place.shard, self.shards[action.place.shard]
+        for segment in shard.segments.values():
+            promote(segment, action.place.shard_epoch)
+        if action.membership is not None:
+            shard.set_membership(action.membership.member_epoch, action.membership.rounds)
+        shard.fence(action.fenced)
+        shard.forget(action.settled)
+        self.lives[number] += 1
+        self.dead.discard(number)
+        self.machine.revived(action, action.set_id, self.now_s)
+
+    def followers(self) -> Chained:
+        """One for each shard joins; they are asked to follow."""
+        self.all_shards()
+        self.tick()
+        self.settle()
+        return self
+
+    def whole(self, shard: int) -> None:
+        """A shard tells that its follower has all."""
+        epoch = max(action.epoch for action in self.did(Follow) if action.shard == shard)
+        self.machine.chain_told(shard, epoch, True, "")
+        self.settle()
+
+    def lease_ends(self) -> None:
+        """Those who do not beat are missed."""
+        self.tick(self.job.deadlines.lease_s + 1.0)
+        self.settle()
+
+
+def a_job(**changes: Any) -> Chained:
+    world = Chained(make_job(replication=2, **changes))
+    world.started()
+    return world.followers()
+
+
+def test_a_follower_goes_on_with_all_that_was_acknowledged() -> None:
+    world = a_job()
+    for shard in (0, 1):
+        world.whole(shard)
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=2)
+    second.work()
+    second.train(pushes=1)
+    assert world.machine.placement is not None
+    old = world.machine.placement.places[1]
+    world.kill_shard(1)
+    world.lease_ends()
+    (revived,) = world.did(Revive)
+    assert (revived.promoted, revived.place.shard) == (True, 1)
+    assert world.events("promoted") == [{"shard": 1, "set": revived.set_id}]
+    away = world.machine.recovery.is_away
+    assert (away(old), away(revived.place)) == (True, False), "nobody waits any more for what the dead one was asked"
+    world.run()
+    assert world.state() is State.DONE
+    assert (world.applied() == 1).all()
+    progress = world.machine.progress
+    assert (progress.lost, world.machine.pushes_twice, world.machine.died) == (0, 0, ["shard 1"])
+    assert world.machine.chains.promotions == 1
+
+
+def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
+    world = a_job()
+    world.whole(0)
+    world.kill_shard(1)
+    world.lease_ends()
+    (revived,) = world.did(Revive)
+    assert (revived.promoted, revived.place.shard) == (False, 1), "it is there, and begins with the set"
+    assert world.machine.chains.promotions == 0
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_where_the_coordinator_heard_nobody_a_follower_is_not_given_up_with_its_leader() -> None:
+    world = a_job()
+    for shard in (0, 1):
+        world.whole(shard)
+    silent, world.shard_members = world.shard_members, []
+    world.tick(world.job.deadlines.lease_s + 0.5)
+    heirs = world.machine.members.alive("shard")
+    assert len(heirs) == 2
+    assert all(world.machine.chains.promotes(member) for member in heirs), "the link was cut, and they live"
+    world.shard_members = [row for row in silent if row[1] in {member.incarnation for member in heirs}]
+    world.settle()
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> None:
+    world = a_job()
+    world.whole(0)
+    (follower,) = [m for m in world.machine.members.alive("follower") if m.number == 0]
+    world.shard_members.remove((0, follower.incarnation))
+    world.lease_ends()
+    (alone,) = world.did(StandAlone)
+    assert (alone.shard, alone.epoch) == (0, 2)
+    assert world.machine.chains.unfollowed == 2
+    assert world.shard() == 0
+    world.tick(AGAIN_S)
+    world.settle()
+    assert [(one.shard, one.epoch) for one in world.did(Follow)] == [(0, 1), (1, 1), (0, 3)]
+    world.whole(0)
+    assert world.machine.chains.unfollowed == 1
+
+
+def test_those_who_lost_each_other_are_put_together_again_after_a_while() -> None:
+    world = a_job()
+    world.whole(1)
+    asked = len(world.did(Follow))
+    world.machine.chain_told(1, 1, False, "its cable was cut")
+    world.settle()
+    assert world.events("unfollowed") == [{"shard": 1, "reason": "its cable was cut"}]
+    assert [(one.shard, one.epoch) for one in world.did(StandAlone)] == [(1, 2)]
+    world.machine.chain_told(1, 1, True, "")  # what it said before it was told
+    world.machine.chain_told(1, 1, False, "its cable was cut")
+    world.settle()
+    assert len(world.did(StandAlone)) == 1
+    world.tick(AGAIN_S)
+    world.settle()
+    assert [(one.shard, one.epoch) for one in world.did(Follow)[asked:]] == [(1, 3)]
+
+
+def test_a_coordinator_that_dies_before_it_has_promoted_leaves_that_to_the_next() -> None:
+    world = a_job()
+    for shard in (0, 1):
+        world.whole(shard)
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=2)
+    world.kill_shard(0)
+    world.tick(world.job.deadlines.lease_s + 1.0)  # it is missed, and nothing was done yet
+    world.take_over()
+    world.settle()
+    (revived,) = world.did(Revive)
+    assert (revived.promoted, revived.place.shard) == (True, 0)
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_a_coordinator_that_takes_over_tells_shards_again_that_they_stand_alone() -> None:
+    world = a_job()
+    world.whole(0)
+    world.machine.commit_due = True
+    world.tick()
+    world.take_over()
+    world.settle()
+    assert [(one.shard, one.epoch) for one in world.did(StandAlone)] == [(1, 2)]
+    world.tick()
+    world.settle()
+    assert [(one.shard, one.epoch) for one in world.did(Follow)[2:]] == [(1, 3)]
+    world.kill_shard(0)
+    world.lease_ends()
+    assert [one.promoted for one in world.did(Revive)] == [True]
+
+
+def test_where_both_die_the_newest_set_is_loaded() -> None:
+    world = a_job()
+    world.whole(1)
+    (follower,) = [m for m in world.machine.members.alive("follower") if m.number == 1]
+    world.shard_members.remove((1, follower.incarnation))
+    world.lease_ends()
+    world.kill_shard(1)
+    world.lease_ends()
+    assert world.machine.waiting_for() == "shards (1 of 2 joined)"
+    assert world.shard() == 1
+    world.settle()
+    assert [one.promoted for one in world.did(Revive)][-1:] == [False]
+    world.run()
+    assert world.state() is State.DONE
+
+
+def a_batch() -> tuple[Batch, Chained]:
+    """A batch method whose shards have followers."""
+    made: list[Chained] = []
+
+    def make(shape: Shape, **changes: Any) -> World:
+        made.append(Chained(make_job(replication=2, **changes), shape))
+        return made[0]
+
+    batch = Batch(make)
+    return batch, made[0].followers()
+
+
+def compute(batch: Batch, steps: int) -> None:
+    """Replicas take so many small steps, and the coordinator does what follows."""
+    for _ in range(steps):
+        for replica in batch.world.replicas:
+            batch.step(replica)
+        batch.world.tick(0.01)
+        batch.world.settle()
+
+
+def test_a_batch_method_goes_on_from_where_it_was() -> None:
+    batch, world = a_batch()
+    for shard in (0, 1):
+        world.whole(shard)
+    compute(batch, 40)
+    world.kill_shard(1)
+    world.lease_ends()
+    batch.run()
+    undisturbed, _ = a_batch()
+    undisturbed.run()
+    assert (world.state(), world.did(RollBack), world.events("rolled_back")) == (State.DONE, [], [])
+    assert [one.promoted for one in world.did(Revive)] == [True]
+    assert [row["loss"] for row in world.events("iteration")] == pytest.approx(
+        [row["loss"] for row in undisturbed.world.events("iteration")], rel=1e-6
+    )
+
+
+def test_where_all_go_back_to_a_set_nobody_follows_meanwhile() -> None:
+    batch, world = a_batch()
+    world.whole(0)
+    compute(batch, 40)
+    world.kill_shard(1)  # whose follower may lack something
+    world.lease_ends()
+    assert world.shard() == 1
+    world.settle()
+    (back,) = world.did(RollBack)
+    alone = [one for one in world.did(StandAlone) if one.shard == 0]
+    assert world.done.index(alone[-1]) < world.done.index(back), "else it might be promoted without going back"
+    world.tick(AGAIN_S)
+    world.settle()
+    assert [one for one in world.did(Follow) if one.shard == 0][-1].epoch > alone[-1].epoch
+    batch.run()
+    assert world.state() is State.DONE
+
+
+def test_followers_are_on_other_hosts_than_their_leaders_where_there_are_any() -> None:
+    members = Members(5.0, shards={0, 1}, replication=2)
+    for token, host in enumerate(("10.0.0.1", "10.0.0.2")):
+        members.join("shard", token, f"s{token}", f"{host}:7000", 0.0)
+    one = members.join("shard", 10, "f1", "10.0.0.1:7001", 0.0)
+    other = members.join("shard", 11, "f2", "10.0.0.2:7001", 0.0)
+    assert [(one.kind, one.number), (other.kind, other.number)] == [("follower", 1), ("follower", 0)]
+    again = members.join("shard", 10, "f1", "10.0.0.1:7001", 0.0)
+    assert again is one
+    with pytest.raises(Full):
+        members.join("shard", 12, "f3", "10.0.0.3:7001", 0.0)
+    members.promote(one)
+    assert members.server(1, one.incarnation) is one
+    assert [member.number for member in members.alive("follower")] == [0]
+    assert members.named("shard", "f2", 99) is other, "one that follows and is started again"

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.members import Member, Members
+from dbelief.errors import Full, Refused
+
+
+def members(shards: int = 2, beat_s: float = 5.0) -> Members:
+    return Members(beat_s, set(range(shards)))
+
+
+def join(them: Members, kind: str = "replica", token: int = 0, now_s: float = 0.0, wish: int | None = None) -> Member:
+    return them.join(kind, token, f"host:{token}", "10.0.0.1:1", now_s, wish)
+
+
+def test_a_repeated_join_gets_the_same_answer() -> None:
+    them = members()
+    first = join(them, token=7)
+    assert join(them, token=7) is first
+    assert join(them, token=8) is not first
+
+
+def test_one_token_of_two_kinds_is_two_members() -> None:
+    them = members()
+    assert join(them, "shard", 7) is not join(them, "replica", 7)
+
+
+def test_the_token_of_a_dead_life_opens_a_new_one() -> None:
+    them = members()
+    first = join(them, token=7)
+    first.state = "died"
+    second = join(them, token=7)
+    assert (second.number, second.incarnation) == (0, 2)
+
+
+def test_numbers_are_the_lowest_free_and_those_of_the_dead_are_used_again() -> None:
+    them = members()
+    a, b, c = (join(them, token=t) for t in (1, 2, 3))
+    assert [m.number for m in (a, b, c)] == [0, 1, 2]
+    b.state = "left"
+    assert join(them, token=4).number == 1
+    assert join(them, token=5).number == 3
+
+
+def test_replicas_and_clients_share_a_row_of_numbers_shards_have_their_own() -> None:
+    them = members()
+    numbers = [join(them, kind, t).number for t, kind in enumerate(["replica", "client", "shard", "replica", "shard"])]
+    assert numbers == [0, 1, 0, 2, 1]
+
+
+@pytest.mark.parametrize(("wish", "number"), [(5, 5), (0, 1), (None, 1)])
+def test_a_wish_is_honoured_where_the_number_is_free(wish: int | None, number: int) -> None:
+    them = members()
+    join(them, token=1)
+    assert join(them, token=2, wish=wish).number == number
+
+
+@pytest.mark.parametrize(("wish", "number"), [(1, 1), (2, 0), (99, 0)])
+def test_a_shard_wishes_among_the_numbers_of_the_job(wish: int, number: int) -> None:
+    assert join(members(shards=2), "shard", 1, wish=wish).number == number
+
+
+def test_a_shard_too_many_is_refused_and_takes_nothing() -> None:
+    them = members(shards=1)
+    join(them, "shard", 1)
+    with pytest.raises(Refused, match=r"the job has its 1 shards; `dbelief scale ps` lets it have more"):
+        join(them, "shard", 2)
+    assert them.incarnations == 1
+    assert len(them.alive("shard")) == 1
+
+
+def test_a_lost_shards_place_is_free_again() -> None:
+    them = members(shards=1)
+    join(them, "shard", 1).state = "died"
+    assert join(them, "shard", 2).number == 0
+
+
+def test_only_the_very_life_is_found() -> None:
+    them = members()
+    old = join(them, token=1)
+    old.state = "died"
+    new = join(them, token=2)
+    assert old.number == new.number == 0
+    assert them.find("replica", 0, old.incarnation) is None
+    assert them.find("replica", 0, new.incarnation) is new
+    assert them.find("client", 0, new.incarnation) is None
+    assert them.pusher(0, new.incarnation) is new
+    assert them.pusher(0, old.incarnation) is None
+
+
+def test_a_client_is_a_pusher_and_a_shard_is_none() -> None:
+    them = members()
+    client, shard = join(them, "client", 1), join(them, "shard", 2)
+    assert them.pusher(client.number, client.incarnation) is client
+    assert them.pusher(shard.number, shard.incarnation) is None
+
+
+def test_the_silent_are_those_who_have_not_beaten_for_longer_than_allowed() -> None:
+    them = members(beat_s=5.0)
+    quiet, loud, gone = (join(them, token=t) for t in (1, 2, 3))
+    gone.state = "left"
+    for now_s in range(1, 6):
+        loud.last_beat_s = now_s
+        assert them.silent(now_s) == []
+    assert them.silent(5.1) == [quiet]
+
+
+def test_a_coordinator_that_was_away_itself_blames_nobody() -> None:
+    them = members(beat_s=5.0)
+    quiet = join(them)
+    assert them.silent(3.0) == []
+    assert them.silent(63.0) == []
+    assert quiet.last_beat_s == 60.0
+    assert them.silent(64.9) == []
+    assert them.silent(65.1) == [quiet]
+
+
+def test_a_beat_that_was_heard_after_the_pause_is_not_moved_into_the_future() -> None:
+    them = members(beat_s=5.0)
+    member = join(them)
+    them.silent(0.0)
+    member.last_beat_s = 59.9
+    them.silent(60.0)
+    assert member.last_beat_s == 60.0
+
+
+@pytest.mark.parametrize("beat_s", [0.2, 0.5])
+def test_short_beats_are_watched_by_a_clock_of_coarser_ticks(beat_s: float) -> None:
+    them = members(beat_s=beat_s)
+    quiet = join(them)
+    assert [them.silent(tick * 0.4) for tick in range(3)][-1] == [quiet]
+
+
+def test_everyone_is_listed_by_kind_and_number_in_the_latest_life() -> None:
+    them = members()
+    join(them, "shard", 1)
+    join(them, token=2).state = "died"
+    join(them, token=3)
+    assert [(m.kind, m.number, m.token) for m in them.all()] == [("replica", 0, 3), ("shard", 0, 1)]
+    assert them.all()[0].title == "replica 0 (host:3)"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["replica", "client"]), st.booleans(), st.none() | st.integers(0, 4))))
+def test_no_incarnation_is_used_twice_and_no_two_living_share_a_number(
+    story: list[tuple[str, bool, int | None]],
+) -> None:
+    them = members()
+    lives: list[Member] = []
+    for token, (kind, dies, wish) in enumerate(story):
+        lives.append(join(them, kind, token, wish=wish))
+        if dies:
+            lives[token // 2].state = "died"
+        living = [m.number for m in them.alive("replica", "client")]
+        assert len(living) == len(set(living))
+    assert [m.incarnation for m in lives] == list(range(1, len(story) + 1))
+
+
+def test_a_job_has_only_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.core.members.MOST_MEMBERS", 3)
+    them = members()
+    first = [join(them, kind, token) for token, kind in enumerate(("replica", "client", "replica"))]
+    with pytest.raises(Full, match="the job has 3 replicas and clients, as many as may be"):
+        join(them, "client", 7)
+    join(them, "shard", 8)  # those are counted by the job
+    them.over(first[1], "left")
+    assert join(them, "replica", 9, wish=5).number == 1

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.progress import OVER, Best, Progress
+from coordinator.core.states import Spent, Told
+
+
+def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> Told:
+    """News of ten mini-batches, with this mean loss and mean staleness."""
+    return Told(1, pushes, samples, 10, loss * samples, staleness * pushes)
+
+
+def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0) -> list[str | None]:
+    """Reports of 2,000 samples: the smoothed loss is that of the last one."""
+    return [progress.trained(0, told(2_000, loss), from_s + i * every_s) for i, loss in enumerate(losses)]
+
+
+# -- lives that are settled ----------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1]),
+            st.integers(1, 6),
+            st.lists(st.integers(0, 9), max_size=4),
+            st.integers(0, 100),
+        ),
+        max_size=12,
+    ),
+    st.sets(st.integers(1, 6)),
+)
+def test_sums_do_not_depend_on_who_is_settled(told: list[tuple[int, int, list[int], int]], settled: set[int]) -> None:
+    """Rows may be of any length: a set may have been written when there were fewer classes."""
+    there, here = Progress(), Progress()
+    for progress in (there, here):
+        for replica, life, stale, number in told:
+            more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
+            progress.spent(replica, 10 * replica + life, Spent({"compute": 1.0 * number}, stale, more))
+    for life in settled:
+        for incarnation in (life, 10 + life, life):
+            here.settle(incarnation)
+    assert here.stale() == there.stale()
+    assert here.residual() == there.residual()
+    lives = {10 * replica + life for replica, life, _, _ in told}
+    over = {life for life in lives if life in settled or life - 10 in settled}
+    assert here.residual({OVER, *over}) == there.residual(over)
+    assert here.residual(lives - over) == there.residual(lives - over)
+    here.settle_all()
+    for replica, own in there.replicas.items():
+        assert (here.replicas[replica].seconds, here.replicas[replica].bytes) == (own.seconds, own.bytes)
+        assert set(here.replicas[replica].wire) <= {"0"}
+
+
+# -- figures -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_known_before_the_first_push() -> None:
+    progress = Progress()
+    assert math.isnan(progress.loss)
+    assert math.isnan(progress.staleness_mean)
+    assert math.isnan(progress.staleness_of(0))
+    assert progress.samples_of(0) == 0
+
+
+def test_staleness_is_a_mean_over_pushes_for_all_and_for_each() -> None:
+    progress = Progress()
+    progress.trained(0, told(pushes=10, staleness=1.0), 0.0)
+    progress.trained(0, told(pushes=10, staleness=3.0), 0.0)
+    progress.trained(1, told(pushes=20, staleness=8.0), 0.0)
+    assert progress.staleness_of(0) == 2.0
+    assert progress.staleness_of(1) == 8.0
+    assert progress.staleness_mean == 5.0
+    assert (progress.samples, progress.samples_of(0), progress.samples_of(1)) == (300, 200, 100)
+    assert (progress.pushes, progress.steps) == (40, 30)
+
+
+def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
+    progress = Progress()
+    progress.trained(0, told(pushes=1_000, staleness=1.0), 0.0)
+    progress.trained(0, told(pushes=50, staleness=5.0), 0.0)
+    assert progress.staleness == 3.0
+    progress.trained(0, told(pushes=100, staleness=7.0), 0.0)
+    assert progress.staleness == 7.0
+
+
+def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
+    progress = Progress()
+    progress.trained(0, told(100, 3.0), 0.0)
+    assert progress.loss == progress.first_loss == 3.0
+    progress.trained(0, told(200, 1.0), 0.0)
+    assert progress.loss == pytest.approx(3.0 - 2.0 * 200 / 2_000)
+    progress.trained(0, told(5_000, 1.0), 0.0)
+    assert progress.loss == 1.0
+
+
+@pytest.mark.parametrize("news", [Told(0, samples=30), Told(0, pushes=1), Told(0, pushes=1, steps=1)])
+def test_what_only_a_ledger_tells_has_no_loss(news: Told) -> None:
+    progress = Progress()
+    assert progress.trained(0, news, 0.0) is None
+    assert progress.samples == news.samples
+    assert math.isnan(progress.loss)
+
+
+# -- warm start ----------------------------------------------------------------------------------------------
+
+
+def test_without_conditions_nobody_is_held_back() -> None:
+    progress = Progress()
+    assert not progress.warm
+    assert not progress.release_due()
+    assert progress.warm_room(10**9) is None
+
+
+def test_release_by_samples_comes_once() -> None:
+    progress = Progress(warm_samples=150)
+    assert [progress.warm_room(n) for n in (0, 100, 150, 200)] == [150, 50, 0, 0]
+    progress.trained(0, told(100), 0.0)
+    assert not progress.release_due()
+    progress.trained(0, told(50), 0.0)
+    assert [progress.release_due(), progress.release_due()] == [True, False]
+    assert progress.warm_room(200) is None
+
+
+def test_release_by_loss_comes_once_and_leases_are_not_rationed_for_it() -> None:
+    progress = Progress(warm_loss=0.5)
+    assert not progress.release_due()  # the loss is not known yet
+    assert progress.warm_room(10**9) is None
+    train(progress, [0.6])
+    assert not progress.release_due()
+    train(progress, [0.5])
+    assert [progress.release_due(), progress.release_due()] == [True, False]
+
+
+def test_whichever_condition_holds_first_releases() -> None:
+    by_samples, by_loss = (Progress(warm_samples=3_000, warm_loss=0.5) for _ in range(2))
+    train(by_samples, [1.0, 1.0])
+    train(by_loss, [0.4])
+    assert by_samples.release_due()
+    assert by_loss.release_due()
+
+
+def test_a_warm_start_of_nothing_is_over_at_once() -> None:
+    assert Progress(warm_samples=0).release_due()
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_due_once_per_interval() -> None:
+    progress = Progress(evaluate_every=250)
+    due = []
+    for _ in range(10):
+        progress.trained(0, told(100), 0.0)
+        due.append(progress.evaluation_due())
+    assert [100 * (i + 1) for i, is_due in enumerate(due) if is_due] == [300, 500, 800, 1000]
+
+
+def test_intervals_that_were_jumped_over_make_one_evaluation() -> None:
+    progress = Progress(evaluate_every=10)
+    progress.trained(0, told(100), 0.0)
+    assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
+
+
+def test_an_evaluation_that_came_late_covers_all_it_has_seen() -> None:
+    progress = Progress(evaluate_every=100)
+    progress.trained(0, told(100), 0.0)
+    assert progress.evaluation_due()
+    progress.trained(0, told(250), 0.0)
+    progress.evaluated(0.5, 0.8, samples=350)
+    assert not progress.evaluation_due()
+    progress.trained(0, told(50), 0.0)
+    assert progress.evaluation_due()
+
+
+def test_without_an_interval_none_is_due() -> None:
+    progress = Progress()
+    progress.trained(0, told(10**9), 0.0)
+    assert not progress.evaluation_due()
+
+
+def evaluate(progress: Progress, *results: tuple[float, float | None]) -> list[str]:
+    """Evaluate and store; the names they were kept under."""
+    names = []
+    for loss, accuracy in results:
+        keep_as, _ = progress.evaluated(loss, accuracy, progress.samples)
+        names.append(keep_as)
+        if keep_as:
+            progress.kept(Best(keep_as, loss, accuracy, progress.samples))
+    return names
+
+
+def test_the_best_are_kept_under_two_names_in_turn() -> None:
+    progress = Progress(keep_best=True)
+    names = evaluate(progress, (0.5, 0.8), (0.6, 0.7), (0.4, 0.9), (0.3, 0.95), (0.9, 0.1))
+    assert names == ["best.0", "", "best.1", "best.0", ""]
+    assert progress.best == Best("best.0", 0.3, 0.95, 0)
+
+
+def test_until_the_new_best_is_stored_the_old_one_stands() -> None:
+    progress = Progress(keep_best=True)
+    evaluate(progress, (0.5, 0.8))
+    assert progress.evaluated(0.4, 0.9, 100)[0] == "best.1"
+    assert progress.best is not None
+    assert progress.best.vector == "best.0"
+    assert progress.evaluated(0.4, 0.9, 200)[0] == "best.1", "what was not stored is better still"
+
+
+def test_where_the_last_is_kept_nothing_is_stored_but_the_best_is_known() -> None:
+    progress = Progress(keep_best=False)
+    assert evaluate(progress, (0.5, 0.8), (0.6, 0.7)) == ["", ""]
+    assert progress.best == Best("", 0.5, 0.8, 0)
+    assert progress.last is not None
+    assert progress.last.accuracy == 0.7
+
+
+@pytest.mark.parametrize(
+    ("results", "best"),
+    [
+        ([(0.5, 0.8), (0.9, 0.81)], 1),  # accuracy first
+        ([(0.5, 0.8), (0.4, 0.8)], 1),  # then loss
+        ([(0.5, 0.8), (0.5, 0.8)], 0),  # a tie is no gain
+        ([(0.5, None), (0.4, None)], 1),  # regression has a loss only
+        ([(0.4, None), (0.5, None)], 0),
+    ],
+)
+def test_better_is_more_accurate_or_at_the_same_accuracy_of_less_loss(
+    results: list[tuple[float, float | None]], best: int
+) -> None:
+    progress = Progress(keep_best=True)
+    evaluate(progress, *results)
+    assert progress.best is not None
+    assert (progress.best.loss, progress.best.accuracy) == results[best]
+
+
+# -- reasons to stop early -----------------------------------------------------------------------------------
+
+
+def reasons(progress: Progress, *results: tuple[float, float | None]) -> list[str | None]:
+    return [progress.evaluated(loss, accuracy, 0)[1] for loss, accuracy in results]
+
+
+def test_stop_at_the_accuracy_asked_for() -> None:
+    found = reasons(Progress(target_accuracy=0.9), (0.1, 0.89), (0.1, None), (0.9, 0.9))
+    assert found == [None, None, "validation accuracy 0.9000 reached its target 0.9"]
+
+
+def test_stop_at_the_loss_asked_for() -> None:
+    found = reasons(Progress(target_loss=0.2), (0.21, 0.99), (0.2, None))
+    assert found == [None, "validation loss 0.2 reached its target 0.2"]
+
+
+def test_stop_when_patience_is_over_and_every_gain_renews_it() -> None:
+    found = reasons(Progress(patience=2), *((loss, None) for loss in (0.5, 0.6, 0.4, 0.5, 0.5)))
+    assert found == [None, None, None, None, "no better validation result for 2 evaluations"]
+
+
+# -- divergence ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_ends_it_at_once(loss: float) -> None:
+    progress = Progress()
+    reason = progress.trained(0, told(100, loss), 0.0)
+    assert reason == f"diverged: the training loss is {loss} after 100 samples; try a lower rate"
+
+
+def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
+    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    found = train(progress, [1.0, 11.0, 12.0, 13.0, 14.0])
+    assert found[:4] == [None] * 4
+    assert found[4] == (
+        "diverged: the training loss 14 has been above 10 times its start (1) for 3 s; try a lower rate"
+    )
+
+
+def test_a_loss_that_recovers_in_between_starts_the_clock_anew() -> None:
+    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    assert train(progress, [1.0, 11.0, 12.0, 9.0, 11.0, 12.0, 13.0]) == [None] * 7
+    assert train(progress, [14.0], from_s=7.0)[0] is not None
+
+
+def test_a_high_loss_that_lasts_no_time_is_borne() -> None:
+    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    assert train(progress, [1.0, *[1e6] * 100], every_s=0.01) == [None] * 101
+
+
+@pytest.mark.parametrize("first", [0.0, -2.0])
+def test_a_loss_without_a_positive_start_has_no_multiples(first: float) -> None:
+    progress = Progress(divergence_factor=10.0, divergence_s=0.0)
+    assert train(progress, [first, first / 2, 5.0, 5.0]) == [None] * 4
+    assert train(progress, [math.nan])[0] is not None
+
+
+# -- snapshots -----------------------------------------------------------------------------------------------
+
+
+def options() -> dict[str, Any]:
+    return {"warm_samples": 100, "evaluate_every": 250, "keep_best": True, "patience": 3}
+
+
+def test_what_a_set_holds_is_all_that_goes_on() -> None:
+    progress = Progress(**options())
+    progress.trained(0, told(300, 2.0, staleness=1.5), 0.0)
+    progress.trained(3, told(100, 1.0), 0.0)
+    progress.release_due()
+    progress.evaluation_due()
+    evaluate(progress, (0.5, 0.8), (0.6, 0.7))
+    heir = Progress(**options())
+    heir.restore(json.loads(json.dumps(progress.state())), {})
+    assert heir.state() == progress.state()
+    assert heir.best == progress.best
+    assert (heir.samples_of(0), heir.samples_of(3), heir.staleness_of(0)) == (300, 100, 1.5)
+    assert (heir.loss, heir.first_loss, heir.warm, heir.without_gain) == (progress.loss, 2.0, False, 1)
+    assert not heir.evaluation_due()
+
+
+def test_before_the_first_push_there_is_no_loss_to_hold() -> None:
+    heir = Progress()
+    heir.restore(json.loads(json.dumps(Progress().state(), allow_nan=False)), {})
+    assert math.isnan(heir.loss)
+    assert heir.best is None
+
+
+def test_ledgers_correct_what_was_told_for_all_and_for_each() -> None:
+    progress = Progress()
+    progress.trained(0, told(300), 0.0)
+    heir = Progress()
+    heir.restore(progress.state(), {0: -50, 1: 20})
+    assert (heir.samples, heir.samples_of(0), heir.samples_of(1)) == (270, 250, 20)
+
+
+def test_a_state_stays_as_it_was_while_training_goes_on() -> None:
+    """It is written to disk outside the lock."""
+    progress = Progress(keep_best=True)
+    progress.trained(0, told(100), 0.0)
+    evaluate(progress, (0.5, 0.8))
+    state = progress.state()
+    before = json.dumps(state)
+    progress.trained(0, told(100), 0.0)
+    progress.best.samples = 7  # type: ignore[union-attr]
+    assert json.dumps(state) == before

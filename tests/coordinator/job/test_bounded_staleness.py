@@ -1,0 +1,198 @@
+"""`staleness: N`: replicas that go at their own pace, and no further apart than the dial allows, on real shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from coordinator.core.effects import SetMembership
+from coordinator.core.states import Evaluate, State, Wait
+from dbelief.work import Lease
+
+if TYPE_CHECKING:
+    from tests.coordinator.replica import Replica
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def bounded(a_world: MakeWorld, staleness: int = 1, **changes: object) -> World:
+    return a_world(strategy__staleness=staleness, **changes)
+
+
+def begin(world: World, *replicas: Replica) -> None:
+    """These become members and take up their first leases."""
+    for replica in replicas:
+        assert isinstance(replica.ask(), Wait)
+    world.settle()
+    for replica in replicas:
+        replica.work()
+
+
+def pushes(replica: Replica, most: int = 100) -> int:
+    """Let a replica push as long as it may, lease after lease; how often."""
+    made = 0
+    while made < most:
+        if replica.lease is None and not isinstance(replica.ask(), Lease):
+            break
+        if not replica.push():
+            break
+        made += 1
+        replica.tell()
+        assert replica.lease is not None
+        if replica.told.samples == replica.lease.samples:
+            replica.lease = None
+    return made
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 5])
+def test_the_fast_one_leads_by_one_more_than_the_dial_across_leases(a_world: MakeWorld, staleness: int) -> None:
+    world = bounded(a_world, staleness).started()
+    fast, slow = world.replicas
+    begin(world, fast, slow)
+    assert pushes(fast) == staleness + 1, "a lease has three clocks: the bound holds from one to the next"
+    assert pushes(slow, 1) == 1
+    assert pushes(fast) == 1
+    assert len(world.did(SetMembership)) == 2, "leases that follow each other are no news for the shards"
+    world.run()
+    assert world.state() is State.DONE
+    np.testing.assert_array_equal(world.applied(), 1)
+
+
+def test_the_first_to_come_begins_at_once(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started(replicas=1)
+    begin(world, world.replicas[0])
+    assert pushes(world.replicas[0], 5) == 5
+    assert world.machine.waiting_for() == ""
+
+
+def test_the_warm_start_holds_with_a_dial(a_world: MakeWorld) -> None:
+    world = bounded(a_world, strategy__warm_start={"samples": 40}).started()
+    first, second = world.replicas
+    begin(world, first)
+    assert isinstance(second.ask(), Wait)
+    assert pushes(first, 4) == 4
+    world.settle()
+    begin(world, second)
+    assert second.lease is not None
+    assert second.lease.clock == 4
+
+
+def test_a_joiner_takes_the_current_clock_and_stops_nobody(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started(replicas=1)
+    (first,) = world.replicas
+    begin(world, first)
+    assert pushes(first, 7) == 7
+    late = world.replica()
+    begin(world, late)
+    assert late.lease is not None
+    assert late.lease.clock == 7
+    assert pushes(first) == 2, "the joiner counts from now on"
+    assert pushes(late, 2) == 2
+
+
+def test_one_who_evaluates_holds_nobody_up(a_world: MakeWorld) -> None:
+    world = bounded(a_world, evaluate={"every": 60}).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert pushes(second, 1) == 1
+    assert pushes(first) == 3
+    assert pushes(second, 2) == 2
+    assert isinstance(second.ask(), Evaluate)
+    world.settle()
+    assert pushes(first, 5) == 5, "which is more than the dial allows with a member at 3"
+    second.evaluate()
+    begin(world, second)
+    assert second.lease is not None
+    assert second.lease.clock == 8, "and comes back at the current clock"
+
+
+def test_one_for_whom_nothing_is_left_holds_nobody_up(a_world: MakeWorld) -> None:
+    world = bounded(a_world, limits={"samples": 50}).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert second.lease is not None
+    assert second.lease.samples == 20
+    assert pushes(second) == 2
+    assert isinstance(second.ask(), Wait)
+    told = len(world.did(SetMembership))
+    world.settle()
+    for _ in range(3):
+        assert isinstance(second.ask(), Wait)
+        world.settle()
+    assert len(world.did(SetMembership)) == told + 1, "asking in vain is no news"
+    assert pushes(first) == 3
+    world.run()
+    np.testing.assert_array_equal(world.applied(), 1)
+
+
+def test_a_stop_holds_nobody_up_who_still_trains(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert pushes(first, 2) == 2
+    assert pushes(second, 3) == 3
+    world.machine.stop("enough", world.now_s)
+    assert isinstance(second.ask(), Wait)
+    world.run()
+    assert world.state() is State.DONE
+    assert world.machine.progress.samples == 60
+
+
+def test_a_death_lets_the_others_go_on(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert pushes(first) == 2
+    second.die()
+    assert pushes(first) == 0, "until it is fenced it may still push"
+    world.settle()
+    assert pushes(first, 5) == 5
+    heir = world.replica(wish=second.number)
+    begin(world, heir)
+    assert heir.lease is not None
+    assert heir.lease.clock == 7
+    world.run()
+    np.testing.assert_array_equal(world.applied(), 1)
+
+
+def test_an_heir_that_comes_before_the_fence_waits_for_it(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    first, second = world.replicas
+    begin(world, first, second)
+    assert pushes(first) == 2
+    second.die()
+    heir = world.replica(wish=second.number)
+    assert isinstance(heir.ask(), Wait)
+    world.settle()
+    begin(world, heir)
+    assert heir.lease is not None
+    assert heir.lease.clock == 2
+
+
+def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:
+    world = bounded(a_world).started()
+    begin(world, *world.replicas)
+    leases = [replica.lease for replica in world.replicas]
+    assert [replica.work() for replica in world.replicas] == leases
+    world.run()
+    np.testing.assert_array_equal(world.applied(), 1)
+
+
+def test_a_job_goes_on_from_a_set_at_the_clock_it_had(a_world: MakeWorld) -> None:
+    world = bounded(a_world, snapshots={"every_s": 10.0}).started()
+    begin(world, *world.replicas)
+    for replica in world.replicas:
+        assert pushes(replica, 2) == 2
+    world.tick(11.0)
+    world.settle()
+    again = world.after_crash().started()
+    first, second = again.replicas
+    begin(again, first, second)
+    assert first.lease is not None
+    assert first.lease.clock == 2
+    again.run()
+    np.testing.assert_array_equal(again.applied(), 1)

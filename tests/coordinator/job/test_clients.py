@@ -1,0 +1,82 @@
+"""Clients on a job that has data: what they push counts towards its limits, and they evaluate where no replica is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.core.states import Evaluate, State, Stop, Told, Wait
+from tests.coordinator.replica import Replica
+from tests.coordinator.world import World
+
+MakeWorld = Callable[..., World]
+
+
+def pushes(world: World, client: Replica, number: int, samples: int = 25) -> None:
+    """So many pushes of a client, each of so many samples, told one after the other."""
+    before = client.told.pushes
+    for count in range(before + 1, before + number + 1):
+        client.told = Told(0, count, count * samples, count, 1.0 * count * samples)
+        world.machine.trained(client.number, client.incarnation, client.told, world.now_s)
+        world.settle()
+
+
+def began(world: World) -> Replica:
+    world.all_shards()
+    client = world.replica(kind="client")
+    client.told = Told(0)
+    world.settle()
+    assert client.is_initialiser()
+    client.initialise()
+    world.settle()
+    assert world.state() is State.READY
+    return client
+
+
+def test_a_job_of_clients_on_data_holds_its_limits_is_evaluated_and_ends_with_a_model(a_world: MakeWorld) -> None:
+    world = a_world(replicas=0, evaluate={"every": 100})
+    client = began(world)
+    assert isinstance(client.ask(), Stop), "there is nothing to evaluate yet"
+    pushes(world, client, 4)
+    assert world.machine.client_evaluates
+    assert isinstance(client.ask(), Evaluate)
+    client.evaluate()
+    assert not world.machine.client_evaluates
+    pushes(world, client, 4)
+    assert world.state() is State.CLOSING
+    for name in ("validation", "test"):
+        work = client.ask()
+        assert isinstance(work, Evaluate)
+        assert work.set == name
+        assert isinstance(world.machine.lease(client.number, client.incarnation, 1, world.now_s), Evaluate), "as before"
+        client.evaluate()
+        world.settle()
+    assert isinstance(client.ask(), Stop)
+    assert world.state() is State.DONE
+    assert world.machine.reason == "200 samples trained"
+    assert [event["set"] for event in world.events("evaluation")] == ["validation", "validation", "test"]
+    assert world.exported is not None
+
+
+def test_a_client_waits_while_another_makes_the_last_evaluation(a_world: MakeWorld) -> None:
+    world = a_world(replicas=0)
+    first = began(world)
+    second = world.replica(kind="client")
+    pushes(world, first, 8)
+    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(second.ask(), Wait)
+
+
+def test_replicas_and_clients_train_the_samples_of_one_limit_together(a_world: MakeWorld) -> None:
+    world = a_world(replicas=1)
+    client = began(world)
+    replica = world.replica()
+    pushes(world, client, 4)
+    world.machine.training.evaluations.ask("validation", "w")
+    assert not world.machine.client_evaluates
+    assert isinstance(client.ask(), Stop), "the replica evaluates"
+    world.take_over()
+    world.settle()
+    world.run()
+    assert world.state() is State.DONE
+    assert world.machine.reason == "200 samples trained"
+    assert world.machine.progress.samples_of(replica.number) == 100

@@ -1,0 +1,287 @@
+"""A coordinator that ends in the middle, and another that goes on from what it had written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.core.effects import Fence, Forget, Revive, SetMembership
+from coordinator.core.states import Evaluate, Shape, State
+from coordinator.job.machine import JobMachine
+from coordinator.job.persistence import begun, ended, sections, take_over, unfinished
+from dbelief.errors import Failure, Mistake, Refused
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def stored(world: World) -> dict[str, bytes]:
+    return {name: text.encode() for name, text in world.stored.items()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"strategy__staleness": 0}, {"strategy__staleness": 2}, {"evaluate": {"every": 40, "keep": "best"}}],
+)
+@pytest.mark.parametrize("turn", [0, 3, 7, 12, 20, 33])
+def test_another_coordinator_goes_on_and_every_sample_is_trained_once(
+    a_world: MakeWorld, turn: int, changes: dict[str, object]
+) -> None:
+    world = a_world(**changes).started()
+    for _ in range(turn):
+        for replica in world.replicas:
+            replica.turn()
+        world.tick(0.05)
+        world.settle()
+    world.take_over()
+    world.run()
+    assert world.state() is State.DONE
+    if world.job.strategy.staleness != 0:
+        assert (world.applied() == 1).all()
+    else:  # a round's mean gives each replica its share
+        shares = world.vector()[:, :200]
+        assert (shares > 0).all()
+        assert shares.sum(axis=1) == pytest.approx([shares[0].sum()] * 4)
+    assert world.machine.progress.samples == 200
+    assert world.machine.died == ["coordinator"]
+
+
+def test_reports_that_were_not_written_down_are_made_up_for_by_the_next_ones(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=2)
+    assert world.machine.progress.samples == 20
+    world.take_over()
+    assert world.machine.progress.samples == 0
+    first.train()
+    assert world.machine.progress.samples == 30
+    assert world.machine.progress.pushes == 3
+
+
+def test_the_last_report_of_a_lease_is_told_by_asking_for_the_next(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    lease = first.work()
+    first.train()
+    world.take_over()
+    assert lease.id in world.machine.leases.outstanding
+    first.work()
+    assert lease.id not in world.machine.leases.outstanding
+    assert world.machine.progress.samples == 30
+
+
+def test_an_evaluation_goes_on_where_it_was(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"}).started(1)
+    (replica,) = world.replicas
+    while replica.evaluation is None:
+        replica.turn()
+    world.take_over()
+    assert isinstance(replica.ask(), Evaluate)
+    assert replica.evaluate() == "best.0"
+    assert world.machine.progress.best is not None
+
+
+def test_a_life_whose_ledger_was_not_read_is_fenced_again(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.die()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == [Fence(first.number, first.incarnation)]
+    world.settle()
+    assert second.work().samples == 30
+
+
+def test_a_life_without_a_lease_is_fenced_again_too(a_world: MakeWorld) -> None:
+    """What a coordinator has queued goes with it, and shards would take that life's pushes for ever."""
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    first.work()
+    first.train()  # its lease is done, and it has asked for no other
+    second.work()
+    first.leave()
+    assert first.incarnation not in world.machine.training.leases.holders()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == [Fence(first.number, first.incarnation)]
+    world.settle()
+    assert first.incarnation in world.machine.members.settled
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, Fence)] == []
+
+
+def test_a_life_whose_rows_were_not_dropped_has_them_dropped_after_a_takeover(a_world: MakeWorld) -> None:
+    """Else shards and snapshot sets keep them for as long as the job lasts."""
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train()
+    first.die()
+    while not world.did(Fence):
+        world.act()
+    assert first.incarnation in world.machine.members.settled
+    world.take_over()
+    world.settle()
+    pushers = {pusher for shard in world.shards for _, pusher in shard.ledgers()}
+    assert first.incarnation not in {pusher.incarnation for pusher in pushers}
+    world.stored = sections(world.machine, world.now_s)
+    done = len(world.done)
+    world.take_over()
+    world.settle()
+    assert not any(isinstance(action, Fence | Forget) for action in world.done[done:]), "once is enough"
+
+
+def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: MakeWorld) -> None:
+    world = a_world().started()
+
+    def restarted(times: int) -> int:
+        """Bytes that the next commit holds, once each kind of member was started again so often."""
+        for _ in range(times):
+            world.replicas[0].die()
+            world.settle()
+            world.replicas[0] = world.replica(wish=0)
+            world.replicas.pop()
+            world.settle()
+        return sum(map(len, sections(world.machine, world.now_s).values()))
+
+    few, many = restarted(20), restarted(200)
+    assert many < few + 100
+    lives = world.machine.members
+    world.take_over()
+    assert world.machine.members.dead <= lives.dead | set(range(1, lives.incarnations + 1))
+    alive = {member.incarnation for member in world.machine.members.alive("replica", "client", "shard")}
+    assert world.machine.members.dead >= lives.dead
+    assert world.machine.members.dead.isdisjoint(alive)
+    assert world.machine.members.settled == world.machine.members.dead
+    assert world.machine.died == ["replica 0"] * 220 + ["coordinator"]
+
+
+def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    world.kill_shard(1)
+    world.tick(6.0)
+    world.shard()
+    world.take_over()
+    assert world.machine.recovery.away == {1}
+    (revive,) = [a for a in world.machine.actions if isinstance(a, Revive)]
+    placement = world.machine.placement
+    assert placement is not None
+    assert revive.place.shard_epoch > placement.places[1].shard_epoch + 1, "an epoch is never given twice"
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_the_shards_are_told_anew_who_takes_part(a_world: MakeWorld) -> None:
+    world = a_world(strategy__staleness=0).started()
+    rounds = world.machine.training.rounds
+    assert rounds is not None
+    while not rounds.blocks:
+        for replica in world.replicas:
+            replica.ask()
+        world.tick(0.05)
+    world.settle()
+    world.take_over()
+    assert [a for a in world.machine.actions if isinstance(a, SetMembership)]
+    rounds = world.machine.training.rounds
+    assert rounds is not None
+    assert not rounds.armed
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.all_shards()
+    replica = world.replica()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    assert not begun(parts)
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert machine.state is State.EMPTY
+    assert machine.members.incarnations == replica.incarnation
+    assert not machine.beat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_takeover_goes_on_with_the_run(trains: bool, a_world: MakeWorld) -> None:
+    world = a_world()
+    world.machine.opening.run_id = 77
+    if trains:
+        world.started()
+    else:
+        world.all_shards()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    assert begun(parts) == trains
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert machine.run_id == 77
+    if trains:
+        assert machine.placement is not None
+        assert {place.run_id for place in machine.placement.places} == {77}
+
+
+def test_a_run_that_an_earlier_version_began_is_taken_over(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    del parts["state"]["run_id"]
+    for place in parts["placement"]["places"]:
+        del place["run_id"]
+    machine = JobMachine(world.job, world.shape)
+    take_over(machine, parts, world.now_s)
+    assert (machine.state, machine.run_id) == (State.READY, 0)
+
+
+def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    assert unfinished(stored(world)) is not None, "its run folder is not closed yet"
+    world.machine.finished = True
+    closed = {name: text.encode() for name, text in sections(world.machine, world.now_s).items()}
+    assert unfinished(closed) is None
+    assert unfinished({}) is None
+    assert ended(closed) == "done: 200 samples trained"
+    assert ended({}) == ended(stored(world)) == ""
+
+
+def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    world.finished = False
+    world.take_over()
+    world.settle()
+    assert world.finished
+
+
+def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    state = json.loads(world.stored["state"])
+    for other in (1, 99):
+        with pytest.raises(Failure, match=f"the registry's state has format {other}; this version reads 2"):
+            unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
+    old = json.dumps({**state, "format": 1, "finished": True}).encode()
+    assert unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
+    with pytest.raises(Failure, match="cannot be read"):
+        unfinished({**stored(world), "training": b"{"})
+
+
+def test_data_that_have_shrunk_meanwhile_are_refused(a_world: MakeWorld) -> None:
+    """Ranges of samples mean places in an order of them all; with fewer they would be other samples, or none."""
+    world = a_world(Shape(train=200, validation=0, test=0)).started()
+    parts = unfinished(stored(world))
+    assert parts is not None
+    with pytest.raises(Mistake, match="began with 200 training samples, and the job's data holds 180 now"):
+        take_over(JobMachine(world.job, Shape(train=180, validation=0, test=0)), parts, world.now_s)
+
+
+def test_a_replica_with_other_data_is_refused(a_world: MakeWorld) -> None:
+    world = a_world(Shape(train=200, validation=0, test=0)).started()
+    with pytest.raises(Refused, match="holds 180 training samples, the job's 200"):
+        world.machine.join("replica", 99, "late", "", 0.0, world.machine.layout, train_samples=180)

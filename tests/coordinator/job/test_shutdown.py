@@ -1,0 +1,390 @@
+"""The end: leases in, a last validation, the test on the result, a set, the export; or a failure in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coordinator.core.effects import Export, Finish, TakeSnapshot
+from coordinator.core.states import Closing, Evaluate, Shape, Spent, State, Stop, Wait
+from coordinator.monitoring.summary import summary_of
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def story(world: World) -> list[str]:
+    """The end of a job as it was noted and done."""
+    told: list[str] = []
+    for action in world.done:
+        fields: Any = getattr(action, "fields", {})
+        if getattr(action, "event", "") == "evaluation":
+            told.append(fields["set"])
+        elif getattr(action, "event", "") == "state":
+            told.append(fields["state"])
+        elif isinstance(action, TakeSnapshot | Export | Finish):
+            told.append(type(action).__name__)
+    return told[told.index("ready") + 1 :]
+
+
+def test_the_order_of_an_end(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    assert story(world) == ["closing", "validation", "test", "TakeSnapshot", "Export", "done", "Finish"]
+    assert world.finished
+    assert world.exported is not None
+    assert world.exported[0] == "w"
+    newest = max(world.disk)
+    assert newest == "000000000200-0002"
+    assert world.disk[newest].segments[0].arrays["w"].sum() == 200
+
+
+def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train()
+    assert world.state() is State.READY
+    second.train()
+    assert world.state() is State.CLOSING
+    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(second.ask(), Wait)
+    first.evaluate()
+    assert isinstance(second.ask(), Evaluate)
+    assert second.evaluation is not None
+    assert second.evaluation.set == "test"
+    second.evaluate()
+    work = first.ask()
+    assert isinstance(work, Stop)
+    assert work.reason == "60 samples trained"
+    assert [type(a) for a in world.machine.actions if isinstance(a, TakeSnapshot | Export)] == [TakeSnapshot]
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.reason == "60 samples trained"
+
+
+def test_what_was_evaluated_after_the_last_push_is_not_evaluated_again(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 60}, limits={"samples": 90}, replicas=1).started()
+    (replica,) = world.replicas
+    for _ in range(2):
+        replica.work()
+        replica.train()
+    assert isinstance(replica.ask(), Evaluate)
+    replica.evaluate()
+    replica.work()
+    replica.train()
+    world.run()
+    assert [event["samples"] for event in world.events("evaluation")] == [60, 90, 90]
+
+    world = a_world(evaluate={"every": 50}, limits={"validation_loss": 0.6, "epochs": 9}, replicas=1).started()
+    world.run()
+    assert [event["set"] for event in world.events("evaluation")] == ["validation", "test"]
+
+
+@pytest.mark.parametrize(("keep", "vector", "samples"), [("best", "best.1", 130), ("last", "w", 200)])
+def test_the_result_is_the_best_or_the_last(a_world: MakeWorld, keep: str, vector: str, samples: int) -> None:
+    world = a_world(evaluate={"every": 60, "keep": keep}, replicas=1)
+    accuracies = iter([0.5, 0.9, 0.6, 0.7, 0.88])
+    tested = []
+
+    def score(lease: Evaluate) -> tuple[float, float]:
+        if lease.set == "test":
+            tested.append(lease.vector)
+        return 0.5, next(accuracies)
+
+    world.score = score
+    world.started().run()
+    assert tested == [vector]
+    assert world.exported is not None
+    assert world.exported[0] == world.machine.best_at_end == vector
+    assert world.exported[1].sum() == 4 * samples
+
+
+def test_a_last_evaluation_that_could_not_be_stored_is_made_again(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 1000, "keep": "best"}, limits={"samples": 60}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train()
+    second.train()
+    assert isinstance(first.ask(), Evaluate)
+    assert first.evaluate(store=False) == "best.0"
+    first.die()
+    world.settle()
+    assert isinstance(second.ask(), Evaluate)
+    assert second.evaluate() == "best.0"
+    world.run()
+    assert world.exported is not None
+    assert world.exported[0] == "best.0"
+
+
+def test_one_that_was_not_stored_is_made_again_though_nothing_was_trained_since(a_world: MakeWorld) -> None:
+    world = a_world(
+        evaluate={"every": 30, "keep": "best"}, limits={"samples": 60, "validation_accuracy": 0.7}
+    ).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    assert isinstance(first.ask(), Evaluate)
+    second.work()
+    assert first.evaluate(store=False) == "best.0"
+    assert world.state() is State.CLOSING
+    first.die()
+    world.settle()
+    assert world.machine.ending.step is Closing.DRAIN
+    second.leave()
+    late = world.replica()
+    world.settle()
+    assert isinstance(late.ask(), Evaluate)
+    assert late.evaluate() == "best.0"
+    world.run()
+    assert world.exported is not None
+    assert world.exported[0] == "best.0"
+
+
+def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> None:
+    world = a_world(shape=Shape(100, 0, 30), limits={"samples": 60}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train()
+    second.train()
+    assert isinstance(first.ask(), Evaluate)
+    first.die()
+    assert isinstance(second.ask(), Evaluate)
+    second.evaluate(0.3, 0.9)
+    world.settle()
+    assert world.machine.progress.test is not None
+    assert world.machine.progress.test.accuracy == 0.9
+    assert world.state() is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("shape", "sets"),
+    [(Shape(100, 0, 0), []), (Shape(100, 20, 0), ["validation"]), (Shape(100, 0, 30), ["test"])],
+)
+def test_what_there_is_no_data_for_is_skipped(a_world: MakeWorld, shape: Shape, sets: list[str]) -> None:
+    world = a_world(shape=shape).started().run()
+    assert [event["set"] for event in world.events("evaluation")] == sets
+    assert world.state() is State.DONE
+
+
+def test_stop_while_training_finishes_what_is_leased_and_evaluates_nothing(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=1)
+    world.machine.stop("stopped by Ctrl-C", world.now_s)
+    assert world.state() is State.CLOSING
+    assert isinstance(second.ask(), Wait)
+    first.train()
+    world.settle()
+    assert world.state() is State.DONE
+    assert world.machine.reason == "stopped by Ctrl-C"
+    assert story(world) == ["closing", "TakeSnapshot", "Export", "done", "Finish"]
+    assert world.machine.progress.samples == 30
+
+
+def test_stop_waits_for_an_evaluation_under_way_and_for_nothing_more(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"}).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    assert isinstance(first.ask(), Evaluate)
+    world.machine.stop("enough", world.now_s)
+    world.settle()
+    assert world.state() is State.CLOSING
+    assert first.evaluate(store=False) == "best.0"
+    first.die()
+    world.settle()
+    assert world.state() is State.DONE, "nothing is evaluated again for a job that was stopped"
+    assert isinstance(second.ask(), Stop)
+
+
+def test_no_evaluation_is_begun_while_a_job_drains(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30}).started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    second.train()  # and an evaluation is due
+    world.machine.stop("enough", world.now_s)
+    assert isinstance(second.ask(), Wait)
+
+
+def test_an_evaluation_under_way_when_the_job_closes_is_the_last_one(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30}, limits={"wall_s": 20.0}).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    assert isinstance(first.ask(), Evaluate)
+    world.tick(20.0)
+    assert world.machine.ending.step is Closing.DRAIN
+    assert isinstance(second.ask(), Wait)
+    first.evaluate()
+    world.run()
+    assert [event["set"] for event in world.events("evaluation")] == ["validation", "test"]
+
+
+def test_stop_with_nobody_left_takes_a_set_and_ends(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    for replica in world.replicas:
+        replica.work()
+        replica.leave()
+    world.machine.stop("enough", world.now_s)
+    world.settle()
+    assert world.state() is State.DONE
+
+
+def test_a_second_stop_changes_nothing(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    world.replicas[0].work()
+    world.machine.stop("first", world.now_s)
+    world.machine.stop("second", world.now_s)
+    world.machine.close("third")
+    assert world.machine.reason == "first"
+
+
+def test_a_replica_that_dies_while_the_job_drains_gives_nothing_to_others(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    world.machine.stop("enough", world.now_s)
+    first.die()
+    assert world.machine.ending.step is Closing.DRAIN, "what it had pushed is not known yet"
+    assert isinstance(second.ask(), Wait)
+    world.settle()
+    assert world.state() is State.DONE
+
+
+def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
+    world = a_world(shape=Shape(100, 0, 0), limits={"samples": 60}, snapshots={"every_s": 30.0}).started()
+    for replica in world.replicas:
+        replica.work()
+        replica.train(pushes=2)
+    world.tick(31.0)
+    for replica in world.replicas:
+        replica.train()
+    assert world.state() is State.CLOSING
+    assert [a.set_id for a in world.machine.actions if isinstance(a, TakeSnapshot)] == ["000000000040-0002"]
+    world.settle()
+    assert [a.set_id for a in world.did(TakeSnapshot)][1:] == ["000000000040-0002", "000000000060-0003"]
+
+
+def test_writing_the_end_takes_no_replica_however_long_it_takes(a_world: MakeWorld) -> None:
+    """Replicas hear of the end when the last set begins; a large model is written for longer than patience lasts."""
+    world = a_world(shape=Shape(100, 0, 0), limits={"samples": 60}).started()
+    for replica in world.replicas:
+        replica.work()
+    for replica in world.replicas:
+        replica.train()
+    for replica in world.replicas:
+        assert isinstance(replica.ask(), Stop)
+        replica.leave()
+    world.tick(300.0)
+    assert world.state() is State.CLOSING
+    world.settle()
+    assert world.state() is State.DONE
+
+
+def test_a_last_validation_without_anybody_to_make_it_fails_and_says_so(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    for replica in world.replicas:
+        replica.work()
+    for replica in world.replicas:
+        replica.train()
+        replica.leave()
+    world.tick(61.0)
+    assert world.machine.reason == "no replica for 60 s; waiting for: a replica to join"
+
+
+def test_a_failure_is_final(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    world.machine.fail("replica 0: out of memory")
+    world.machine.fail("another thing")
+    first.train()
+    world.machine.stop("enough", world.now_s)
+    world.tick(300.0)
+    world.settle()
+    assert world.state() is State.FAILED
+    assert world.machine.reason == "replica 0: out of memory"
+    assert len(world.did(Finish)) == 1
+    assert world.exported is None
+
+
+def test_a_joiner_may_still_help_while_the_job_closes(a_world: MakeWorld) -> None:
+    world = a_world(limits={"samples": 60}).started()
+    for replica in world.replicas:
+        replica.work()
+    for replica in world.replicas:
+        replica.train()
+        replica.leave()
+    late = world.replica()
+    world.settle()
+    assert isinstance(late.ask(), Evaluate)
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 60, "keep": "best"}).started()
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=1)
+    assert not first.push(only=2)
+    world.machine.spent(0, first.incarnation, Spent({"compute": 1.0}))
+    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 50, "received": 60, "residual": 7.0}))
+    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 100, "received": 200, "residual": 2.0}))
+    world.machine.spent(0, first.incarnation, Spent({"compute": 2.0, "push": 0.5}))
+    first.die()
+    again = world.replica()
+    world.machine.spent(again.number, again.incarnation, Spent({"compute": 4.0, "wait": 1.0}))
+    world.machine.spent(again.number, again.incarnation, Spent(wire={"sent": 11, "received": 22, "residual": 0.5}))
+    world.machine.spent(again.number, again.incarnation, Spent(wire={"residual": float("nan")}))
+    world.machine.spent(again.number, again.incarnation + 1, Spent({"compute": 100.0}))
+    world.score = lambda lease: (0.25, 0.875) if lease.set == "test" else (0.5, 0.75)
+    world.run()
+    summary = summary_of(world.machine, wall_s=12.5)
+    assert "iterations" not in summary, "that is a batch method's"
+    per_replica = summary.pop("samples_per_replica")
+    assert sum(per_replica.values()) == 200
+    assert summary == {
+        "job": "test",
+        "seed": 0,
+        "start_from": None,
+        "state": "done",
+        "reason": "200 samples trained",
+        "test_accuracy": 0.875,
+        "test_loss": 0.25,
+        "validation_accuracy": 0.75,
+        "validation_loss": 0.5,
+        "samples": 200,
+        "phase_seconds": {"0": {"compute": 6.0, "push": 0.5, "wait": 1.0}, "1": {}},
+        "epochs": 2.0,
+        "steps": 20,
+        "pushes": 20,
+        "pushes_trained_twice": 1,
+        "staleness_mean": 0.0,
+        "wall_s": 12.5,
+        "replicas": 2,
+        "shards": 2,
+        "members_lost": 1,
+        "died": ["replica 0"],
+        "pushes_lost": 0,
+        "bytes_per_replica": {"0": {"sent": 111, "received": 222}},
+        "residual_lost": 2.5,
+        "parameters": 4096,
+    }
+
+
+def test_the_summary_of_a_job_that_never_began(a_world: MakeWorld) -> None:
+    world = a_world()
+    world.machine.stop("enough", world.now_s)
+    summary = summary_of(world.machine, 0.0)
+    assert (summary["state"], summary["samples"], summary["parameters"]) == ("failed", 0, 0)
+    assert summary["test_loss"] is summary["validation_loss"] is None

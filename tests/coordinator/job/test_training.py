@@ -1,0 +1,300 @@
+"""While a job trains: warm start, answers that were lost, limits, clients with loops of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from coordinator.core.progress import OVER
+from coordinator.core.states import Evaluate, Shape, Spent, State, Stop, Told, Wait
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+MakeWorld = Callable[..., "World"]
+
+
+def test_every_sample_of_every_epoch_is_trained_once(a_world: MakeWorld) -> None:
+    world = a_world().started().run()
+    assert world.state() is State.DONE
+    assert world.machine.reason == "200 samples trained"
+    assert (world.applied() == 1).all()
+    progress = world.machine.progress
+    assert (progress.samples, progress.steps, progress.pushes) == (200, 20, 20)
+    assert progress.samples_of(0) + progress.samples_of(1) == 200
+    assert world.machine.epoch == 2.0
+
+
+@pytest.mark.parametrize(("n_fetch", "n_push", "literal"), [(1, 3, False), (2, 2, False), (1, 3, True)])
+def test_a_push_of_several_mini_batches_counts_them_all(
+    a_world: MakeWorld, n_fetch: int, n_push: int, literal: bool
+) -> None:
+    world = a_world(strategy__n_fetch=n_fetch, strategy__n_push=n_push, strategy__literal=literal).started().run()
+    assert (world.applied() == 1).all()
+    assert world.machine.progress.steps == 20
+    assert world.machine.progress.pushes < 20
+
+
+# -- warm start ----------------------------------------------------------------------------------------------
+
+
+def test_one_replica_warms_up_alone_and_the_others_are_released_once(a_world: MakeWorld) -> None:
+    world = a_world(strategy__warm_start={"samples": 50}).started()
+    first, second = world.replicas
+    assert first.work().samples == 30
+    assert isinstance(second.ask(), Wait)
+    first.train()
+    assert first.work().samples == 20, "not more than the warm start has left"
+    first.train(pushes=1)
+    assert isinstance(second.ask(), Wait)
+    first.train()
+    assert second.work().samples == 30
+    first.work()
+    world.settle()
+    assert world.events("warm_start") == [{"samples": 50}]
+
+
+def test_a_dead_warm_replica_is_replaced(a_world: MakeWorld) -> None:
+    world = a_world(strategy__warm_start={"samples": 50}).started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=1)
+    first.die()
+    third = world.replica()
+    world.settle()
+    lease = second.work()
+    assert (lease.start, lease.stop) == (10, 30)
+    assert isinstance(third.ask(), Wait)
+    second.train()
+    assert second.work().samples == 20
+    second.train()
+    assert third.work().samples == 30
+    assert (world.applied()[:, :50] == 1).all()
+
+
+def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
+    world = a_world(strategy__warm_start={"loss": 0.5}).started()
+    first, second = world.replicas
+    first.work()
+    first.train(tell=False)
+    assert isinstance(second.ask(), Wait)
+    world.machine.trained(0, first.incarnation, Told(1, 3, 30, 3, 30 * 0.4, 0.0), world.now_s)
+    assert second.work().samples == 30
+
+
+# -- lost answers --------------------------------------------------------------------------------------------
+
+
+def test_a_lease_whose_answer_was_lost_is_given_again(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    lost = first.work()
+    assert first.work() == lost
+    assert second.work().id != lost.id
+    world.run()
+    assert (world.applied() == 1).all()
+
+
+def test_a_lease_whose_answer_was_lost_is_given_again_while_the_job_closes(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    lost = first.work()
+    world.machine.stop("enough", world.now_s)
+    assert first.work() == lost
+    assert isinstance(second.ask(), Wait)
+    world.run()
+    assert world.state() is State.DONE
+
+
+def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, _ = world.replicas
+    first.work()
+    first.train(pushes=2)
+    first.tell()
+    assert world.machine.progress.samples == 20
+    told = first.told
+    first.train()
+    first.tell()
+    world.machine.trained(first.number, first.incarnation, told, world.now_s)
+    assert world.machine.progress.samples == 30
+
+
+def test_nobody_can_tell_of_anothers_lease(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    second.work()
+    first.train(pushes=1, tell=False)
+    world.machine.trained(second.number, second.incarnation, first.told, world.now_s)
+    assert world.machine.progress.samples == 0
+
+
+def test_an_evaluation_whose_answers_were_lost_is_told_again(a_world: MakeWorld) -> None:
+    world = a_world(evaluate={"every": 30, "keep": "best"}).started()
+    first, second = world.replicas
+    first.work()
+    first.train()
+    lost = first.ask()
+    assert isinstance(lost, Evaluate)
+    assert first.ask() == lost
+    answer = (first.number, first.incarnation, lost.id, 0.5, 0.8, world.now_s)
+    names = [world.machine.evaluated(*answer), world.machine.evaluated(*answer)]
+    assert names == ["best.0", "best.0"]
+    assert world.machine.evaluated(second.number, second.incarnation, *answer[2:]) == ""
+    world.settle()
+    assert len(world.events("evaluation")) == 1
+
+
+# -- limits --------------------------------------------------------------------------------------------------
+
+
+def test_the_wall_limit_counts_from_the_start_of_training(a_world: MakeWorld) -> None:
+    world = a_world(limits={"wall_s": 50.0})
+    world.tick(40.0)
+    world.started()
+    for replica in world.replicas:
+        replica.work()
+    world.tick(49.0)
+    assert world.state() is State.READY
+    world.tick(1.0)
+    assert world.state() is State.CLOSING
+    assert world.machine.reason == "wall time 50 s reached"
+
+
+def test_the_wall_limit_holds_from_a_clock_at_zero_too(a_world: MakeWorld) -> None:
+    world = a_world(limits={"wall_s": 50.0})
+    world.now_s = 0.0
+    world.started()
+    world.tick(50.0)
+    assert world.state() is State.CLOSING
+
+
+@pytest.mark.parametrize(
+    ("limits", "score", "reason"),
+    [
+        ({"validation_accuracy": 0.9}, (0.5, 0.92), "validation accuracy 0.9200 reached its target 0.9"),
+        ({"validation_loss": 0.5}, (0.45, None), "validation loss 0.45 reached its target 0.5"),
+        ({"patience": 2}, (0.5, 0.8), "no better validation result for 2 evaluations"),
+    ],
+)
+def test_an_early_stop_says_why(
+    a_world: MakeWorld, limits: dict[str, float], score: tuple[float, float | None], reason: str
+) -> None:
+    world = a_world(limits={"epochs": 20, **limits}, evaluate__every=30)
+    world.score = lambda lease: score
+    world.started().run()
+    assert world.state() is State.DONE
+    assert world.machine.reason == reason
+    assert world.machine.progress.samples < 2_000
+
+
+# -- clients -------------------------------------------------------------------------------------------------
+
+
+def clients_only(a_world: MakeWorld) -> World:
+    world = a_world(shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 100}, replicas=0)
+    world.all_shards()
+    return world
+
+
+def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
+    world = clients_only(a_world)
+    first, second = world.replica(kind="client"), world.replica(kind="client")
+    world.settle()
+    assert first.is_initialiser()
+    first.initialise()
+    world.settle()
+    machine = world.machine
+    machine.trained(first.number, first.incarnation, Told(0, 1, 40, 1, 40.0, 2.0), world.now_s)
+    machine.trained(first.number, first.incarnation, Told(0, 1, 40, 1, 40.0, 2.0), world.now_s)
+    assert machine.progress.samples == 40
+    machine.trained(second.number, second.incarnation, Told(0, 1, 30, 0, 0.0, 4.0), world.now_s)
+    assert (machine.progress.samples, machine.progress.staleness_mean) == (70, 3.0)
+    assert (machine.progress.samples_of(first.number), machine.progress.samples_of(second.number)) == (40, 30)
+    machine.trained(first.number, first.incarnation, Told(0, 2, 80, 2, 80.0, 2.0), world.now_s)
+    world.settle()
+    assert machine.state is State.DONE
+    assert machine.reason == "110 samples trained"
+    assert world.exported is not None
+    assert world.events("evaluation") == []
+
+
+def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> None:
+    """Workers may come and go for ever; what a coordinator holds, and writes for its heir, does not grow with them."""
+    world = a_world(shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
+    world.all_shards()
+    first = world.replica(kind="client")
+    world.settle()
+    first.initialise()
+    world.settle()
+    machine, kept = world.machine, []
+    for life in range(1, 31):
+        client = world.replica(kind="client")
+        who = client.number, client.incarnation
+        for pushes in (1, 2):
+            machine.trained(*who, Told(0, pushes, 100 * pushes, pushes, 1.0), world.now_s)
+            machine.spent(*who, Spent({"compute": 1.0 * pushes}, [0, pushes, 1], {"sent": 8 * pushes, "residual": 0.5}))
+        (client.leave if life % 2 else client.die)()
+        world.settle()
+        kept.append(len(json.dumps([machine.progress.state(), machine.training.state(world.now_s)])))
+    assert max(kept[10:]) - kept[9] < 20, "digits, and no rows"
+    progress = machine.progress
+    assert progress.samples == 30 * 200
+    assert progress.replicas[1].seconds == {"compute": 60.0}
+    assert progress.replicas[1].bytes == {"sent": 30 * 16}
+    assert progress.stale() == [0, 60, 30]
+    assert progress.residual() == progress.residual({OVER, *machine.members.dead}) == 15.0
+
+
+def test_nothing_is_kept_of_a_lease_whose_replica_died_within_it(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    first, second = world.replicas
+    first.work()
+    first.train(pushes=1)
+    second.work()
+    second.train(pushes=1)
+
+    def leases() -> list[int]:
+        return [told["lease"] for told in world.machine.training.state(world.now_s)["accounts"]["of_lease"]]
+
+    assert len(leases()) == 2
+    first.die()
+    world.settle()
+    assert leases() == [told for told in world.machine.training.leases.outstanding if told in leases()]
+    assert len(leases()) == 1
+
+
+def test_a_job_of_clients_has_no_leases(a_world: MakeWorld) -> None:
+    world = clients_only(a_world)
+    client, replica = world.replica(kind="client"), world.replica()
+    world.settle()
+    assert client.is_initialiser()
+    client.initialise()
+    world.settle()
+    assert isinstance(replica.ask(), Wait)
+    assert isinstance(client.ask(), Stop)
+
+
+def test_a_client_that_died_is_told_apart_from_its_heir(a_world: MakeWorld) -> None:
+    world = clients_only(a_world)
+    first = world.replica(kind="client")
+    world.settle()
+    assert first.is_initialiser()
+    first.initialise()
+    world.settle()
+    world.machine.trained(first.number, first.incarnation, Told(0, 3, 30), world.now_s)
+    first.die()
+    world.settle()
+    heir = world.replica(kind="client")
+    world.machine.trained(heir.number, heir.incarnation, Told(0, 1, 10), world.now_s)
+    assert world.machine.progress.samples == 40
+
+
+def test_a_tick_of_the_machine_is_cheap_in_actions(a_world: MakeWorld) -> None:
+    world = a_world().started()
+    world.tick(20.0)
+    assert world.machine.actions == []

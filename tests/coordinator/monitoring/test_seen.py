@@ -1,0 +1,191 @@
+"""What people see beside the job's state: rates from totals, curves from events."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.members import Member
+from coordinator.core.progress import Progress
+from coordinator.core.states import Told
+from coordinator.monitoring.curves import MOST, Course, Thinned
+from coordinator.monitoring.rates import WINDOW_S, Rates
+from coordinator.monitoring.recent_events import MOST as MOST_EVENTS
+from coordinator.monitoring.recent_events import RecentEvent, RecentEvents
+from coordinator.monitoring.seen import Seen
+from dbelief.clock import ManualClock
+from dbelief.report import event_text
+
+NOWHERE = Path("nowhere/events.jsonl")
+TIME = "2023-11-14T22:13:20.500Z"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_a_rate_is_what_a_total_rises_by(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    assert rates.per_second("pusher", 0, "samples") == 0.0
+    for second in range(100):
+        rates.note("pusher", 0, "samples", 40 * second)
+        rates.note("pusher", 1, "samples", 5 * second)
+        clock.advance(1.0)
+    assert rates.per_second("pusher", 0, "samples") == 40.0
+    assert rates.per_second("pusher", 1, "samples") == 5.0
+    assert rates.per_second("shard", 0, "samples") == 0.0
+
+
+def test_a_rate_is_of_the_last_half_minute_and_ends_with_the_news(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for second in range(200):
+        rates.note("shard", 0, "pushes", 7 * min(second, 100))
+        clock.advance(1.0)
+    assert rates.per_second("shard", 0, "pushes") == 0.0
+    rates.note("shard", 1, "pushes", 1.0)
+    clock.advance(1.0)
+    rates.note("shard", 1, "pushes", 4.0)
+    assert rates.per_second("shard", 1, "pushes") == 3.0
+    clock.advance(WINDOW_S + 1)
+    assert rates.per_second("shard", 1, "pushes") == 0.0
+
+
+def test_a_total_that_has_fallen_is_another_lifes(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for total in (1000.0, 2000.0, 10.0, 30.0):
+        rates.note("shard", 0, "pushes", total)
+        clock.advance(1.0)
+    assert rates.per_second("shard", 0, "pushes") == 20.0
+
+
+def test_a_rate_keeps_few_points_however_often_it_is_told(clock: ManualClock) -> None:
+    rates = Rates(clock)
+    for tick in range(5000):
+        rates.note("pusher", 0, "samples", tick)
+        clock.advance(0.01)
+    assert rates.per_second("pusher", 0, "samples") == pytest.approx(100.0)
+    assert len(rates._points["pusher", 0, "samples"]) < 100
+
+
+@given(st.integers(1, 5000), st.integers(1, 9))
+def test_a_curve_is_thinned_evenly_and_keeps_its_ends(count: int, step: int) -> None:
+    curve = Thinned("samples")
+    for index in range(count):
+        curve.add(step * index, math.sqrt(index))
+    points = curve.points()
+    assert points[0] == (0, 0.0)
+    assert points[-1] == (step * (count - 1), math.sqrt(count - 1))
+    assert set(points) <= {(step * index, math.sqrt(index)) for index in range(count)}
+    assert min(count, MOST // 2) <= len(points) <= MOST + 1
+    gaps = [b[0] - a[0] for a, b in pairwise(points[:-1])]
+    assert len(set(gaps)) <= 1
+
+
+def test_what_is_taken_back_goes_from_a_curve_and_no_number_is_no_point() -> None:
+    curve = Thinned("samples")
+    for x in range(10):
+        curve.add(x, 1.0)
+    curve.add(4, 2.0)
+    curve.add(5, math.nan)
+    curve.add(None, 1.0)
+    assert curve.points() == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (4, 2.0)]
+
+
+def test_a_run_has_the_curves_of_its_events() -> None:
+    course = Course(NOWHERE, iterates=False)
+    course.take("state", {"state": "ready"}, 0.0)
+    for samples in (10, 20):
+        course.take("progress", {"samples": samples, "loss": 1 / samples}, 0.0)
+    course.take("evaluation", {"set": "validation", "samples": 20, "loss": 0.5, "accuracy": None}, 0.0)
+    course.take("evaluation", {"set": "test", "samples": 20, "loss": 0.25, "accuracy": 0.75}, 0.0)
+    assert course.curves() == [
+        ("loss", "samples", [(10, 0.1), (20, 0.05)]),
+        ("validation_loss", "samples", [(20, 0.5)]),
+    ]
+
+
+def test_a_batch_methods_loss_goes_over_its_iterations() -> None:
+    course = Course(NOWHERE, iterates=True)
+    course.take("progress", {"samples": 10, "loss": math.nan}, 0.0)
+    course.take("iteration", {"iteration": 1, "loss": 0.5}, 0.0)
+    assert course.curves() == [("loss", "iterations", [(1, 0.5)])]
+
+
+def test_a_run_that_is_gone_on_from_has_its_earlier_curves(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    rows = [{"event": "progress", "time": TIME, "samples": x, "loss": float(x)} for x in (1, 2, 3, 4)]
+    rows += [
+        {"event": "member", "time": TIME, "role": "replica", "id": 1, "what": "died", "reason": "silent for 5.0 s"}
+    ]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"event": "pro')
+    course = Course(log, iterates=False)
+    course.take("progress", {"samples": 3, "loss": 30.0}, 0.0)
+    for thread in threading.enumerate():
+        if thread.name == "course":
+            thread.join()
+    assert course.curves() == [("loss", "samples", [(1, 1.0), (2, 2.0), (3, 30.0)])]
+    course.take("snapshot", {"set": "0003"}, 5.0)
+    assert course.recent() == [
+        RecentEvent(1_700_000_000.5, "replica 1 died: silent for 5.0 s", True),
+        RecentEvent(5.0, "snapshot 0003 is complete", False),
+    ]
+
+
+def test_recent_events_are_lines_of_text_and_the_last_ones_stay() -> None:
+    events = RecentEvents()
+    joined = {"role": "replica", "id": 2, "what": "joined", "reason": "", "name": "host:7"}
+    events.take("member", joined, 1.0)
+    events.take("progress", {"samples": 5}, 1.5)
+    events.take("member", {**joined, "what": "died", "reason": "silent for 9.0 s"}, 2.0)
+    events.take("member", {**joined, "name": "host:8"}, 3.0)
+    events.take("state", {"state": "ready", "reason": ""}, 4.0)
+    events.take("state", {"state": "failed", "reason": "no shard"}, 5.0)
+    assert [(one.time_s, one.text, one.trouble) for one in events.since(RecentEvents())] == [
+        (1.0, "replica 2 (host:7) joined", False),
+        (2.0, "replica 2 (host:7) died: silent for 9.0 s", True),
+        (3.0, "replica 2 (host:8) joined, replaces the former replica 2", False),
+        (4.0, "job is training", False),
+        (5.0, "job failed: no shard", True),
+    ]
+    for number in range(2 * MOST_EVENTS):
+        events.take("snapshot", {"set": str(number)}, float(number))
+    kept = events.since(RecentEvents())
+    assert [one.text for one in kept] == [
+        f"snapshot {number} is complete" for number in range(MOST_EVENTS, 2 * MOST_EVENTS)
+    ]
+
+
+def test_every_event_of_a_job_has_a_text_or_a_curve() -> None:
+    """An event that the coordinator comes to write is not left out of the page by oversight."""
+    drawn = {"progress", "evaluation", "iteration", "pass"}
+    source = "".join(path.read_text() for path in Path("coordinator").rglob("*.py"))
+    written = set(re.findall(r"""(?:_note|Note)\(\s*"(\w+)\"""", source)) | {"promoted", "shard_back"}
+    assert written >= {"member", "state", "snapshot", "takeover", "scaled"}
+    assert written - drawn == set(event_text._TEXTS)
+
+
+def test_what_was_trained_before_a_run_was_resumed_is_no_speed(clock: ManualClock) -> None:
+    progress, seen = Progress(), Seen(clock, NOWHERE, iterates=False)
+    member = Member("replica", 0, 1, "name", 1)
+    seen.pushers([member], progress)
+    clock.advance(1.0)
+    then = Progress()
+    then.trained(0, Told(0, 1, 9_000), 0.0)
+    progress.restore(then.state(), {0: -500})
+    assert (progress.samples, progress.samples_since, progress.samples_of_since(0)) == (8_500, 0, 0)
+    seen.pushers([member], progress)
+    assert seen.per_second(member, "samples") == 0.0
+    progress.trained(0, Told(0, 1, 30), 0.0)
+    clock.advance(1.0)
+    seen.pushers([member], progress)
+    assert progress.samples_since == 30
+    assert seen.per_second(member, "samples") == 15.0

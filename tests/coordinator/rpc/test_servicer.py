@@ -1,0 +1,441 @@
+"""Messages in, events to the machine, messages out: the service called as gRPC calls it, without gRPC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from coordinator.cluster.replica_scaling import HEARD_S, Scaling
+from coordinator.core.states import State
+from coordinator.job.machine import JobMachine
+from coordinator.monitoring.seen import Seen
+from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
+from dbelief.clock import ManualClock
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.convert import layout_to_wire
+from tests.coordinator.replica import LAYOUT, Replica
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+
+class Aborted(Exception):
+    pass
+
+
+class Context:
+    """What gRPC gives to a handler."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        raise Aborted(code, details)
+
+
+class Steps:
+    """A runner that only steps its machine."""
+
+    epoch = 7
+    folder = Path("runs/test")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.speed = self.leadership = self
+        self.kinds: list[str] = []
+        self.clock = ManualClock()
+        self.seen = Seen(self.clock, Path("nowhere/events.jsonl"), iterates=False)
+        self.scaling = Scaling(world.machine.job)
+        self.shown = SimpleNamespace(eta_s=12.5, stragglers=[1])
+
+    def refused(self, kind: str) -> None:
+        self.kinds.append(kind)
+
+    @contextmanager
+    def step(self) -> Iterator[tuple[JobMachine, float]]:
+        yield self._world.machine, self._world.now_s
+
+    def per_second(self) -> float:
+        return 123.0
+
+    def mean(self) -> float:
+        return 45.0
+
+    def elapsed_s(self) -> float:
+        return 4.5
+
+
+class Caller:
+    """Calls a method of the service by name; `world` is what stands behind it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.steps = Steps(world)
+        self.refused = self.steps.kinds
+        self._service = CoordinatorService(self.steps)  # type: ignore[arg-type]
+
+    def __call__(self, method: str, request: Any) -> Any:
+        return getattr(self._service, method)(request, Context())
+
+    def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
+        with pytest.raises(Aborted) as caught:
+            self(method, request)
+        code, details = caught.value.args
+        return code, details
+
+
+@pytest.fixture
+def call(a_world: Callable[..., World]) -> Caller:
+    return Caller(a_world(evaluate={"every": 30, "keep": "best"}))
+
+
+@pytest.fixture
+def training(call: Caller) -> Caller:
+    call.world.started()
+    return call
+
+
+def join(role: wire.Role.ValueType = wire.ROLE_SHARD, job: str = "test", **fields: Any) -> wire.JoinRequest:
+    return wire.JoinRequest(role=role, job=job, **fields)
+
+
+def beat(replica: Replica, **fields: Any) -> wire.BeatRequest:
+    return wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation, **fields)
+
+
+def report(call: Caller, number: int = 0, **fields: Any) -> wire.ReportRequest:
+    replica = call.world.replicas[number]
+    return wire.ReportRequest(replica=replica.number, incarnation=replica.incarnation, **fields)
+
+
+def lease(call: Caller, number: int = 0, next_sequence: int = 0) -> wire.LeaseReply:
+    replica = call.world.replicas[number]
+    sequence = next_sequence or replica.sequences.get("w", 0) + 1
+    request = wire.LeaseRequest(replica=replica.number, incarnation=replica.incarnation, next_sequence=sequence)
+    reply: wire.LeaseReply = call("Lease", request)
+    return reply
+
+
+def test_join_gives_a_number_a_life_and_what_a_member_must_know(call: Caller) -> None:
+    reply = call("Join", join(address="10.0.0.1:5", token=5, wish=1))
+    assert reply == wire.JoinReply(id=1, incarnation=1, leader_epoch=7, beat_s=5.0)
+    assert call("Join", join(token=6)).id == 0
+
+
+def test_calls_of_a_member_of_an_earlier_run_are_refused_and_change_nothing(training: Caller) -> None:
+    """A resumed job may give a new worker the number and the life that one has which outlived its coordinator."""
+    machine, replica = training.world.machine, training.world.replicas[0]
+    machine.opening.run_id = 5
+    heard_s = training.world.now_s
+    training.world.now_s += 1.0
+    for named in (0, 4):
+        who: dict[str, Any] = {"replica": replica.number, "incarnation": replica.incarnation, "run_id": named}
+        for method, request in (
+            ("Beat", beat(replica, run_id=named)),
+            ("Lease", wire.LeaseRequest(**who, next_sequence=1)),
+            ("Report", wire.ReportRequest(**who, trouble="it is not this run's")),
+        ):
+            assert training.refusal(method, request) == (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the caller's run of the job is over: the job was begun anew or resumed since",
+            )
+    assert machine.state is State.READY
+    assert machine.leases.outstanding == {}
+    member = machine.members.find("replica", replica.number, replica.incarnation)
+    assert member is not None
+    assert member.last_beat_s <= heard_s
+    assert training("Beat", beat(replica, run_id=5)).member
+    assert training("Join", join(wire.ROLE_CLIENT, layout=layout_to_wire(LAYOUT), token=9)).run_id == 5
+
+
+def test_a_wish_for_number_zero_is_a_wish(call: Caller) -> None:
+    assert [call("Join", join(token=token, wish=wish)).id for token, wish in ((5, 1), (6, 0))] == [1, 0]
+
+
+def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
+    assert call.refusal("Join", join(job="mnist")) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "this coordinator runs job 'test', not 'mnist'",
+    )
+    for method, request in (("Join", join(wire.ROLE_UNSPECIFIED)), ("Beat", wire.BeatRequest())):
+        assert call.refusal(method, request)[1] == "a member is a shard, a replica or a client"
+    assert call.refused == ["Refused"] * 3
+
+
+@pytest.mark.parametrize("field", ["name", "address", "source_digest"])
+def test_what_is_kept_of_a_member_is_short(call: Caller, field: str) -> None:
+    fields: dict[str, Any] = {field: LONGEST_TEXT * "x" + "x"}
+    code, reason = call.refusal("Join", join(token=5, **fields))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert reason.endswith(f" has at most {LONGEST_TEXT} characters, not {LONGEST_TEXT + 1}")
+    assert not call.world.machine.members.all()
+
+
+@pytest.mark.parametrize("field", ["name", "address", "source_digest"])
+def test_what_is_kept_of_a_member_moves_no_cursor(call: Caller, field: str) -> None:
+    fields: dict[str, Any] = {field: "x\x1b[2J\n"}
+    code, reason = call.refusal("Join", join(token=5, **fields))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert reason.endswith(r" has no control characters: x\x1b[2J\x0a")
+    assert not call.world.machine.members.all()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "a:b", "host:99999", "host:1 "])
+def test_an_address_that_is_none_is_not_told_to_others(call: Caller, address: str) -> None:
+    code, reason = call.refusal("Join", join(token=5, address=address))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "is no address" in reason
+
+
+def test_join_takes_a_layout_from_the_wire(call: Caller) -> None:
+    layout = call.world.replica().world.machine.layout
+    assert layout is not None
+    reply = call("Join", join(wire.ROLE_CLIENT, token=9, layout=layout_to_wire(layout)))
+    assert reply.id == 1
+    assert call.refusal("Join", join(wire.ROLE_REPLICA, token=10))[1] == "a replica joins with its model's layout"
+
+
+def test_a_beat_tells_the_state_and_who_is_to_initialise(call: Caller) -> None:
+    world = call.world.all_shards()
+    replica = world.replica()
+    world.settle()
+    request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
+    reply = call("Beat", request)
+    assert (reply.state, reply.member, reply.initialise) == (wire.STATE_INITIALISING, True, True)
+    assert [[run.count for run in place.runs] for place in reply.placement.shards] == [[2], [2]]
+    request.placement_epoch = reply.placement.placement_epoch
+    assert not call("Beat", request).HasField("placement")
+    request.incarnation += 100
+    assert not call("Beat", request).member
+
+
+def test_a_leaving_beat_is_goodbye(training: Caller) -> None:
+    replica = training.world.replicas[0]
+    request = wire.BeatRequest(
+        role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation, leaving=True, reason="asked to end"
+    )
+    training("Beat", request)
+    assert [m.number for m in training.world.machine.members.alive("replica")] == [1]
+
+
+def test_every_kind_of_work_goes_over_the_wire(training: Caller) -> None:
+    first = training.world.replicas[0]
+    reply = lease(training)
+    assert reply.training == wire.TrainingLease(
+        lease=1, epoch=0, start=0, stop=30, first_sequence=first.sequences["w"] + 1, samples_before=0
+    )
+    first.work()
+    first.train()
+    assert lease(training).evaluation == wire.EvaluationLease(lease=2, set="validation", vector="w", samples=30)
+    training.world.machine.stop("enough", training.world.now_s)
+    assert lease(training, number=1).wait_s == 0.05
+    training.world.machine.fail("out of memory")
+    assert lease(training, number=1).stop == "out of memory"
+
+
+def test_a_client_hears_of_the_jobs_state_and_of_evaluations_with_its_reports(training: Caller) -> None:
+    world = training.world
+    client = world.replica(kind="client")
+    told = wire.Progress(pushes=1, samples=100)
+    request = wire.ReportRequest(replica=client.number, incarnation=client.incarnation, progress=told)
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY)
+    world.machine.training.evaluations.ask("validation", "w")
+    for replica in world.replicas[:2]:
+        replica.leave()
+    assert training("Report", request) == wire.ReportReply(state=wire.STATE_READY, evaluate=True)
+
+
+def test_reports_are_taken_in(training: Caller) -> None:
+    lease(training)
+    told = wire.Progress(lease=1, pushes=3, samples=30, steps=3, loss_sum=60.0, staleness_sum=6.0)
+    assert training("Report", report(training, progress=told)) == wire.ReportReply()
+    assert training.world.machine.progress.loss == 2.0
+    evaluation = lease(training, number=1).evaluation
+    outcome = wire.Evaluation(lease=evaluation.lease, loss=0.5, accuracy=0.0)
+    assert training("Report", report(training, 1, evaluation=outcome)).keep_as == "best.0"
+    training("Report", report(training, 1, kept=evaluation.lease))
+    best = training.world.machine.progress.best
+    assert best is not None
+    assert (best.vector, best.accuracy) == ("best.0", 0.0)
+
+
+def test_a_model_without_accuracy_has_none(training: Caller) -> None:
+    lease(training)
+    training("Report", report(training, progress=wire.Progress(lease=1, pushes=3, samples=30)))
+    evaluation = lease(training, number=1).evaluation
+    training("Report", report(training, 1, evaluation=wire.Evaluation(lease=evaluation.lease, loss=0.5)))
+    assert training.world.machine.progress.last is not None
+    assert training.world.machine.progress.last.accuracy is None
+
+
+def test_initial_values_are_reported(call: Caller) -> None:
+    world = call.world.all_shards()
+    replica = world.replica()
+    world.settle()
+    assert replica.is_initialiser()
+    replica.initialise(segments=range(4))
+    call("Report", report(call, initialised=True))
+    world.settle()
+    assert world.state() is State.READY
+
+
+def test_trouble_ends_the_job_and_names_who_had_it(training: Caller) -> None:
+    training("Report", report(training, 1, trouble="gradient of 'w' holds nan"))
+    assert training.world.machine.reason == "replica 1: gradient of 'w' holds nan"
+
+
+def test_the_launchers_trouble_is_no_replicas(training: Caller) -> None:
+    training("Report", wire.ReportRequest(trouble="every worker died 4 times"))
+    assert training.world.machine.reason == "every worker died 4 times"
+
+
+@pytest.mark.parametrize("role", ["operator", "worker"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_report_is_a_workers_of_itself_and_a_launchers_of_the_job(
+    training: Caller, monkeypatch: pytest.MonkeyPatch, role: str, own: bool
+) -> None:
+    """With credentials a launcher has the operator's token; it reports for no member, and no member for the job."""
+    monkeypatch.setattr("dbelief.rpc.guard.caller", lambda: role)
+    request = report(training, 1, trouble="one's own") if own else wire.ReportRequest(trouble="all died")
+    if own is (role == "worker"):
+        training("Report", request)
+        assert training.world.machine.reason == ("replica 1: one's own" if own else "all died")
+    else:
+        with pytest.raises(Aborted, match=f"the caller's token is for {role}"):
+            training("Report", request)
+
+
+def test_status_before_anything_is_known(call: Caller) -> None:
+    status = call("Status", wire.StatusRequest())
+    assert (status.job, status.state, status.waiting_for) == ("test", wire.STATE_EMPTY, "shards (0 of 2 joined)")
+    unknown = ("loss", "validation_loss", "validation_accuracy", "test_loss", "test_accuracy", "staleness_mean")
+    assert all(math.isnan(getattr(status, name)) for name in unknown)
+    assert (status.samples, status.total_samples, status.job_yaml) == (0, 200, "")
+    assert (status.samples_per_s, status.elapsed_s, status.run_folder) == (45.0, 4.5, "runs/test")
+
+
+def test_status_while_training_tells_of_everyone(training: Caller) -> None:
+    first = training.world.replicas[0]
+    first.work()
+    first.train()
+    training.world.tick(2.0)
+    status = training("Status", wire.StatusRequest(job=True))
+    assert (status.state, status.samples, status.epoch, status.loss, status.shards) == (
+        wire.STATE_READY,
+        30,
+        0.3,
+        1.0,
+        2,
+    )
+    assert status.waiting_for == ""
+    assert status.job_yaml == training.world.job.to_yaml()
+    rows = [(m.role, m.id, m.state, m.samples) for m in status.members]
+    assert rows == [
+        (wire.ROLE_REPLICA, 0, "training", 30),
+        (wire.ROLE_REPLICA, 1, "waiting", 0),
+        (wire.ROLE_SHARD, 0, "serving", 0),
+        (wire.ROLE_SHARD, 1, "serving", 0),
+    ]
+
+
+def test_status_of_a_batch_method(a_world: Callable[..., World]) -> None:
+    strategy = {"name": "sandblaster", "portion": 10, "bundle": 4, "iterations": 6}
+    call = Caller(a_world(strategy=strategy, limits={"epochs": 500}, evaluate={"every": None}))
+    assert call("Status", wire.StatusRequest()).batch.iterations == 6
+    call.world.started()
+    bundle = lease(call).bundle
+    computed = wire.BundleDone(turn=bundle.turn, bundle=bundle.bundle, loss_sum=40.0, samples=20)
+    lease(call, number=1)
+    call("Report", report(call, bundle=computed))
+    batch = call("Status", wire.StatusRequest()).batch
+    assert all(math.isnan(value) for value in (batch.loss, batch.gradient_norm, batch.step))
+    batch.loss = batch.gradient_norm = batch.step = 0
+    assert batch == wire.BatchStatus(iterations=6, turn=1, portions_done=2, portions=10, bundles=1)
+
+
+def test_status_of_another_strategy_has_none(call: Caller) -> None:
+    assert not call("Status", wire.StatusRequest()).HasField("batch")
+
+
+def test_stop_answers_with_the_state(training: Caller) -> None:
+    training.world.replicas[0].work()
+    assert training("Stop", wire.StopRequest()).state == wire.STATE_CLOSING
+    assert training.world.machine.reason == "stopped"
+
+
+def test_a_shards_beat_tells_what_it_does(training: Caller) -> None:
+    number, incarnation = training.world.shard_members[0]
+    for second in range(3):
+        figures = wire.ShardFigures(
+            pushes=10.0 * second, bytes_received=300 * second, bytes_sent=100 * second, segments=4, parameters=9
+        )
+        training("Beat", wire.BeatRequest(role=wire.ROLE_SHARD, id=number, incarnation=incarnation, shard=figures))
+        training.steps.clock.advance(1.0)
+    members = training("Status", wire.StatusRequest()).members
+    (told,) = [member for member in members if member.role == wire.ROLE_SHARD and member.id == number]
+    assert (told.segments, told.parameters) == (4, 9)
+    assert (told.pushes_per_s, told.bytes_per_s) == (10.0, 400.0)
+
+
+def test_staleness_is_told_by_life_and_summed_over_all(training: Caller) -> None:
+    training("Report", report(training, 0, staleness=[5, 0, 2]))
+    for _ in range(2):  # a repeat changes nothing
+        training("Report", report(training, 0, staleness=[6, 0, 3]))
+    training("Report", report(training, 1, staleness=[1, 1, 1]))
+    assert list(training("Status", wire.StatusRequest()).staleness) == [7, 1, 4]
+
+
+def test_curves_are_told_where_they_are_asked_for(training: Caller) -> None:
+    training.steps.seen.course.take("progress", {"samples": 10, "loss": 0.5}, 0.0)
+    assert not training("Status", wire.StatusRequest()).curves
+    (curve,) = training("Status", wire.StatusRequest(curves=True)).curves
+    assert (curve.name, curve.over, list(curve.x), list(curve.y)) == ("loss", "samples", [10.0], [0.5])
+
+
+def test_replicas_are_wanted_of_a_launcher(training: Caller) -> None:
+    wants = wire.ScaleRequest(replicas=7)
+    assert training.refusal("Scale", wants)[0] is grpc.StatusCode.FAILED_PRECONDITION
+    assert not training("Status", wire.StatusRequest(scales=True)).HasField("wanted_replicas")
+    assert training("Scale", wants).before == len(training.world.replicas)
+    assert training("Status", wire.StatusRequest()).wanted_replicas == 7
+
+
+def test_shards_are_wanted_of_a_launcher_or_of_a_person(training: Caller) -> None:
+    reply = training("Scale", wire.ScaleRequest(shards=4))
+    assert reply.before == 2
+    assert reply.todo.startswith("now start 2 more: with compose, `docker compose up ")
+    assert "--scale ps=4`" in reply.todo
+    assert "`kubectl scale statefulset ps --replicas=4`" in reply.todo
+    told = training("Status", wire.StatusRequest(scales=True))
+    assert (told.wanted_shards, list(told.needed_shards)) == (4, [0, 1])
+    assert told.waiting_for == "shards (2 of 4 have a place)"
+    assert not training("Scale", wire.ScaleRequest(shards=3)).todo, "a launcher is there"
+    training.world.now_s += HEARD_S + 1.0
+    todo = training("Scale", wire.ScaleRequest(shards=1)).todo
+    assert todo.startswith("1 will end by themselves; when they have: with compose")
+    refusal = training.refusal("Scale", wire.ScaleRequest(shards=5))
+    assert refusal[1] == "job test has 4 segments, and no use for 5 shards"
+
+
+def test_who_hears_of_a_new_placement_hears_of_one_that_is_written_down(training: Caller) -> None:
+    replica, machine = training.world.replicas[0], training.world.machine
+    assert machine.placement is not None
+    request = wire.BeatRequest(role=wire.ROLE_REPLICA, id=replica.number, incarnation=replica.incarnation)
+    request.placement_epoch = machine.placement.epoch
+    training("Beat", request)
+    assert not machine.commit_due
+    request.placement_epoch -= 1
+    assert training("Beat", request).HasField("placement")
+    assert machine.commit_due
+
+
+def test_the_end_in_sight_and_stragglers_are_those_of_the_metrics(training: Caller) -> None:
+    told = training("Status", wire.StatusRequest())
+    assert told.eta_s == 12.5
+    assert [member.id for member in told.members if member.straggler] == [1]
+    training("Report", wire.ReportRequest(trouble="over"))
+    assert math.isnan(training("Status", wire.StatusRequest()).eta_s)

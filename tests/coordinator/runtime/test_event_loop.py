@@ -1,0 +1,306 @@
+"""The actor's promises, kept by calling it in this thread: it never waits for what is gone, and always ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from coordinator.core import members
+from coordinator.core.effects import Fence, MakeReady, Note
+from coordinator.core.progress import Figures
+from coordinator.core.states import Compute, State, Told
+from coordinator.monitoring.summary import summary_of
+from coordinator.rpc.status import status
+from coordinator.runtime import event_loop as module
+from coordinator.runtime import executor as module_of_actor
+from coordinator.runtime.event_loop import Runner
+from coordinator.runtime.leader_lease import Leadership
+from coordinator.sandblaster.pass_scheduler import Computed
+from dbelief.clock import ManualClock
+from dbelief.console import DEBUG
+from dbelief.errors import Failure, Full, Moved, NotWritten, Refused, Unreachable
+from dbelief.metrics import Metrics
+from dbelief.registry import MemoryRegistry
+from dbelief.report.events import read_events
+from dbelief.report.summary import read_summary
+from dbelief.report.table import taken
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.sets import newest_count
+from tests.coordinator.replica import LAYOUT
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import World
+
+
+@pytest.fixture
+def world(a_world: Callable[..., World]) -> World:
+    return a_world()
+
+
+@pytest.fixture
+def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    monkeypatch.setattr(module, "draw_pictures", lambda *_: None)
+    clock = ManualClock()
+    metrics = Metrics("coordinator")
+    leadership = Leadership.take(MemoryRegistry(clock), "test", "me", clock, threading.Event())
+    assert leadership is not None
+    made = Runner(world.machine, tmp_path, leadership, metrics, clock)
+    yield made
+    leadership.release()
+    made._events.close()
+    metrics.close()
+
+
+def carry_out(runner: Runner) -> None:
+    """The actor's work, up to here."""
+    runner._actor._queue.put(module_of_actor._Word.END)
+    runner._actor.run()
+
+
+def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner) -> None:
+    def refused() -> None:
+        with runner.step() as (machine, _):
+            machine.actions.append(Note("state", {"state": "x", "reason": ""}))
+            raise Refused("no")
+
+    with pytest.raises(Refused):
+        refused()
+    assert runner._actor._queue.qsize() == 1
+    with runner.step() as (machine, _):
+        assert machine.actions == []
+
+
+def test_what_a_step_that_fails_has_changed_is_written_before_its_actions_are_queued(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is started again joins where no place is left: its earlier life is over all the same."""
+    (member,) = [one for one in world.started().machine.members.all() if one.kind == "replica"][:1]
+    queued = runner._actor._queue.qsize()
+    commit, waiting = runner.leadership.commit, []
+
+    def commits(*args: Any) -> None:
+        waiting.append(runner._actor._queue.qsize() - queued)
+        commit(*args)
+
+    monkeypatch.setattr(runner.leadership, "commit", commits)
+    monkeypatch.setattr(members, "MOST_MEMBERS", 0)
+    with pytest.raises(Full), runner.step() as (machine, now_s):
+        machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, again=True)
+    assert waiting == [0]
+    assert json.loads(runner.leadership.stored()["members"])["dead"] == [member.incarnation]
+    assert runner._actor._queue.qsize() > queued
+
+
+def test_actions_are_queued_in_the_order_of_their_steps(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that needs no write waits for the write of the one before it, which another thread still makes."""
+    commit = runner.leadership.commit
+
+    def commits(*args: Any) -> None:
+        with runner.step() as (machine, _):
+            machine.actions.append(Note("later", {}))
+        assert runner._actor._queue.qsize() == 0
+        commit(*args)
+
+    monkeypatch.setattr(runner.leadership, "commit", commits)
+    with runner.step() as (machine, _):
+        machine.actions.append(Note("earlier", {}))
+        machine.commit_due = True
+    events = [runner._actor._queue.get() for _ in range(2)]
+    assert events == [Note("earlier", {}), Note("later", {})]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Refused("shard 1 at 10.0.0.1:5: fenced"), "MakeReady: shard 1 at 10.0.0.1:5: fenced"),
+        (OSError(28, "No space left on device"), "MakeReady: [Errno 28] No space left on device"),
+        (ZeroDivisionError("by zero"), f"MakeReady: ZeroDivisionError: by zero ({__file__}, line LINE)"),
+    ],
+)
+def test_whatever_goes_wrong_ends_the_job_and_is_told(
+    runner: Runner,
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    reason: str,
+) -> None:
+    def fails() -> None:
+        raise error
+
+    reason = reason.replace("LINE", str(fails.__code__.co_firstlineno + 1))
+    monkeypatch.setenv(DEBUG, "")
+    monkeypatch.setattr(runner._actor._shards, "make_ready", fails)
+    runner._actor._queue.put(MakeReady())
+    carry_out(runner)
+    assert world.state() is State.FAILED
+    assert world.machine.reason == reason
+    carry_out(runner)
+    assert read_summary(tmp_path / "summary.json").reason == reason
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [Unreachable("shard 1: no answer"), Moved("shard 1: is in epoch 3, not 2")])
+def test_a_shard_that_does_not_answer_is_asked_until_it_does(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    answers: list[Exception | None] = [error, error, None]
+
+    def answer() -> None:
+        outcome = answers.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(module_of_actor, "AGAIN_S", 0.0)
+    monkeypatch.setattr(runner._actor._shards, "make_ready", answer)
+    runner._actor.put(MakeReady())
+    carry_out(runner)
+    assert answers == []
+    assert world.state() is State.READY
+
+
+def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.all_shards()
+    world.replica()
+    runner._actor.put(Fence(7, 8))
+    asked = []
+
+    def dies(incarnation: int) -> tuple[int, int]:
+        asked.append(incarnation)
+        world.machine.recovery.gone(1)
+        raise Unreachable("shard 1: no answer")
+
+    monkeypatch.setattr(runner._actor._shards, "fence", dies)
+    monkeypatch.setattr(runner._actor._shards, "assign", lambda placement: None)
+    carry_out(runner)
+    assert asked == [8]
+    assert world.machine.recovery._postponed == [Fence(7, 8)]
+    assert not world.machine.over
+
+
+@pytest.mark.parametrize("kind", [Refused, NotWritten])
+def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
+    kind: type[Failure],
+    runner: Runner,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A shard refuses its part, or set.json cannot be written here. What there is of it goes."""
+    parts: list[Path] = []
+
+    def full(set_id: str) -> None:
+        folder = runner.folder / "snapshots" / set_id
+        assert folder.is_dir()
+        parts.append(folder / "shard-0.safetensors")
+        parts[-1].touch()
+        raise kind(f"shard 1: {folder}/shard-1.safetensors: No space left on device")
+
+    monkeypatch.setattr(runner._actor._shards, "snapshot", full)
+    world.machine.state = State.READY
+    runner._actor.put(world.machine.training.begin_set())
+    carry_out(runner)
+    assert world.state() is State.READY
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "snapshot" in line)
+    assert "was not written, the one before stands: shard 1: " in told
+    assert [path.exists() for path in parts] == [False]
+    assert newest_count(parts[0].parents[1]) == world.machine.training.snapshots.count
+    world.machine.state = State.CLOSING
+    runner._actor.put(world.machine.training.begin_set())
+    carry_out(runner)
+    assert world.state() is State.FAILED
+
+
+def test_a_job_ends_though_its_curves_cannot_be_drawn(
+    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "draw_pictures", fails)
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    carry_out(runner)
+    assert runner._finished.is_set()
+    assert world.machine.reason == "out of memory"
+    assert "Finish: [Errno 28] No space left on device" in capsys.readouterr().err
+
+
+def test_events_of_progress_are_thinned_out_and_no_others(runner: Runner, tmp_path: Path) -> None:
+    for samples in range(50):
+        runner._actor._queue.put(Note("progress", {"samples": samples}))
+        runner._actor._queue.put(Note("snapshot", {"set": str(samples)}))
+    carry_out(runner)
+    events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
+    assert (events.count("progress"), events.count("snapshot")) == (1, 50)
+
+
+def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_world: Callable[..., World]) -> None:
+    batch = a_world(strategy={"name": "sandblaster", "portion": 10, "bundle": 4}, limits={"epochs": 5}).started()
+    for replica in batch.replicas:
+        work = batch.machine.lease(replica.number, replica.incarnation, 1, batch.now_s)
+        assert isinstance(work, Compute)
+        told = Computed(work.turn, work.bundle, 40.0, 20)
+        batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
+    runner._show(batch.machine)
+    metrics = runner.shown.metrics
+    assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
+    counted = ("iterations_total", "evaluations_total", "backups_launched_total", "backups_won_total")
+    assert [metrics.value(name) for name in counted] == [0, 0, 0, 0]
+    assert [math.isnan(metrics.value(name) or 0) for name in ("loss", "gradient_norm", "step_length")] == [True] * 3
+
+
+def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, world: World, tmp_path: Path) -> None:
+    runs = [[0, 1, 0, 4, False, 0.0, 0.5, True]]
+    runner._actor._queue.put(Note("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
+    with runner.step() as (machine, _):
+        machine.fail("out of memory")
+    carry_out(runner)
+    carry_out(runner)
+    (event,) = [event for event in read_events(tmp_path / "events.jsonl") if event["event"] == "pass"]
+    assert (event["number"], event["seconds"], "runs" in event) == (3, 0.5, False)
+    assert json.loads((tmp_path / "last_pass.json").read_text())["runs"] == runs
+
+
+def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: Runner, tmp_path: Path) -> None:
+    machine, clock = runner._machine, runner._clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(5.0)
+    assert runner.wall_s() == 5.0
+    assert "last_leg_s" not in summary_of(machine, runner.wall_s())
+    machine.legs_s = 100.0
+    machine.stop("enough", clock.now())
+    runner._finish()
+    summary = read_summary(tmp_path / "summary.json")
+    assert (summary.wall_s, summary.last_leg_s) == (105.0, 5.0)
+    assert taken(summary) == "105.0 s (5.0 s since it was resumed)"
+
+
+def test_at_the_end_the_speed_told_is_the_mean_of_what_this_leg_trained(runner: Runner, world: World) -> None:
+    clock = runner._clock
+    assert isinstance(clock, ManualClock)
+    progress = runner._machine.progress
+    progress.restore({**progress.state(), "samples": 5_000, "replicas": {"0": asdict(Figures(5_000))}}, {})
+    for _ in range(4):
+        runner._show(runner._machine)
+        clock.advance(1.0)
+        progress.trained(0, Told(0, 1, 50), clock.now())
+    assert runner.speed.per_second() == pytest.approx(50.0)
+    clock.advance(60.0)
+    for _ in range(3):
+        runner._show(runner._machine)
+        clock.advance(5.0)
+    runner._machine.fail("enough")
+    told = status(runner, wire.StatusRequest())
+    assert told.samples == 5_200
+    assert 0.0 < told.samples_per_s <= 50.0

@@ -1,0 +1,137 @@
+"""What others wait for comes before its turn, and while shards are busy with files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from coordinator.core.effects import Fence, StandAlone, TakeSnapshot
+from coordinator.job.machine import JobMachine
+from coordinator.runtime.executor import Actor
+from coordinator.runtime.shard_client import Shards
+from dbelief.clock import SystemClock
+from dbelief.errors import Unreachable
+from dbelief.placement import Placement
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.sets import read_set
+from ps_server.service import ShardService
+from tests.ps_server.servers import wait_until
+
+from .test_shard_client import cluster
+
+pytestmark = pytest.mark.processes
+
+
+class Machine:
+    """As much of a job's machine as these actions ask for."""
+
+    def __init__(self, placement: Placement | None) -> None:
+        self.placement, self.commit_due, self.over = placement, False, False
+        self._retakes = 3
+        self.chains = SimpleNamespace(stands=lambda action: True)
+        self.recovery = SimpleNamespace(away=set())
+        self.job = SimpleNamespace(name="programs", snapshots=SimpleNamespace(keep=2))
+        self.done: list[str] = []
+
+    def set_state(self) -> dict[str, Any]:
+        return {}
+
+    def retake_set(self) -> str:
+        self._retakes += 1
+        return f"000000000100-{self._retakes:04d}"
+
+    def snapshot_taken(self, set_id: str, now_s: float) -> None:
+        self.done.append(set_id)
+
+    def fenced(self, number: int, *rest: object) -> None:
+        self.done.append(f"fenced {number}")
+
+
+@contextmanager
+def actor(shards: Shards, machine: Machine, folder: Path) -> Iterator[Actor]:
+    @contextmanager
+    def step() -> Iterator[tuple[JobMachine, float]]:
+        yield cast("JobMachine", machine), 0.0
+
+    running = Actor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+def held(service: ShardService, busy: threading.Event, free: threading.Event) -> None:
+    """Its next snapshot waits until it may go on."""
+    write = service.life.snapshot
+
+    def waits(request: wire.SnapshotRequest) -> wire.SnapshotReply:
+        busy.set()
+        assert free.wait(60)
+        return write(request)
+
+    service.life.snapshot = waits  # type: ignore[method-assign]
+
+
+def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path: Path) -> None:
+    """A disk that takes minutes does not keep those who push to some other shard waiting."""
+    services: list[ShardService] = []
+    busy, free = threading.Event(), threading.Event()
+    with cluster(tmp_path, 2, prepare=services.append) as here:
+        machine = Machine(here.placement)
+        held(services[1], busy, free)
+        with actor(here.shards, machine, tmp_path) as running:
+            running.put(TakeSnapshot("000001"))
+            assert busy.wait(60)
+            running.put(Fence(3, 9))
+            running.put(StandAlone(0, 5))
+            wait_until(lambda: services[0].life.chain.epoch == 5)
+            assert machine.done == []
+            free.set()
+            wait_until(lambda: len(machine.done) == 2)
+    assert machine.done == ["000001", "fenced 3"]
+
+
+class ScriptedShards:
+    """Shards whose answers to snapshots come from the test; each may be an error."""
+
+    def __init__(self, snapshots: Path, *answers: Exception | None) -> None:
+        self.snapshots = snapshots
+        self.answers = iter(answers)
+        self.folders: list[Path] = []
+        self.placement: Any = None
+        self.meanwhile = lambda: None
+
+    def snapshot(self, set_id: str) -> dict[str, int]:
+        folder = self.snapshots / set_id
+        assert list(folder.iterdir()) == []
+        self.folders.append(folder)
+        (folder / "shard-0.json").write_text("of a shard that may have been stopped while it wrote")
+        error = next(self.answers)
+        if error is not None:
+            raise error
+        return {"shard-0.json": 2}
+
+
+def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A shard that was given up may still be writing, or wake later; of an earlier coordinator too."""
+    snapshots = tmp_path / "snapshots"
+    (snapshots / "000000000100-0004").mkdir(parents=True)  # begun by a coordinator that died
+    shards = ScriptedShards(
+        tmp_path / "snapshots", Unreachable("shard 0 is dead"), Unreachable("shard 0 is dead"), None
+    )
+    machine = Machine(None)
+    with actor(cast("Shards", shards), machine, tmp_path) as running:
+        running.put(TakeSnapshot("000000000100-0003"))
+        wait_until(lambda: machine.done != [])
+    assert machine.done == ["000000000100-0006"]
+    assert [folder.name[-4:] for folder in shards.folders] == ["0003", "0005", "0006"]
+    assert read_set(snapshots / "000000000100-0006")["parts"] == {"shard-0.json": 2}
+    assert read_set(snapshots / "000000000100-0006")["wall_s"] == 12.5
+    assert not (snapshots / "000000000100-0003" / "set.json").exists()

@@ -1,0 +1,195 @@
+"""The leader lease held, lost and taken again; what must survive written down; a registry that is away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from coordinator.runtime import leader_lease as module
+from coordinator.runtime.leader_lease import LEASE_TTL_S, Leadership
+from dbelief.clock import ManualClock
+from dbelief.errors import Refused, Unreachable
+from dbelief.registry import MemoryRegistry
+
+NEVER = threading.Event()
+
+
+class Flaky(MemoryRegistry):
+    """A registry that is away as often as it is told to be."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.away = 0
+
+    def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
+        if self.away:
+            self.away -= 1
+            raise Unreachable("registry: no answer")
+        super().write(job, epoch, values)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def registry(clock: ManualClock) -> Flaky:
+    return Flaky(clock)
+
+
+@pytest.fixture
+def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], Leadership]]:
+    made: list[Leadership] = []
+
+    def take(owner: str) -> Leadership:
+        leadership = Leadership.take(registry, "mnist", owner, clock, NEVER)
+        assert leadership is not None
+        made.append(leadership)
+        return leadership
+
+    yield take
+    for leadership in made:
+        leadership.release()
+
+
+@pytest.fixture
+def slept(leads: Callable[[str], Leadership], registry: Flaky) -> tuple[Leadership, Leadership]:
+    """One whose lease ran out unnoticed, and the one who has led since."""
+    sleeper = leads("a")
+    commit(sleeper, "one")
+    registry._records["mnist"].lease = None
+    other = leads("b")
+    commit(other, "two")
+    return sleeper, other
+
+
+def commit(leader: Leadership, text: str) -> None:
+    """Write down a state that no earlier write holds."""
+    leader.commit(lambda: (0, {"state": text, "layout": "always the same"}), 1)
+
+
+def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], Leadership]) -> None:
+    leader = leads("a")
+    taken: list[int] = []
+
+    def sections() -> tuple[int, dict[str, str]]:
+        taken.append(len(taken))
+        return 3, {"state": f"{len(taken)}"}
+
+    for step in (2, 1, 3):
+        leader.commit(sections, step)
+    assert leader.stored()["state"] == b"1"
+    leader.commit(sections, 4)
+    assert leader.stored()["state"] == b"2"
+
+
+def test_only_what_has_changed_is_written(leads: Callable[[str], Leadership], registry: Flaky) -> None:
+    leader = leads("a")
+    written: list[set[str]] = []
+    write = registry.write
+
+    def noted(job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
+        written.append(set(values))
+        write(job, epoch, values)
+
+    registry.write = noted  # type: ignore[method-assign]
+    for text in ("one", "two", "two"):
+        commit(leader, text)
+    assert written == [{"state", "layout", "leader"}, {"state", "leader"}]
+    assert registry.read("mnist")["state"] == b"two"
+
+
+def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
+    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leader = leads("a")
+    commit(leader, "one")
+    registry._records["mnist"].lease = None  # it slept through it
+    commit(leader, "two")
+    assert leader.epoch == 2
+    assert registry.read("mnist")["state"] == b"two"
+    assert "the leader lease had run out; leading again, under epoch 2" in capsys.readouterr().err
+
+
+def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
+    slept: tuple[Leadership, Leadership], registry: Flaky
+) -> None:
+    sleeper, _ = slept
+    with pytest.raises(Refused, match="another coordinator leads job mnist now"):
+        commit(sleeper, "three")
+    assert registry.read("mnist")["state"] == b"two"
+    assert sleeper.lost
+
+
+def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
+    slept: tuple[Leadership, Leadership], registry: Flaky
+) -> None:
+    sleeper, other = slept
+    other.release()
+    with pytest.raises(Refused, match="another coordinator leads"):
+        commit(sleeper, "three")
+    assert registry.holder("mnist") is None, "it gives back what it took by mistake"
+
+
+def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
+    leads: Callable[[str], Leadership], registry: Flaky
+) -> None:
+    leader = leads("a")
+    commit(leader, "one")
+    registry._records.clear()
+    commit(leader, "two")
+    assert leader.epoch == 2
+    assert registry.read("mnist").keys() == {"state", "leader", "layout"}, "all of it is written again"
+
+
+def test_what_has_to_be_written_waits_for_a_registry_that_is_away(
+    leads: Callable[[str], Leadership],
+    registry: Flaky,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    leader = leads("a")
+    registry.away = 3
+    commit(leader, "one")
+    assert registry.read("mnist")["state"] == b"one"
+    said = capsys.readouterr().err
+    assert said.count("registry: no answer; waiting up to 60 s for it") == 1
+    assert "the registry is back" in said
+
+
+def test_and_gives_up_after_its_patience(
+    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REGISTRY_S", -1.0)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.0)
+    leader = leads("a")
+    registry.away = 2
+    with pytest.raises(Unreachable, match="no answer"):
+        commit(leader, "one")
+
+
+def test_another_stands_by_until_the_lease_is_free(
+    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(leads("a"), "one")
+    got: list[Leadership] = []
+    waiter = threading.Thread(target=lambda: got.append(leads("b")))
+    waiter.start()
+    assert clock.until_waiting(2)  # the leader's own lease, and the one who stands by
+    registry._records["mnist"].lease = None
+    clock.advance(1.0)
+    waiter.join(60)
+    assert got[0].epoch == 2
+    assert got[0].stored()["state"] == b"one"
+    assert "job mnist is led by a; standing by" in capsys.readouterr().err
+
+
+def test_standing_by_ends_when_asked_to(registry: Flaky, clock: ManualClock) -> None:
+    registry.acquire("mnist", "a", LEASE_TTL_S)
+    asked = threading.Event()
+    asked.set()
+    assert Leadership.take(registry, "mnist", "b", clock, asked) is None

@@ -1,0 +1,281 @@
+"""The coordinator's programs on shards behind gRPC servers: the numbers of one process, on any number of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from coordinator.cluster.rebalance import moved
+from coordinator.core.effects import Move
+from coordinator.runtime.shard_client import Shards
+from coordinator.sandblaster.lbfgs import Lbfgs, Space
+from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.job.load import parse_job
+from dbelief.layout import cut, place
+from dbelief.metrics import Metrics
+from dbelief.placement import Place, Placement
+from dbelief.programs import Operation, dots, lincomb
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.serving import Server
+from dbelief.space import LocalSpace
+from ps_server.service import ShardService
+
+SIZE = 700
+WRITER = Pusher(0, 1)
+JOB = """
+name: programs
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, batch: 16, rule: {name: sgd, rate: 0.05}}
+limits: {epochs: 1}
+"""
+Prepare = Callable[[ShardService], None]
+
+
+class Cluster:
+    """Shards that hold `size` zeros, and the coordinator's hand on them."""
+
+    def __init__(self, stack: ExitStack, folder: Path, count: int, size: int = SIZE, prepare: Prepare | None = None):
+        services = [ShardService(Metrics("ps")) for _ in range(count)]
+        for number, service in enumerate(services):
+            service.life.index = number
+            if prepare is not None:
+                prepare(service)
+        servers = [Server("127.0.0.1:0", service.register) for service in services]
+        spans = tuple(cut([(0, size)], 30))
+        runs = place(spans, count)
+        self.placement = Placement(
+            1, spans, tuple(Place(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
+        )
+        self.dead: set[int] = set()
+        self.shards = Shards(
+            parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead, folder / "snapshots"
+        )
+        for server in servers:
+            stack.callback(server.close, 0.0)
+        stack.callback(self.shards.close)
+        self.servers = servers
+        self.client = ShardedParameters("programs", self.placement, pusher=WRITER, deadline_s=10.0)
+        stack.callback(self.client.close)
+        self.shards.assign(self.placement)
+        self._numbers: dict[str, int] = {}
+        self.write("w", np.zeros(size))
+        self.shards.make_ready()
+
+    def write(self, vector: str, values: np.ndarray) -> None:
+        number = self._numbers[vector] = self._numbers.get(vector, 0) + 1
+        held = np.zeros(len(self.placement.spans), np.int64)
+        self.client.push(values.astype(np.float32), held, Push(WRITER, number, vector=vector, assign=True))
+
+    def read(self, vector: str) -> np.ndarray:
+        out = np.empty(self.placement.size, np.float32)
+        self.client.pull(out, np.full(len(self.placement.spans), -1, np.int64), vector=vector)
+        return out
+
+
+@contextmanager
+def cluster(folder: Path, count: int, **options: Any) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, folder, count, **options)
+
+
+def gradients(steps: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """The same convex quadratic's gradient, for each step."""
+    rng = np.random.default_rng(5)
+    scales, centre = np.geomspace(1, 40, SIZE), rng.standard_normal(SIZE)
+    for _ in range(steps):
+        yield lambda w: scales * (w - centre)
+
+
+def descended(space: Space, write: Callable[[str, np.ndarray], None], steps: int) -> list[float]:
+    """Steps of one length along L-BFGS's directions in some space; the squared norms of the gradients."""
+    method, w, norms = Lbfgs(4), np.zeros(SIZE), []
+    step: float | None = None
+    reference = LocalSpace({"gradient": np.zeros(SIZE)})
+    exact = Lbfgs(4)
+    for gradient in gradients(steps):
+        write("gradient", gradient(w))
+        reference.vectors["gradient"][:] = gradient(w)
+        for one, where in ((method, space), (exact, reference)):
+            one.take(where.run(one.measure(step)))
+            where.run(one.direct()[0])
+        norms.append(float(method.gram[-1, -1]))
+        step = 0.02
+        w = w + step * reference.vectors["direction"]
+    return norms
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_directions_are_those_of_one_process(tmp_path: Path, count: int) -> None:
+    local = LocalSpace({"gradient": np.zeros(SIZE)})
+
+    def write(vector: str, values: np.ndarray) -> None:
+        local.vectors[vector][:] = values
+
+    with cluster(tmp_path, count) as here:
+        expected = descended(local, write, 8)
+        norms = descended(here.shards, here.write, 8)
+        assert norms == pytest.approx(expected, rel=1e-6)
+        for name in ("direction", "s.0", "s.3", "y.0", "y.3", "previous"):
+            wanted = local.vectors[name]
+            assert np.linalg.norm(here.read(name) - wanted) <= 1e-5 * np.linalg.norm(wanted), name
+
+
+def test_scalars_do_not_depend_on_the_number_of_shards(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(SIZE)
+    program = [
+        lincomb("v", (0.3, "w")),
+        dots(("v", "w"), ("w", "w")),
+        Operation("norm1", ("v",)),
+        Operation("maxabs", ("v",)),
+    ]
+    found = []
+    for count in (1, 2, 3, 7, 30):  # the last has more shards than segments
+        with cluster(tmp_path, count) as here:
+            here.shards.run([lincomb("w", (0.0, "w"))])
+            here.write("x", values)
+            here.shards.run([lincomb("w", (1.0, "x"))])
+            found.append(here.shards.run(program))
+    for one in found:
+        assert one == pytest.approx(found[0], rel=1e-12)
+        assert one[3] == found[0][3]
+
+
+def test_a_call_whose_answer_is_lost_is_carried_out_once(tmp_path: Path) -> None:
+    lost: list[int] = []
+
+    def loses_one_answer(service: ShardService) -> None:
+        operate = type(service).Operate
+
+        def once(request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
+            reply: wire.OperateReply = operate(service, request, context)
+            if not lost:
+                lost.append(request.command.id)
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
+            return reply
+
+        service.Operate = once  # type: ignore[method-assign]
+
+    with cluster(tmp_path, 2, prepare=loses_one_answer) as here:
+        here.write("x", np.ones(SIZE))
+        here.shards.run([Operation("scale", ("x",), (2.0,))])
+        assert lost
+        assert (here.read("x") == 2).all()
+
+
+def test_a_wrong_program_is_refused_and_a_dead_shard_is_named(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as here:
+        with pytest.raises(Refused, match=r"shard 0 at .*operation 1, dots w x: reads 'x', which holds nothing"):
+            here.shards.run([dots(("w", "x"))])
+        here.servers[1].close(0.0)
+        here.dead.add(1)
+        with pytest.raises(Unreachable, match=r"shard 1 at "):
+            here.shards.run([dots(("w", "w"))])
+
+
+def count_bytes(shards: Shards) -> list[int]:
+    """The sizes of all that is sent from now on."""
+    counted: list[int] = []
+    call = shards._begin
+
+    def counting(place: Place, method: str, request: Any, timeout_s: float) -> Any:
+        counted.append(request.ByteSize())
+        return call(place, method, request, timeout_s)
+
+    shards._begin = counting  # type: ignore[method-assign]
+    return counted
+
+
+def test_what_is_sent_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
+    sizes = []
+    for size in (100, 10_000):
+        with cluster(tmp_path, 2, size=size) as here:
+            counted = count_bytes(here.shards)
+            method = Lbfgs(4)
+            here.write("gradient", np.ones(size))
+            for step in (None, 0.1, 0.1):
+                method.take(here.shards.run(method.measure(step)))
+                here.shards.run(method.direct()[0])
+            sizes.append(len(counted))
+            sizes.append(sum(counted))
+    assert sizes[0] == sizes[2] == 3 * 2 * 2, "two round trips a step"
+    assert abs(sizes[1] - sizes[3]) < 100
+
+
+def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) -> None:
+    with cluster(tmp_path, 3) as here:
+        values = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
+        here.write("x", values)
+        first = here.placement.places[0]
+        move = Move(0, 2, tuple(first.segments)[-3:])
+        assert here.shards.move(move) > 0
+        with pytest.raises(Moved, match="lives at another shard now"):
+            here.read("x")
+        here.shards.hold((0, 2))  # as the placement still has it: the move is undone
+        assert (here.read("x") == values).all()
+        here.shards.move(move)
+        here.shards.placement = here.client.placement = moved(here.placement, move)
+        for _ in range(2):
+            here.shards.hold((0, 2))
+            assert (here.read("x") == values).all()
+        held = [here.shards.stats(place).segments for place in here.shards.placement.places]
+        assert held == [place.count for place in here.shards.placement.places]
+        here.dead.add(0)
+        here.servers[0].close(0.0)
+        here.shards.hold((0, 1, 2))
+        with pytest.raises(Unreachable, match="shard 0 at "):
+            here.shards.move(Move(0, 1, (0,)))
+
+
+def test_a_shard_serves_what_came_only_after_the_placement_is_written(tmp_path: Path) -> None:
+    """A client that missed two moves knows the segments where they are to be; the coordinator dies before that."""
+    with cluster(tmp_path, 2) as here:
+        there = Move(0, 1, tuple(here.placement.places[0].segments)[-3:])
+        back = Move(1, 0, there.segments)
+        earlier = moved(here.placement, there)
+        for move in (there, back):
+            here.shards.move(move)
+            here.shards.placement = here.client.placement = moved(here.shards.placement or here.placement, move)
+            here.shards.hold((0, 1))
+        late = ShardedParameters("programs", earlier, ("sgd", {}), Pusher(1, 2), deadline_s=10.0)
+        try:
+            here.shards.move(there)
+            ones, held = np.ones(SIZE, np.float32), np.zeros(len(earlier.spans), np.int64)
+            with pytest.raises(Refused, match="lives at another shard now"):
+                late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
+            here.shards.hold((0, 1))  # the next coordinator, first of all
+            late.placement = here.client.placement
+            late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
+        finally:
+            late.close()
+        np.testing.assert_array_equal(here.read("w"), -1.0)
+
+
+def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as here:
+        here.servers[1].close(0.0)
+        with pytest.raises(Moved, match="carry: shard at "):
+            here.shards.move(Move(0, 1, (0, 1)))
+        with pytest.raises(Unreachable):
+            here.shards.hold((0, 1))
+        here.dead.add(1)
+        here.shards.hold((0, 1))
+        assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count
+
+
+def test_channels_to_addresses_outside_the_placement_have_an_end(tmp_path: Path) -> None:
+    with cluster(tmp_path, 1) as here:
+        (address,) = here.shards._channels
+        for port in range(1, 41):
+            here.shards._stub(Place(0, f"127.0.0.1:{port}", 1, ()))
+        assert address in here.shards._channels
+        assert len(here.shards._channels) < 12
+        here.shards.stats(here.placement.places[0])

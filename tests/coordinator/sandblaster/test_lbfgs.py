@@ -1,0 +1,175 @@
+"""Directions without vectors, against the dense BFGS formula, SciPy's inverse Hessian and the recursion on vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import LbfgsInvHessProduct
+
+from coordinator.sandblaster.lbfgs import Lbfgs
+from dbelief.space import LocalSpace
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def quadratic(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(rng.standard_normal((n, n)))
+    matrix: np.ndarray = basis * np.geomspace(1, 30, n) @ basis.T
+    return matrix, rng.standard_normal(n)
+
+
+class Descent:
+    """Steps of fixed lengths along the directions; the pairs that come of it, newest first."""
+
+    def __init__(self, method: Lbfgs, n: int, seed: int, dtype: type = np.float64) -> None:
+        self.matrix, self.b = quadratic(n, seed)
+        self.w = np.random.default_rng(seed + 1).standard_normal(n)
+        self.method = method
+        self.space = LocalSpace({"gradient": self.gradient()}, dtype)
+        self.pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        self.slope = self._direct(None)
+
+    def gradient(self) -> np.ndarray:
+        gradient: np.ndarray = self.matrix @ self.w - self.b
+        return gradient
+
+    def _direct(self, step: float | None) -> float:
+        self.method.take(self.space.run(self.method.measure(step)))
+        program, slope = self.method.direct()
+        self.space.run(program)
+        return slope
+
+    @property
+    def direction(self) -> np.ndarray:
+        return self.space.vectors["direction"]
+
+    def step(self, t: float) -> None:
+        s, before = t * self.direction, self.gradient()
+        self.w = self.w + s
+        self.pairs.insert(0, (s, self.gradient() - before))
+        self.space.vectors["gradient"][:] = self.gradient()
+        self.slope = self._direct(t)
+
+
+def dense(pairs: list[tuple[np.ndarray, np.ndarray]], n: int) -> np.ndarray:
+    """The inverse Hessian by the BFGS formula, from gamma I, oldest pair first."""
+    s, y = pairs[0]
+    inverse: np.ndarray = np.eye(n) * (s @ y) / (y @ y)
+    for s, y in reversed(pairs):
+        rho = 1 / (y @ s)
+        left = np.eye(n) - rho * np.outer(s, y)
+        inverse = left @ inverse @ left.T + rho * np.outer(s, s)
+    return inverse
+
+
+@given(st.integers(2, 30), st.integers(1, 12), st.integers(1, 8), st.integers(0, 1000))
+def test_it_is_the_dense_formulas_direction(n: int, steps: int, history: int, seed: int) -> None:
+    descent = Descent(Lbfgs(history), n, seed)
+    assert np.array_equal(descent.direction, -descent.gradient())
+    for _ in range(steps):
+        descent.step(0.02)
+        assert descent.method.skipped == 0
+        expected = -dense(descent.pairs[:history], n) @ descent.gradient()
+        assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
+        assert descent.slope == pytest.approx(descent.gradient() @ descent.direction, rel=1e-10)
+
+
+def test_it_is_scipys_inverse_hessian_after_scaling() -> None:
+    descent = Descent(Lbfgs(5), 40, 3)
+    for _ in range(9):
+        descent.step(0.02)
+    kept = descent.pairs[:5][::-1]
+    (s, y) = kept[-1]
+    gamma = (s @ y) / (y @ y)
+    product = LbfgsInvHessProduct(
+        np.array([s for s, _ in kept]) / np.sqrt(gamma), np.array([y for _, y in kept]) * np.sqrt(gamma)
+    )
+    expected = -gamma * product.matvec(descent.gradient())
+    assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
+
+
+def test_float32_vectors_lose_no_more_than_their_rounding() -> None:
+    exact, rounded = Descent(Lbfgs(6), 200, 5), Descent(Lbfgs(6), 200, 5, np.float32)
+    for _ in range(8):
+        exact.step(0.02)
+        rounded.step(0.02)
+    distance = np.linalg.norm(exact.direction - rounded.direction)
+    assert distance <= 1e-5 * np.linalg.norm(exact.direction)
+
+
+def test_a_pair_without_curvature_is_skipped_and_leaves_no_trace() -> None:
+    descent = Descent(Lbfgs(4, curvature=1e-3), 6, 0)
+    descent.step(0.02)
+    before = {name: values.copy() for name, values in descent.space.vectors.items() if name[:2] in ("s.", "y.")}
+    descent.space.vectors["gradient"][:] = descent.space.vectors["previous"]  # y = 0
+    descent.method.take(descent.space.run(descent.method.measure(0.5)))
+    assert descent.method.skipped == 1
+    assert descent.method.pairs == 1
+    for name in ("s.0", "y.0"):
+        assert np.array_equal(descent.space.vectors[name], before[name])
+
+
+def test_another_goes_on_from_the_state() -> None:
+    one, other = Descent(Lbfgs(3), 12, 7), Descent(Lbfgs(3), 12, 7)
+    for _ in range(5):
+        one.step(0.02)
+        other.step(0.02)
+        heir = Lbfgs(3)
+        heir.restore(other.method.state())
+        other.method = heir
+    assert np.array_equal(one.direction, other.direction)
+
+
+def test_without_a_past_it_descends_steepest() -> None:
+    descent = Descent(Lbfgs(3), 12, 7)
+    descent.step(0.02)
+    descent.method.forget()
+    descent.method.take(descent.space.run(descent.method.measure(None)))
+    program, slope = descent.method.direct()
+    descent.space.run(program)
+    assert np.array_equal(descent.direction, -descent.gradient())
+    assert slope == pytest.approx(-(descent.gradient() @ descent.gradient()))
+
+
+def test_what_is_not_finite_is_not_gone_on_with() -> None:
+    with pytest.raises(FloatingPointError, match="not finite"):
+        Lbfgs().take([float("inf")])
+
+
+def test_on_other_samples_the_pairs_stay_and_the_gradient_is_new() -> None:
+    """A mini-batch method: pairs are differences on the same samples, the direction is for the new ones' gradient."""
+    descent = Descent(Lbfgs(4), 15, 2)
+    for _ in range(3):
+        descent.step(0.02)
+    other = np.random.default_rng(9).standard_normal(15)
+    descent.space.vectors["gradient"][:] = other
+    descent.method.take(descent.space.run(descent.method.measure(None)))
+    program, slope = descent.method.direct()
+    descent.space.run(program)
+    expected = -dense(descent.pairs, 15) @ other
+    assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
+    assert slope == pytest.approx(other @ expected, rel=1e-10)
+    assert descent.method.gradient_norm == pytest.approx(np.linalg.norm(other), rel=1e-14)
+
+
+def test_without_a_search_the_iterates_are_torchs() -> None:
+    """Golden trajectory by tests/oracles/torch_lbfgs.py."""
+    with np.load(GOLDEN / "torch_lbfgs.npz") as golden:
+        matrix, b, w, expected = golden["matrix"], golden["b"], golden["w0"], golden["trajectory"]
+        rate, method = float(golden["rate"]), Lbfgs(int(golden["history"]))
+    space = LocalSpace({"gradient": matrix @ w - b})
+    step: float | None = None
+    for wanted in expected:
+        method.take(space.run(method.measure(step)))
+        space.run(method.direct()[0])
+        first = min(1.0, 1.0 / np.abs(space.vectors["gradient"]).sum())
+        step = rate * first if step is None else rate
+        w = w + step * space.vectors["direction"]
+        space.vectors["gradient"][:] = matrix @ w - b
+        np.testing.assert_allclose(w, wanted, rtol=0, atol=1e-10)
+    assert method.skipped == 0

@@ -1,0 +1,298 @@
+"""Blocks for workers that exchange among themselves, with the workers played: each sample is in the result once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.core.effects import Action, TakeSnapshot
+from coordinator.core.states import Evaluate, Together, Wait, Work
+from coordinator.sandblaster.pass_scheduler import NOTHING, Asks
+from coordinator.scheduling.groups import IN_VAIN_AT_MOST, Groups
+from coordinator.scheduling.leases import Leases
+from coordinator.scheduling.training import Training
+from dbelief.work import Cadence
+from tests.coordinator.world import SHAPE, make_job
+
+BATCH, EPOCH = 4, 90
+
+Samples = Counter[tuple[int, int]]
+
+
+class Played:
+    """The workers of a job, and its shards: what they hold is which samples were trained, and how often."""
+
+    def __init__(self, seed: int, workers: int, epochs: int = 1) -> None:
+        self.random = np.random.default_rng(seed)
+        self.groups = Groups()
+        self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, Cadence(BATCH))
+        self.shards: Samples = Counter()
+        self.living: dict[int, int] = {}  # incarnation by replica
+        self.results: dict[int, Samples] = {}  # by incarnation
+        self.at: dict[int, int] = {}  # steps that a life's result holds
+        self.next_sequence: dict[int, int] = {}
+        self.broken: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.made: dict[int, int] = {}  # steps of the last block
+        self.incarnations = 0
+        self.dies_with_it = False  # the only one that has the step in which another one died
+        for _ in range(workers):
+            self.join()
+
+    @property
+    def over(self) -> bool:
+        return self.leases.finished and not self.groups.unwritten
+
+    def join(self) -> None:
+        """Another worker; numbers of the dead are given out again."""
+        self.incarnations += 1
+        number = next(n for n in range(100) if n not in self.living)
+        self.living[number] = self.incarnations
+        self.next_sequence[self.incarnations] = 1
+
+    def ask(self, number: int) -> Together | None:
+        life = self.living[number]
+        self.leases.settle(life, self.next_sequence[life])
+        held = self.groups.held(number, life, self.last.get(life, 0))
+        if held is None:
+            asks = Asks(last=self.last.get(life, 0), steps=self.made.get(life, 0), broken=self.broken.get(life, 0))
+            self.groups.asks(number, life, self.next_sequence[life], asks)
+            self.groups.settle(self.leases)
+            if self.groups.complete(self.living):
+                self.groups.form(self.living, self.leases)
+        return held
+
+    def die(self, number: int) -> None:
+        life = self.living.pop(number)
+        self.groups.gone(life)
+        if not self.groups.fenced(number, life):
+            self.leases.give_back(life, 0, 0)
+        self.groups.settle(self.leases)
+
+    def block(self, dies_at: int | None = None) -> None:
+        """All ask and train a block; one of them dies before so many steps are made."""
+        for _ in range(3):
+            found = {number: self.ask(number) for number in sorted(self.living)}
+            if self.over or all(found.values()):
+                break
+        together = {number: work for number, work in found.items() if work is not None}
+        if not together:
+            return
+        group = list(together)
+        self.made |= {self.living[n]: 0 for n in group}
+        self.last |= {self.living[n]: work.lease.id for n, work in together.items()}
+        assert len({work.generation for work in together.values()}) == 1
+        assert [n for n, _ in next(iter(together.values())).members] == group
+        self._agree(group, next(iter(together.values())))
+        steps = max(-(-work.lease.samples // BATCH) for work in together.values())
+        for step in range(steps + 1):
+            if step == dies_at:
+                self._break(group, together, step, steps)
+                return
+            if step < steps:
+                self._step(group, together, step, group)
+        self.shards = self.results[self.living[group[0]]].copy()
+
+    def _agree(self, group: list[int], work: Together) -> None:
+        clock = work.lease.clock
+        source = max((self.living[n] for n in group), key=lambda life: self.at.get(life, -1))
+        most = self.results[source] if self.at.get(source, -1) >= max(0, work.written) else self.shards
+        for number in group:
+            self.results[self.living[number]] = most.copy()
+            self.at[self.living[number]] = clock
+
+    def _step(self, group: list[int], together: dict[int, Together], step: int, heard: list[int]) -> None:
+        """Make a step; only those who `heard` the sum have it."""
+        for number in group:
+            lease = together[number].lease
+            for position in range(lease.start + step * BATCH, min(lease.start + (step + 1) * BATCH, lease.stop)):
+                for other in heard:
+                    self.results[self.living[other]][lease.epoch, position] += 1
+        for number in heard:
+            self.at[self.living[number]] += 1
+            self.made[self.living[number]] = step + 1
+            if step < -(-together[number].lease.samples // BATCH):
+                self._count(number, group)
+
+    def _count(self, number: int, group: list[int]) -> None:
+        self.next_sequence[self.living[number]] += 1
+
+    def _break(self, group: list[int], together: dict[int, Together], step: int, steps: int) -> None:
+        """One dies; of the others some have the step that was under way, and some have not."""
+        dying = int(self.random.choice(group))
+        survivors = [number for number in group if number != dying]
+        some = survivors
+        if self.dies_with_it:
+            some = survivors[-1:]
+            self._step(group, together, step, some)
+            step += 1
+        elif step < steps and survivors and self.random.random() < 0.5:
+            some = [n for n in survivors if self.random.random() < 0.5] or survivors[:1]
+            self._step(group, together, step, some)
+            step += 1
+        if step == steps and group[0] in some:  # nobody waits for the dead: who is first writes
+            self.shards = self.results[self.living[group[0]]].copy()
+        for number in survivors:
+            if step < steps or number not in some:
+                self.broken[self.living[number]] = together[number].generation
+        self.die(dying)
+        if self.dies_with_it:
+            self.ask(some[0])  # which tells of its steps
+            self.die(some[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(2, 5),
+    st.lists(st.tuples(st.sampled_from(["go", "die", "join"]), st.integers(0, 3)), max_size=12),
+)
+def test_each_sample_is_in_the_result_once_whoever_dies(seed: int, workers: int, story: list[tuple[str, int]]) -> None:
+    world = Played(seed, workers, epochs=2)
+    for what, step in story:
+        if what == "join":
+            world.join()
+        world.block(step if what == "die" and len(world.living) > 1 else None)
+    for _ in range(100):
+        if world.over:
+            break
+        world.block()
+    assert world.over
+    assert world.leases.done == 2 * EPOCH
+    counts = world.shards
+    assert set(counts) == {(epoch, position) for epoch in range(2) for position in range(EPOCH)}
+    assert max(counts.values()) == 1
+
+
+def asked(
+    groups: Groups,
+    leases: Leases,
+    living: dict[int, int],
+    sequence: int,
+    last: dict[int, int],
+    broken: int = 0,
+    steps: int = 0,
+) -> list[Together]:
+    """All ask for work until they have some."""
+    for _ in range(2):
+        found = []
+        for number, life in living.items():
+            held = groups.held(number, life, last.get(life, 0))
+            if held is None:
+                groups.asks(number, life, sequence, Asks(steps=steps, broken=broken, why="no way to 10.0.0.2"))
+                groups.settle(leases)
+                if groups.complete(living):
+                    groups.form(living, leases)
+            else:
+                found.append(held)
+    last |= {living[held.members[i % len(living)][0]]: held.lease.id for i, held in enumerate(found)}
+    return found
+
+
+def test_of_a_step_that_dies_with_the_only_one_that_has_it_no_more_is_lost() -> None:
+    world = Played(0, 3, epochs=2)
+    world.block()
+    world.dies_with_it = True
+    world.block(1)
+    world.dies_with_it = False
+    while not world.over:
+        world.block()
+    assert world.leases.done == 2 * EPOCH
+    assert max(world.shards.values()) == 1
+    assert world.shards.total() == 2 * EPOCH - 3 * BATCH
+
+
+def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_kept() -> None:
+    strategy = {"name": "sync-sgd", "batch": 10, "rule": {"name": "sgd", "rate": 0.1}, "lease": 30}
+    job = make_job(strategy=strategy, snapshots__every_s=1, evaluate__every=10)
+    training, living = Training(job, SHAPE), {0: 1, 1: 2}
+    training.begin(0.0)
+
+    def ask(number: int, asks: Asks = NOTHING) -> Work:
+        return training.work(number, living[number], 1, True, True, living, 0.0, asks)
+
+    def block(now_s: float, steps: int = 0, broken: int = 0) -> list[Action]:
+        """Both have made so much of the last block, and ask for the next."""
+        for number in living:
+            assert isinstance(ask(number, Asks(last=last.get(number, 0), steps=steps, broken=broken)), Wait)
+        training.settle(now_s)
+        return training.advance(living, now_s)
+
+    def leases() -> dict[int, int]:
+        work = [ask(number, Asks(last=last.get(number, 0))) for number in living]
+        return {number: one.lease.id for number, one in zip(living, work, strict=True) if isinstance(one, Together)}
+
+    last: dict[int, int] = {}
+    assert block(0.0) == []
+    last = leases()
+    assert len(last) == 2
+    assert block(100.0, steps=1, broken=1) == []  # a set is due, and an evaluation
+    assert training.progress.samples == 20
+    last = leases()
+    assert len(last) == 2
+    actions = block(100.0, steps=3)
+    assert [type(action) for action in actions] == [TakeSnapshot]
+    training.end_set(100.0)
+    assert isinstance(ask(0, Asks(last=last[0])), Evaluate)
+
+
+def test_one_group_lasts_while_nobody_comes_or_goes() -> None:
+    groups, leases = Groups(), Leases(EPOCH, 4 * EPOCH, 3 * BATCH, Cadence(BATCH))
+    living, last = {0: 1, 1: 2}, dict[int, int]()
+    first = asked(groups, leases, living, 1, last)
+    second = asked(groups, leases, living, 4, last, steps=3)
+    assert [one.generation for one in first + second] == [1] * 4
+    assert [one.lease.clock for one in first + second] == [0, 0, 3, 3]
+    assert {one.samples_before for one in second} == {2 * 3 * BATCH}
+    living[2] = 3
+    groups.asks(2, 3, 1)
+    third = [groups.held(n, life, last.get(life, 0)) for n, life in living.items()]
+    assert third == [None] * 3
+
+
+def test_those_who_come_to_no_step_end_with_the_reason() -> None:
+    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    living, last, broken = {0: 1, 1: 2}, dict[int, int](), 0
+    for turn in range(IN_VAIN_AT_MOST):
+        assert not groups.failed
+        work = asked(groups, leases, living, 1, last, broken)
+        assert [one.generation for one in work] == [turn + 1] * 2
+        broken = turn + 1
+    assert asked(groups, leases, living, 1, last, broken) == []
+    assert groups.failed == "the workers cannot reach each other, 5 times in a row: no way to 10.0.0.2"
+
+
+def test_an_answer_that_was_lost_is_given_again() -> None:
+    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    work = asked(groups, leases, {0: 1}, 1, {})
+    assert groups.held(0, 1, 0) == work[0]
+    assert groups.held(0, 1, work[0].lease.id) is None
+
+
+def test_another_coordinator_goes_on() -> None:
+    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    asked(groups, leases, {0: 1, 1: 2}, 1, {})
+    groups.asks(0, 1, 4, Asks(steps=3))
+    other = Groups()
+    other.restore(json.loads(json.dumps(groups.state())))
+    assert other == groups
+    other.asks(1, 2, 4, Asks(steps=3))
+    settled = other.settle(leases)
+    assert [(one.pushes, one.samples) for one in settled] == [(3, 12), (3, 12)]
+    assert other.between
+    assert other.clock == 3
+
+
+def test_without_a_survivor_the_block_is_told_as_lost() -> None:
+    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    work = asked(groups, leases, {0: 1, 1: 2}, 1, {})
+    leases.acknowledge(work[0].lease.id, 2)
+    for number, life in {0: 1, 1: 2}.items():
+        groups.gone(life)
+        assert groups.fenced(number, life)
+    assert groups.ended == 1
+    assert sum(one.lost for one in groups.settle(leases)) == 4

@@ -1,0 +1,313 @@
+"""Blocks in lockstep: who takes part in which clock, and that everyone agrees before anyone computes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.states import Wait
+from coordinator.scheduling.leases import Leases
+from coordinator.scheduling.synchronous import Rounds
+from dbelief.work import Cadence, Lease
+
+
+class Block:
+    """Rounds with a pool of leases of four mini-batches, and the lives that ask."""
+
+    def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000, turns: bool = False) -> None:
+        self.pool = Leases(epoch, total, size, Cadence(10))
+        self.rounds = Rounds(turns)
+        self.next: dict[int, int] = {}  # next sequence by incarnation
+
+    def ask(self, *lives: int) -> None:
+        """Replica n in life n, or in life 100 m + n."""
+        for life in lives:
+            self.rounds.ask(life % 100, life, self.next.setdefault(life, 1))
+
+    def form(self, *lives: int) -> bool:
+        living = {life % 100: life for life in lives}
+        return self.rounds.complete(living) and self.rounds.form(living, self.pool)
+
+    def held(self, life: int) -> Lease | Wait | None:
+        return self.rounds.held(life % 100, life, self.next.setdefault(life, 1))
+
+    def lease(self, life: int) -> Lease:
+        lease = self.held(life)
+        assert isinstance(lease, Lease), lease
+        return lease
+
+    def work(self, life: int) -> Lease:
+        lease = self.lease(life)
+        self.finish(life, lease)
+        return lease
+
+    def finish(self, life: int, lease: Lease) -> None:
+        pushes = self.pool.cadence.pushes(lease.samples)
+        self.next[life] = lease.first_sequence + pushes
+        self.pool.acknowledge(lease.id, pushes)
+
+    def start(self, *lives: int) -> None:
+        self.ask(*lives)
+        assert self.form(*lives)
+        self.rounds.armed = True
+
+
+def test_a_block_waits_until_all_the_living_ask() -> None:
+    block = Block()
+    block.ask(1)
+    assert not block.form(1, 2)
+    block.ask(2)
+    assert block.form(1, 2)
+    assert block.rounds.blocks == 1
+
+
+def test_nobody_alive_makes_no_block() -> None:
+    assert not Block().form()
+
+
+def test_no_lease_is_handed_out_before_the_shards_know_the_members() -> None:
+    block = Block()
+    block.ask(1)
+    assert block.form(1)
+    assert not block.rounds.armed
+    assert isinstance(block.held(1), Wait)
+    block.rounds.armed = True
+    assert block.lease(1).clock == 0
+
+
+def test_all_parts_of_a_block_begin_at_one_clock_in_one_member_epoch() -> None:
+    block = Block()
+    block.start(1, 2, 3)
+    leases = [block.work(life) for life in (1, 2, 3)]
+    assert {(lease.clock, lease.member_epoch) for lease in leases} == {(0, 1)}
+    assert [(lease.start, lease.stop) for lease in leases] == [(0, 40), (40, 80), (80, 120)]
+    block.start(1, 2, 3)
+    assert {(block.lease(life).clock, block.lease(life).member_epoch) for life in (1, 2, 3)} == {(4, 2)}
+
+
+def test_an_answer_that_was_lost_is_given_again_until_the_part_is_begun() -> None:
+    block = Block()
+    block.start(1)
+    first = block.lease(1)
+    assert block.lease(1) == first
+    block.finish(1, first)
+    assert block.held(1) is None
+
+
+def test_the_next_block_waits_until_every_part_has_been_handed_out() -> None:
+    block = Block()
+    block.start(1, 2)
+    block.work(1)
+    block.ask(1, 2)
+    assert not block.form(1, 2)
+
+
+def test_edges_of_membership_are_where_short_parts_end() -> None:
+    block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
+    block.start(1, 2, 3)
+    assert block.rounds.membership() == [(0, [1, 2, 3]), (2, [1, 2]), (4, [])]
+    assert block.rounds.clock == 4
+
+
+def test_those_for_whom_no_data_is_left_are_not_in_the_block() -> None:
+    block = Block(total=40)
+    block.start(1, 2)
+    assert block.rounds.membership() == [(0, [1]), (4, [])]
+    assert block.held(2) is None
+    block.work(1)
+    block.ask(1, 2)
+    assert not block.form(1, 2)
+    assert block.rounds.armed
+
+
+def test_one_who_dies_in_mid_block_drops_out_of_the_clocks_that_are_left() -> None:
+    block = Block()
+    block.start(1, 2)
+    block.work(1)
+    assert block.rounds.died(2, 2)
+    assert block.rounds.member_epoch == 2
+    assert block.rounds.membership() == [(0, [1]), (4, [])]
+
+
+def test_one_who_dies_before_it_fetched_its_part_holds_up_nobody() -> None:
+    block = Block()
+    block.start(1, 2)
+    block.work(1)
+    assert block.rounds.died(2, 2)
+    block.pool.give_back(2, 0, 0)
+    block.start(1)
+    assert (block.lease(1).start, block.lease(1).clock) == (40, 4)
+
+
+def test_the_death_of_one_who_only_asked_is_no_news_for_the_shards() -> None:
+    block = Block()
+    block.ask(2)
+    assert not block.rounds.died(2, 2)
+    block.ask(1)
+    assert not block.form(1, 2)
+
+
+def test_the_longest_part_still_sets_the_clock_when_its_holder_dies() -> None:
+    block = Block(total=60)
+    block.start(1, 2)
+    assert block.rounds.died(1, 1)
+    assert block.rounds.membership() == [(0, [2]), (2, []), (4, [])]
+    block.work(2)
+    block.pool.give_back(1, 0, 0)
+    block.start(2)
+    assert block.lease(2).clock == 4
+
+
+def test_a_shard_that_lost_rounds_is_told_who_is_done_with_them() -> None:
+    """They will not call it again before the next block, which the others could not reach."""
+    block = Block(total=100)  # parts of 4, 4 and 2 mini-batches
+    block.start(1, 2, 3)
+    block.work(1)
+    block.work(3)
+    assert block.held(1) is None
+    block.rounds.done(1, 1)
+    assert not block.rounds.news(), "as long as no shard came back, nobody needs to know"
+    block.rounds.shard_back()
+    assert block.rounds.news()
+    assert not block.rounds.news()
+    assert block.rounds.membership() == [(0, [2, 3]), (2, [2]), (4, [])]
+    epoch = block.rounds.member_epoch
+    block.rounds.done(3, 103)  # another life
+    block.rounds.done(2, 2)  # it has not begun
+    assert not block.rounds.news()
+    block.rounds.done(3, 3)
+    block.rounds.done(3, 3)
+    assert block.rounds.news()
+    assert block.rounds.member_epoch == epoch + 1
+    assert block.rounds.membership() == [(0, [2]), (4, [])]
+
+
+def test_a_joiner_waits_for_the_next_block() -> None:
+    block = Block()
+    block.start(1)
+    block.ask(2)
+    assert block.held(2) is None
+    block.work(1)
+    block.ask(1)
+    assert block.form(1, 2)
+    block.rounds.armed = True
+    assert block.lease(2).clock == block.lease(1).clock == 4
+
+
+def test_a_new_life_takes_over_a_number_without_the_old_ones_part() -> None:
+    block = Block()
+    block.start(1, 2)
+    block.work(1)
+    assert block.held(102) is None
+    block.ask(102)
+    assert not block.form(1, 102)
+    assert block.rounds.died(2, 2)
+    block.ask(1)
+    assert block.form(1, 102)
+
+
+def test_the_old_lifes_end_does_not_take_the_new_one_out_of_its_block() -> None:
+    block = Block()
+    block.start(1, 2)
+    block.work(1)
+    block.work(2)  # and then it dies; the next block is formed before the shards have fenced it
+    block.ask(1, 102)
+    assert block.form(1, 102)
+    before = block.rounds.membership()
+    assert not block.rounds.died(2, 2)
+    assert block.rounds.membership() == before == [(4, [1, 2]), (8, [])]
+
+
+def test_what_an_old_life_asked_for_is_not_given_in_the_name_of_the_new_one() -> None:
+    block = Block()
+    block.ask(1, 2)
+    assert not block.form(1, 102)
+    block.ask(102)
+    assert not block.rounds.died(2, 2)
+    assert block.form(1, 102)
+
+
+@given(
+    replicas=st.integers(1, 4),
+    total=st.integers(1, 200),
+    story=st.lists(st.sampled_from(["work", "die", "join"]), max_size=25),
+    seed=st.integers(0, 999),
+)
+def test_clocks_never_overlap_and_every_sample_is_in_some_block(
+    replicas: int, total: int, story: list[str], seed: int
+) -> None:
+    picks = random.Random(seed)
+    block = Block(total=total, size=30, epoch=70)
+    living = list(range(1, replicas + 1))
+    newest = replicas
+    trained: Counter[tuple[int, int]] = Counter()
+    clock = 0
+    for happening in [*story, *["work"] * 200]:
+        if happening == "die" and len(living) > 1:
+            life = living.pop(picks.randrange(len(living)))
+            block.rounds.died(life % 100, life)
+            block.pool.give_back(life, 0, 0)
+        elif happening == "join":
+            newest += 1
+            living.append(newest)
+        for life in living:
+            if block.held(life) is None:
+                block.ask(life)
+        if block.form(*living):
+            block.rounds.armed = True
+            edges = block.rounds.membership()
+            assert edges[0][0] == clock, "a block begins where the one before ended"
+            assert [len(replicas) for _, replicas in edges] == sorted((len(rs) for _, rs in edges), reverse=True)
+            assert edges[-1] == (block.rounds.clock, [])
+            clock = block.rounds.clock
+        if happening == "work":
+            for life in living:
+                lease = block.held(life)
+                if isinstance(lease, Lease):
+                    members = [rs for edge, rs in block.rounds.membership() if edge <= lease.clock][-1]
+                    assert life % 100 in members
+                    trained.update((lease.epoch, position) for position in range(lease.start, lease.stop))
+                    block.finish(life, lease)
+    assert block.pool.finished
+    assert trained == {(i // 70, i % 70): 1 for i in range(total)}
+
+
+@pytest.mark.parametrize("samples", [1, 9, 10, 11, 40])
+def test_a_part_has_as_many_clocks_as_mini_batches(samples: int) -> None:
+    block = Block(total=samples)
+    block.start(1)
+    assert block.rounds.clock == -(-samples // 10)
+
+
+# -- turns ----------------------------------------------------------------------------------------------------------
+
+
+def test_in_turn_each_clock_is_one_replicas() -> None:
+    block = Block(total=190, turns=True)
+    block.start(1, 2, 3)
+    leases = [block.work(life) for life in (1, 2, 3)]
+    assert [(lease.clock, lease.stride, lease.samples) for lease in leases] == [(0, 3, 40), (1, 3, 40), (2, 3, 40)]
+    assert block.rounds.membership() == [(clock, [1 + clock % 3]) for clock in range(12)] + [(12, [])]
+    block.start(1, 2, 3)
+    leases = [block.work(life) for life in (1, 2)]
+    assert [(lease.clock, lease.samples) for lease in leases] == [(12, 40), (13, 30)]
+    owners = {12: 1, 13: 2, 15: 1, 16: 2, 18: 1, 19: 2, 21: 1}
+    whole = [(clock, [owners[clock]] if clock in owners else []) for clock in range(12, 23)]
+    assert block.rounds.membership() == whole, "the third found no data, and the second's last turn is nobody's"
+
+
+def test_the_turns_of_the_dead_are_nobodys() -> None:
+    block = Block(turns=True)
+    block.start(1, 2)
+    assert block.rounds.died(2, 2)
+    assert block.rounds.membership() == [(clock, [1] if clock % 2 == 0 else []) for clock in range(7)] + [
+        (7, []),
+        (8, []),
+    ]
+    taken = Rounds(turns=True)
+    taken.restore(block.rounds.state())
+    assert taken.membership() == block.rounds.membership()
