@@ -30,7 +30,7 @@ from dbelief.layout import cut, nominal_length
 from dbelief.local import LocalParameters
 from dbelief.optim import make_rule
 from dbelief.placement import Place, Placement
-from dbelief.ps_server.shard import Shard
+from dbelief.ps_server.store.shard import Shard
 from dbelief.pushes import Push, Pusher
 from dbelief.rpc.settings import prepare_process
 

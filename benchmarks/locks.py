@@ -15,8 +15,8 @@ import numpy as np
 
 from dbelief.layout import Span
 from dbelief.optim import make_rule
-from dbelief.ps_server.lock import Lock
-from dbelief.ps_server.shard import Shard
+from dbelief.ps_server.store.lock import Lock
+from dbelief.ps_server.store.shard import Shard
 from dbelief.pushes import PARAMETERS, Push, Pusher
 
 ROUNDS = 101

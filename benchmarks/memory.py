@@ -69,7 +69,7 @@ def serve(address: Connection, tuned: bool) -> None:
     from dbelief.metrics import Metrics
     from dbelief.rpc.serving import Server
 
-    service_module = importlib.import_module("dbelief.ps_server.service")
+    service_module = importlib.import_module("dbelief.ps_server.rpc.servicer")
 
     service = service_module.ShardService(Metrics("ps"))
     server = Server("127.0.0.1:0", service.register)

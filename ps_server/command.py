@@ -48,6 +48,6 @@ def command(**options: Any) -> None:
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        from .serving import Options, serve
+        from .process import Options, serve
 
         serve(Options(**options))

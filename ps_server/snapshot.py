@@ -12,8 +12,8 @@ import numpy as np
 from dbelief.errors import NotWritten, Torn
 from dbelief.parts import Stored, read_parts, write_part
 
-from .segment import Segment
-from .shard import Shard
+from .store.segment import Segment
+from .store.shard import Shard
 
 
 def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_epoch: int) -> tuple[Path, int]:

@@ -50,9 +50,9 @@ from dbelief.parts import Stored
 from dbelief.placement import Placement
 from dbelief.programs import Operation
 from dbelief.pushes import PARAMETERS
-from ps_server.moves import Moves
-from ps_server.shard import Shard
-from ps_server.vectors import Programs
+from ps_server.programs import Programs
+from ps_server.replication.migration import Moves
+from ps_server.store.shard import Shard
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
 OTHER_LAYOUT = Layout.of({"counts": np.zeros((SLOTS, 4), np.float32)})
@@ -399,7 +399,7 @@ class World:
         self.shards[number], self.moves[number] = shard, Moves(shard)
         self.lives[number] += 1
 
-    # -- segments move: what `coordinator.runtime.shard_client.Shards` does over the wire ------------------------------------
+    # -- segments move: what `coordinator.runtime.shard_client.Shards` does over the wire ---------------------
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:

@@ -12,7 +12,7 @@ from dbelief.local import LocalParameters
 from dbelief.optim import RULES, make_rule
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pusher
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 
 N, NOMINAL = 2_300, 256
 SEGMENTS = 9

@@ -26,7 +26,7 @@ from dbelief.rpc.channel import open_channel
 from dbelief.rpc.convert import spans_to_wire
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 
 JOB = "faults"
 SGD = segments.Rule(name="sgd")

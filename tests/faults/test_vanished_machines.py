@@ -28,7 +28,7 @@ from dbelief.rpc import parameters_pb2 as wire, segments_pb2 as segments
 from dbelief.rpc.convert import spans_to_wire
 from dbelief.rpc.serving import Server
 from dbelief.security.identity import be_insecure
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 be_insecure()
 service = ShardService(Metrics("ps"))
 assignment = wire.Assignment(segments=spans_to_wire([Span(0, 0, 1024)]), rule=segments.Rule(name="sgd"))

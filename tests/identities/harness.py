@@ -17,7 +17,7 @@ from dbelief.optim import Rule
 from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pushed, Pusher
 from dbelief.work import Cadence, Lease
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 from worker.buffers import Fetched, Outgoing
 from worker.downpour import Downpour, Phases, Settings
 from worker.fetcher import Fetcher

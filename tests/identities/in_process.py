@@ -27,7 +27,7 @@ from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.coordination import CoordinatorClient, Membership
 from dbelief.rpc.serving import Server
 from dbelief.session import Task
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 from worker.life import Options, live
 
 

@@ -9,7 +9,7 @@ from dbelief.errors import Unreachable
 from dbelief.local import LocalParameters
 from dbelief.optim import make_rule
 from dbelief.pushes import PARAMETERS, Push, Pushed
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 from tests.identities.by_hand import pseudocode
 from tests.identities.harness import HOST, quadratic, replica, serve, settings, values_of
 from worker.buffers import Outgoing

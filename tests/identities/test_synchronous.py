@@ -10,7 +10,7 @@ import pytest
 from dbelief.local import LocalParameters, ShardLike
 from dbelief.optim import make_rule
 from dbelief.pushes import Push
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 from tests.identities.by_hand import Range, Server, gap, minibatches
 from tests.identities.harness import Problem, Replica, network, quadratic, serve, settings, values_of
 

@@ -16,8 +16,8 @@ BUILD = "import sys; sys.path.insert(0, {!r}); import backend; print(backend.bui
 SCRIPT = """
 import site
 site.addsitedir({!r})
-import dbelief, dbelief.ps_server.lock
-print(dbelief.__file__, dbelief.ps_server.lock.__file__, callable(dbelief.__getattr__))
+import dbelief, dbelief.ps_server.store.lock
+print(dbelief.__file__, dbelief.ps_server.store.lock.__file__, callable(dbelief.__getattr__))
 """
 
 pytestmark = pytest.mark.processes

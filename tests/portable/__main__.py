@@ -25,8 +25,8 @@ NUMERIC = (
     "tests/dbelief/optim",
     "tests/dbelief/test_lanes.py",
     "tests/dbelief/test_powers.py",
-    "tests/ps_server/test_passes.py",
-    "tests/ps_server/test_vectors.py",
+    "tests/ps_server/store/test_accumulator.py",
+    "tests/ps_server/test_programs.py",
     "tests/identities/test_replay.py",
 )
 BITS = ("tests/portable/test_digests.py", "tests/portable/test_bounds.py", "tests/dbelief/test_powers.py")

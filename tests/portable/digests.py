@@ -28,8 +28,8 @@ from dbelief.optim.elastic import Elastic
 from dbelief.programs import Operation, copy, dots, lincomb, rotate, zero
 from dbelief.pushes import Push, Pusher
 from dbelief.schedule import poly, rise, step
-from ps_server.shard import Shard
-from ps_server.vectors import Programs
+from ps_server.programs import Programs
+from ps_server.store.shard import Shard
 from worker.comm.collectives.wire import BFloat16, Float16, Format
 
 FILE = Path(__file__).with_name("digests.json")

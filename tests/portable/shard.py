@@ -10,7 +10,7 @@ import time
 
 from dbelief.metrics import Metrics
 from dbelief.rpc.serving import Server
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 from dbelief.layout import Span
 from dbelief.optim import make_rule
 from dbelief.pushes import PARAMETERS, Push, Pusher
-from ps_server.shard import Shard, Taken
+from ps_server.store.shard import Shard, Taken
 from tests.ps_server.servers import Job
 
 INITIALISER = Pusher(0, 1_000_000)

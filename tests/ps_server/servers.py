@@ -23,7 +23,7 @@ from dbelief.rpc.channel import open_channel
 from dbelief.rpc.convert import push_to_wire, spans_to_wire
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 
 SGD = segments.Rule(name="sgd")
 A, B, INITIALISER = Pusher(1, 11), Pusher(2, 12), Pusher(0, 10)

@@ -25,8 +25,8 @@ from dbelief.parts import check_parts, read_parts
 from dbelief.pushes import Push, Pusher
 from dbelief.sealed import seal
 from ps_server import snapshot
-from ps_server.limits import MOST_VECTORS
-from ps_server.shard import Shard
+from ps_server.store.limits import MOST_VECTORS
+from ps_server.store.shard import Shard
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12, 3)

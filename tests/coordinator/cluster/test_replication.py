@@ -11,7 +11,7 @@ from coordinator.core.effects import Follow, Revive, RollBack, StandAlone
 from coordinator.core.members import Members
 from coordinator.core.states import Shape, State
 from dbelief.errors import Full
-from ps_server.follow import promote
+from ps_server.replication.apply import promote
 from tests.coordinator.sandblaster.test_batch_method import Batch
 from tests.coordinator.world import World, make_job
 

@@ -15,7 +15,7 @@ from coordinator.sandblaster.lbfgs_driver import Step
 from coordinator.sandblaster.pass_scheduler import Asks
 from dbelief.errors import Moved
 from dbelief.pushes import Push, Pusher
-from ps_server.vectors import Programs
+from ps_server.programs import Programs
 from tests.coordinator.sandblaster.test_batch_method import SHAPE, STRATEGY, Batch
 from tests.coordinator.world import World, make_job
 

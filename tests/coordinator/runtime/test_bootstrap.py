@@ -17,7 +17,7 @@ from dbelief.optim import make_rule
 from dbelief.parts import write_part
 from dbelief.sets import write_set
 from ps_server import snapshot
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 
 MakeJob = Callable[..., Job]
 

@@ -20,7 +20,7 @@ from dbelief.errors import Unreachable
 from dbelief.placement import Placement
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.sets import read_set
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import wait_until
 
 from .test_shard_client import cluster

@@ -26,7 +26,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 from dbelief.rpc.serving import Server
 from dbelief.space import LocalSpace
-from ps_server.service import ShardService
+from ps_server.rpc.servicer import ShardService
 
 SIZE = 700
 WRITER = Pusher(0, 1)

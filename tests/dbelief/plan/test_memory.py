@@ -27,7 +27,7 @@ from dbelief.pushes import Push, Pusher
 from dbelief.ranks import Alone
 from dbelief.session import build_model, initial_values
 from dbelief.space import LocalSpace
-from ps_server.shard import Shard
+from ps_server.store.shard import Shard
 from worker.comm import Comm, run_ranks
 from worker.partition import partitioned
 from worker.replica import Replica

@@ -1,0 +1,399 @@
+"""A shard's life in a job: which job, which epoch, what it holds, and the coordinator's commands that change it."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dbelief import streaming
+from dbelief.clock import SystemClock
+from dbelief.collectors import HOTTEST
+from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.garbage import collect, leave_out_what_is_loaded
+from dbelief.metrics import Metrics
+from dbelief.optim import Rule, make_rule, warm_up
+from dbelief.pushes import Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.coded import Codecs
+from dbelief.rpc.convert import program_from_wire, spans_from_wire
+from dbelief.rpc.guard import must_be_in
+
+from . import snapshot
+from .hot_segments import Hottest
+from .programs import Programs
+from .replication.link import Chain
+from .replication.migration import Arrival, Moves
+from .replication.migration_sender import Courier
+from .replication.sender import Following, Telling
+from .store.hands import Hands
+from .store.shard import Shard
+
+R = TypeVar("R")
+
+REMEMBERED = 64
+"""Replies that are kept for commands that come again."""
+
+LOOK_AGAIN_S = 5.0
+"""How long a call waits for others at a time. Then its caller looks where all shards are and asks again, until its own
+patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
+
+COMMAND_S = 1.0
+"""How long a command waits for the follower: the one that says there is none any more may come behind it."""
+
+
+def _at(hottest: Hottest, rank: int, what: int) -> float:
+    """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
+    top = hottest.top()
+    return float(top[rank][what]) if rank < len(top) else math.nan
+
+
+def _order(command: wire.Command) -> tuple[int, int]:
+    """Of two commands of coordinators, the later one is greater."""
+    return command.leader_epoch, command.id
+
+
+def _compile(rule: Rule, assignment: wire.Assignment) -> None:
+    """Compile the loops that the assigned work needs, or load them, before there is a push to wait for them."""
+    longest = max([assignment.longest, *(span.length for span in assignment.segments)], default=0)
+    warm_up(rule, longest)
+    streaming.warm_up(4 * longest)
+    Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
+
+
+class Life:
+    """One life of one shard.
+
+    Parameters
+    ----------
+    deadline_s
+        How long a call may wait for a round of the staleness dial.
+    record
+        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+
+    Attributes
+    ----------
+    stopped
+        Set when the coordinator says that the job is over.
+    job, index, epoch
+        "", -1 and 0 until they are given.
+    run_id
+        Of the run that this process has joined: calls and commands of another are refused. 0: it has joined none.
+    shard
+        None until segments are given.
+    chain
+        How it stands with the shard that follows it.
+    hands
+        Threads that share what one call brings.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        deadline_s: float,
+        record: Callable[[int, Pusher, int, float], None] | None,
+    ) -> None:
+        self.stopped = threading.Event()
+        self.job = ""
+        self.index = -1
+        self.run_id = 0
+        self.epoch = 0
+        self.deadline_s = deadline_s
+        self.shard: Shard | None = None
+        self._metrics = metrics
+        self._record = record
+        self._leader_epoch = 0
+        self._held_by = 0, 0  # the last command that said which segments it holds
+        self.chain = Chain()
+        self.hands = Hands()
+        self._following: Following | None = None
+        self._programs: Programs | None = None
+        self._moves: Moves | None = None
+        self._sets: Path | None = None  # below which snapshot sets lie
+        self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
+        self._lock = threading.Lock()
+        self._tell()
+
+    def _tell(self) -> None:
+        """What scrapes read of the segments; nothing of it is counted for them."""
+        metrics = self._metrics
+        hottest = Hottest(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
+        metrics.follow("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
+        metrics.follow("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
+        for rank in range(HOTTEST):
+            metrics.hottest_segment.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 0))
+            metrics.hottest_pushes_per_second.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 1))
+        metrics.hottest_share.set_function(hottest.share)
+
+    @property
+    def where(self) -> str:
+        """What the reason of every refusal begins with."""
+        return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
+
+    @property
+    def holds(self) -> bool:
+        """Whether it serves any segments."""
+        return self.shard is not None and bool(self.shard.segments)
+
+    @property
+    def pushes(self) -> int:
+        """Pushes of segments that this life has applied."""
+        return self.shard.counters.pushes if self.shard is not None else 0
+
+    def loaded(self) -> Shard:
+        """The shard, once it has segments.
+
+        Raises
+        ------
+        Moved
+            Before; whoever calls means an earlier life at this address.
+        """
+        if self.shard is None:
+            raise Moved("no segments have been given to it yet")
+        return self.shard
+
+    def at(self, target: wire.Target) -> Shard:
+        """The shard, if the call is meant for this job and this life.
+
+        Raises
+        ------
+        Moved
+            A process that was started again is found at its old address before it has its new life.
+        Refused
+            The call is for another job, or from another run of it.
+        """
+        if self.job and target.job != self.job:
+            raise Refused(f"a call for job {target.job!r} came here")
+        if self.run_id:
+            must_be_in(self.run_id, target.run_id)
+        if target.shard_epoch != self.epoch:
+            raise Moved(f"is in epoch {self.epoch}, not {target.shard_epoch}")
+        return self.loaded()
+
+    # -- commands of the coordinator ---------------------------------------------------------------------
+
+    def _obey(self, command: wire.Command) -> None:
+        """Let a command of the present leader through.
+
+        Raises
+        ------
+        Refused
+            Where a later leader is known, or it leads another run of the job.
+        """
+        if self.run_id:
+            must_be_in(self.run_id, command.run_id)
+        if command.leader_epoch < self._leader_epoch:
+            raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
+        if command.leader_epoch > self._leader_epoch:
+            self._leader_epoch = command.leader_epoch
+            self._done.clear()
+
+    def configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
+        """Obey, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                done: wire.ConfigureReply = self._done[request.command.id]
+                return done
+            clock = 0
+            if request.job:
+                self.job = request.job
+            if request.shard_epoch:
+                self.epoch = max(self.epoch, request.shard_epoch)
+            if request.HasField("assignment"):
+                if 0 < request.shard_epoch < self.epoch:  # it was long on its way
+                    raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
+                self._assign(request.assignment)
+            if request.promoted and self._moves is not None:
+                self._moves.promote(self.epoch)
+            if request.HasField("holdings"):
+                self._held_by = _order(request.command)
+                self._hold(request.holdings)
+            if request.HasField("membership"):
+                rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
+                clock = self.loaded().set_membership(request.membership.member_epoch, rounds)
+            if request.fenced:
+                self.loaded().fence(pusher.incarnation for pusher in request.fenced)
+                self.followed(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
+            if request.forgotten:
+                self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+                collect()  # their connections are over
+            if request.HasField("ready") and request.ready:
+                self.loaded().make_ready()
+            if request.HasField("chain"):
+                self._be_followed(request.chain)
+            if request.stop:
+                self.stopped.set()
+            held = len(self.shard.segments) if self.shard else 0
+            reply = wire.ConfigureReply(shard_epoch=self.epoch, segments=held, clock=clock)
+            return self._remember(request.command, reply)
+
+    def _hold(self, holdings: wire.Holdings) -> None:
+        shard = self.loaded()
+        assert self._moves is not None
+        count = sum(run.count for run in holdings.runs)
+        if count > self._moves.most:
+            raise Moved(f"has {self._moves.most} segments, and cannot hold {count}")
+        self.chain.lose(self.chain.epoch, "it has other segments now")
+        self._moves.hold([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
+        self._tell_size(shard)
+
+    def _be_followed(self, chain: wire.Chain) -> None:
+        """Have another shard follow from now on, or none."""
+        shard = self.loaded()
+        if chain.epoch <= self.chain.epoch:
+            return
+        self.chain.lose(self.chain.epoch, "another chain begins")  # so that nothing is told of in its name any more
+        for segment in shard.segments.values():
+            with segment.lock:
+                segment.journal = None  # until the follower has a copy
+        self.chain.begin(chain.epoch, followed=bool(chain.address))
+        if self._following is not None:
+            self._following.close()
+            self._following = None
+        if chain.address:
+            telling = Telling(shard, self.chain, self.job, chain.shard_epoch, self.run_id)
+            self._following = Following(telling, chain.address, chain.patience_s or math.inf)
+
+    def followed(self, patience_s: float = LOOK_AGAIN_S) -> None:
+        """Return when the follower, if there is one, has all that has been done here.
+
+        Raises
+        ------
+        Moved
+            It has not for some time.
+        """
+        self.chain.wait(min(self.deadline_s, patience_s))
+
+    def close(self) -> None:
+        """End what runs beside calls."""
+        self.chain.begin(self.chain.epoch + 1, followed=False)
+        if self._following is not None:
+            self._following.close()
+        if self._programs is not None:
+            self._programs.close()
+        self.hands.close()
+
+    def give(self, request: wire.GiveRequest) -> wire.GiveReply:
+        """Hand segments to another shard, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                done: wire.GiveReply = self._done[request.command.id]
+                return done
+            shard = self.at(request.target)
+            assert self._moves is not None
+            began_s = time.perf_counter()
+            try:
+                with Courier(request.address, self.job, request.shard_epoch, request.command) as courier:
+                    sent = self._moves.give(request.segments, f"the shard at {request.address}", courier.send)
+                    courier.finish()
+            except Unreachable as error:  # that shard's trouble, which may pass
+                raise Moved(str(error)) from error
+            self._tell_size(shard)
+            return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
+
+    def comes(self, opening: wire.CarryOpening) -> Arrival:
+        """What takes segments in that another shard gives, or has followed.
+
+        Raises
+        ------
+        Refused, Moved
+            They are meant for another job, or another life; or were to be given before a later command.
+        """
+        self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
+        assert self._moves is not None
+        arrival = self._moves.arrival()  # first: a command that is obeyed meanwhile ends it
+        if opening.HasField("command") and _order(opening.command) < self._held_by:
+            raise Moved(f"command {opening.command.id} is over: a later one has said which segments it holds")
+        return arrival
+
+    def _remember(self, command: wire.Command, reply: R) -> R:
+        """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
+        self._done[command.id] = reply
+        if len(self._done) > REMEMBERED:
+            self._done.popitem(last=False)
+        return reply
+
+    def operate(self, request: wire.OperateRequest) -> wire.OperateReply:
+        """Run a program over the vectors, once: a repeated command gets its first answer."""
+        with self._lock:
+            self._obey(request.command)
+            if request.command.id in self._done:
+                reply: wire.OperateReply = self._done[request.command.id]
+                self.followed(COMMAND_S)
+                return reply
+            self.at(request.target)
+            assert self._programs is not None
+            scalars = self._programs.run(program_from_wire(request.program))
+            reply = self._remember(request.command, wire.OperateReply(scalars=scalars))
+            self.followed(COMMAND_S)
+            return reply
+
+    def _assign(self, assignment: wire.Assignment) -> None:
+        rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
+        _compile(rule, assignment)
+        leave_out_what_is_loaded()
+        self.shard = Shard(
+            spans_from_wire(assignment.segments),
+            rule,
+            assignment.staleness if assignment.HasField("staleness") else None,
+            self._record if assignment.record else None,
+            assignment.staleness_aware,
+            assignment.ordered,
+            assignment.lock_free,
+        )
+        if self._programs is not None:
+            self._programs.close()
+        self._programs = Programs(self.shard)
+        self._moves = Moves(self.shard)
+        self._sets = Path(assignment.snapshots).resolve() if assignment.snapshots else None
+        if assignment.HasField("progress_s"):
+            self.deadline_s = assignment.progress_s
+        self._tell_size(self.shard)
+
+    def _tell_size(self, shard: Shard) -> None:
+        self._metrics.segments.set(len(shard.segments))
+        self._metrics.parameters.set(shard.size)
+
+    def _set_folder(self, text: str) -> Path:
+        """The folder of a set, without links.
+
+        Raises
+        ------
+        Moved
+            Before an assignment.
+        Refused
+            It is not below the folder that the assignment names, so that no command reaches files elsewhere.
+        """
+        self.loaded()
+        folder = Path(text).resolve()
+        if self._sets is None or self._sets not in folder.parents:
+            raise Refused(f"{text} is not below {self._sets or 'any folder'}, where this job's snapshot sets are")
+        return folder
+
+    def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
+        """Write this shard's part of a set."""
+        self._obey(request.command)
+        began, epoch, folder = time.perf_counter(), self.epoch, self._set_folder(request.folder)
+        manifest, written = snapshot.save(self.loaded(), folder, self.index, request.set, self.job, epoch)
+        seconds = time.perf_counter() - began
+        self._metrics.snapshot_seconds.observe(seconds)
+        written_s = time.monotonic()
+        self._metrics.snapshot_age_seconds.set_function(lambda: time.monotonic() - written_s)
+        self._metrics.watch_disk(folder.parent)
+        return wire.SnapshotReply(manifest=manifest.name, bytes=written, seconds=seconds, shard_epoch=epoch)
+
+    def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
+        """Load this shard's segments from a set."""
+        with self._lock:  # one that is made again waits for the first; no program runs meanwhile
+            self._obey(request.command)
+            folder = self._set_folder(request.folder)
+            self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")
+            loaded = snapshot.restore(self.loaded(), folder, request.set, request.job, self.epoch, request.again)
+        return wire.RestoreReply(segments=loaded)

@@ -1,0 +1,157 @@
+"""Programs over the named vectors of a shard, segment by segment, on all cores.
+
+A program runs through one segment whole before the next is touched, so that what its operations share stays in the
+cache; segments go to as many threads as there are cores, for the loops release the interpreter lock. Numbers are
+computed in float64 and stored as the vector's type. Cost: memory traffic of the vectors named, one temporary of a
+segment's length in float64 per thread where more than two terms are combined.
+
+Source: DistBelief section 4.2 and appendix; `dbelief.programs` says what each operation does.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.loops import compiled
+from dbelief.programs import Operation, check, together
+
+from .store.admission import DTYPES
+from .store.hands import Hands
+from .store.journal import Ran
+from .store.limits import MOST_VECTORS, check_room
+from .store.segment import Segment
+from .store.shard import Shard
+
+
+class Programs:
+    """Runs programs on one shard; one at a time."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._hands = Hands()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._hands.close()
+
+    def run(self, program: Sequence[Operation]) -> list[float]:
+        """Run a program, all or nothing; the scalars of this shard's part, in order, added over rising segments.
+
+        Raises
+        ------
+        Refused
+            The program is wrong, reads what is not whole, or needs memory that is not there; nothing has changed.
+        """
+        segments = [segment for _, segment in sorted(self._shard.segments.items())]
+        check(program, self._held(program, segments))
+        for operation in program:
+            kinds = {np.dtype(DTYPES.get(name, np.float32)).name for name in operation.vectors}
+            if operation.name == "rotate" and len(kinds) > 1:
+                raise Refused(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
+        self._make_room(program, segments)
+        parts = self._hands.each(functools.partial(_run, program), segments)
+        return together(program, parts)
+
+    @staticmethod
+    def _held(program: Sequence[Operation], segments: list[Segment]) -> set[str]:
+        """Vectors that are whole here; where there are no segments, nothing can be missing."""
+        named = {name for operation in program for name in operation.vectors}
+        return {name for name in named if all(segment.holds(name) for segment in segments)}
+
+    @staticmethod
+    def _make_room(program: Sequence[Operation], segments: list[Segment]) -> None:
+        """Memory for vectors that are written for the first time; before that nobody sees them."""
+        written = {name for operation in program for name in operation.writes}
+        for segment in segments[:1]:  # all hold the same
+            held = set(segment.vectors)
+            for name in sorted(written):
+                check_room("named vectors", name, held, MOST_VECTORS)
+                held.add(name)
+        try:
+            made = [
+                (segment, name, np.empty(segment.span.length, DTYPES.get(name, np.float32)))
+                for segment in segments
+                for name in sorted(written - segment.vectors.keys())
+            ]
+        except MemoryError:
+            raise Refused(f"there is no memory for {', '.join(sorted(written))}") from None
+        for segment, name, values in made:
+            with segment.lock:
+                segment.vectors.setdefault(name, values)
+
+
+def _run(program: Sequence[Operation], segment: Segment) -> list[float]:
+    with segment.lock:
+        version = segment.version
+        answers = run(program, segment)
+        segment.tell(lambda: Ran(segment.span.index, version, program))
+    return answers
+
+
+def run(program: Sequence[Operation], segment: Segment) -> list[float]:
+    """One segment's part of a program; its lock is held."""
+    answers: list[float] = []
+    for operation in program:
+        if operation.name == "rotate":
+            segment.rotate(operation.vectors)
+            continue
+        for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
+            segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
+        arrays = [segment.vectors[name] for name in operation.vectors]
+        segment.changes(*(segment.vectors[name] for name in operation.writes))
+        answers += _LOOPS[operation.name](arrays, operation.scalars)
+        segment.wrote(operation.writes)
+    return answers
+
+
+# -- operations on one segment -------------------------------------------------------------------------------
+
+
+def _lincomb(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
+    target, *terms = arrays
+    if len(terms) == 1:
+        compiled("one")(target, factors[0], terms[0])
+    elif len(terms) == 2:
+        compiled("two")(target, factors[0], terms[0], factors[1], terms[1])
+    else:
+        total = np.zeros(len(target))
+        pairs = list(zip(factors, terms, strict=True))
+        fours = len(pairs) // 4 * 4  # at a time: the total comes from the cache and goes there a quarter as often
+        for first in range(0, fours, 4):
+            compiled("four")(total, *itertools.chain(*pairs[first : first + 4]))
+        for factor, term in pairs[fours:]:
+            compiled("two")(total, 1.0, total, factor, term)
+        target[:] = total
+    return []
+
+
+def _zero(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
+    arrays[0].fill(0)
+    return []
+
+
+def _mul(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
+    compiled("product")(*arrays)
+    return []
+
+
+def _dots(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
+    return [compiled("dot")(a, b) for a, b in zip(arrays[::2], arrays[1::2], strict=True)]
+
+
+_LOOPS: dict[str, Callable[[list[np.ndarray], Sequence[float]], list[float]]] = {
+    "zero": _zero,
+    "copy": lambda v, c: _lincomb(v, (1.0,)),
+    "scale": lambda v, c: _lincomb([v[0], v[0]], c),
+    "axpy": lambda v, c: _lincomb([v[0], v[0], v[1]], (1.0, *c)),
+    "mul": _mul,
+    "norm1": lambda v, c: [compiled("norm1")(v[0])],
+    "maxabs": lambda v, c: [compiled("maxabs")(v[0])],
+    "dots": _dots,
+    "lincomb": _lincomb,
+}

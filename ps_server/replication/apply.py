@@ -1,0 +1,66 @@
+"""A shard's segments as the one that follows it has them: each done to as its leader told. It knows no wire.
+
+They are not served until the follower is told that they are its own. What waits for a round then goes on to wait: who
+sent it sends it again, and hears when the round is applied.
+"""
+
+from __future__ import annotations
+
+from dbelief.errors import Refused
+
+from ..programs import run
+from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran, Round
+from ..store.segment import LIFE, Segment
+from ..store.shard import Shard
+
+
+def follow(shard: Shard, segment: Segment, deed: Deed) -> None:
+    """Do to a segment what was done to it where it leads; what the gate let through there needs none here.
+
+    Raises
+    ------
+    Refused
+        The segment is not what it was there.
+    """
+    with segment.lock:
+        if segment.version != deed.version:
+            raise Refused(f"segment {deed.index}: version {segment.version} here, and {deed.version} where it leads")
+        if isinstance(deed, Pushed):
+            _push(shard, segment, deed)
+        elif isinstance(deed, Round):
+            segment.close_round(frozenset())
+        elif isinstance(deed, Dropped):
+            segment.drop_staged(deed.incarnations)
+        elif isinstance(deed, Forgotten):
+            segment.forget(deed.incarnations)
+            shard.answers.forget(deed.incarnations)
+        elif isinstance(deed, Ran):
+            run(deed.program, segment)
+
+
+def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
+    push = deed.push
+    if push.bundle is not None:
+        segment.add(push, deed.values, shard.ordered)
+        return
+    if deed.exchange:
+        shard.answers.keep(push, deed.exchange, deed.index, segment.present())
+    segment.rebase(push)
+    if deed.skipped:
+        segment.skip(push)
+    elif push.assign:
+        segment.assign(push, deed.values, deed.offset)
+    elif shard.staleness == 0:
+        segment.stage(push, deed.values)
+    else:
+        segment.apply(push, deed.values, deed.offset, push.rate)
+        if not deed.exchange:  # as the dial does it, which knows the members too
+            segment.rounds = max(segment.rounds, push.clock + 1)
+
+
+def promote(segment: Segment, shard_epoch: int) -> None:
+    """Be a segment of a life of its own, whose versions begin above all that its leader may have shown."""
+    with segment.lock:
+        segment.version = segment.born = max(shard_epoch * LIFE, segment.version + 1)
+        segment.based.clear()
+        segment.passed.clear()

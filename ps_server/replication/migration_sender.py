@@ -1,0 +1,106 @@
+"""The way of segments to another shard: one stream of Carry, from the side that gives."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from dbelief.errors import Unreachable
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc.channel import named_errors, open_channel
+
+from .segment_state import Carried
+from .wire import messages
+
+STILL_S = 10.0
+"""How long the other side may take in nothing, before it is given up: commands wait for the end of a move."""
+_AHEAD = 4
+"""Messages that may wait to be sent."""
+_LOOK_S = 0.1
+
+
+class Courier:
+    """Carries segments to the shard at an address.
+
+    Parameters
+    ----------
+    shard_epoch
+        The life that the shard there must have.
+    command
+        The coordinator's, which is carried out.
+
+    Raises
+    ------
+    Unreachable, Refused
+        By any method: who takes does not answer, or says no.
+    """
+
+    def __init__(self, address: str, job: str, shard_epoch: int, command: wire.Command) -> None:
+        self._where = f"carry: shard at {address}"
+        self._channel = open_channel(address, "ps")
+        self._out: queue.Queue[wire.CarryRequest | None] = queue.Queue(_AHEAD)
+        self._sent = 0
+        self._call = stubs.ParametersStub(self._channel).Carry(self._requests())
+        opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, command=command, run_id=command.run_id)
+        self._send(wire.CarryRequest(opening=opening))
+
+    def _requests(self) -> Iterator[wire.CarryRequest]:
+        while (message := self._out.get()) is not None:
+            yield message
+
+    def send(self, carried: Carried) -> None:
+        """Send a segment; returns when the last of it waits to leave."""
+        for message in messages(carried):
+            self._send(message)
+
+    def _send(self, message: wire.CarryRequest | None) -> None:
+        until_s = time.monotonic() + STILL_S
+        while True:
+            try:
+                self._out.put(message, timeout=_LOOK_S)
+                self._sent += message is not None
+                return
+            except queue.Full:
+                if not self._call.is_active():
+                    self._hear()
+                    raise Unreachable(f"{self._where}: ended before all was there") from None
+                if time.monotonic() > until_s:
+                    raise Unreachable(f"{self._where}: took nothing in for {STILL_S:g} s") from None
+
+    def finish(self) -> None:
+        """Return when all that was sent is there."""
+        self._send(None)
+        if self._hear() != self._sent:
+            raise Unreachable(f"{self._where}: ended before all was there")
+
+    def _hear(self) -> int:
+        """How many messages are taken in, when the stream has ended."""
+        taken = 0
+        late = threading.Timer(STILL_S, self._call.cancel)
+        late.start()
+        try:
+            with named_errors(self._where):
+                for reply in self._call:
+                    taken = reply.taken
+        finally:
+            late.cancel()
+        return taken
+
+    def __enter__(self) -> Self:
+        """The courier."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call.cancel()
+        if error is not None:  # the thread that sends waits for more
+            while not self._out.empty():
+                self._out.get_nowait()
+            self._out.put(None)
+        self._channel.close()

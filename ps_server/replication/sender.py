@@ -1,0 +1,206 @@
+"""The stream from a shard to its follower, from the leading side: segments as they are, then what is done to them.
+
+A segment is copied under its lock, and told of from that moment; so its copy leaves before the first deed on it. Copies
+go out one by one between the deeds of others: training goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from dbelief.clock import Clock, SystemClock
+from dbelief.errors import DbeliefError
+from dbelief.rpc import frames
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.convert import program_to_wire, push_to_wire
+
+from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran
+from ..store.shard import Shard
+from .link import Chain
+from .segment_state import of
+from .wire import messages
+
+_LOOK_S = 0.5
+_LOOKS = 8
+"""How often the watch looks in the time that a follower has to answer."""
+_METHOD = "/dbelief.v1.Parameters/Carry"
+
+
+class Telling:
+    """What a follower is sent, message by message, and how much of it the answers say that it has.
+
+    Parameters
+    ----------
+    job, shard_epoch, run_id
+        The job's id; the life that the follower must have; the run.
+
+    Attributes
+    ----------
+    answered
+        Messages that the follower has answered.
+    """
+
+    def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int, run_id: int = 0) -> None:
+        self._shard = shard
+        self._chain = chain
+        self._epoch = chain.epoch
+        self._rule = segments.Rule(name=shard.rule.name)
+        self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True, run_id=run_id)
+        self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
+        self._deeds = self.answered = 0
+
+    def messages(self) -> Iterator[bytes]:
+        """All of them, until the chain goes on without this follower."""
+        try:
+            yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
+            left = deque(sorted(self._shard.segments))
+            whole = False
+            while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
+                yield from self._told(*taken)
+                if self._chain.behind:
+                    continue  # what waits is not to grow while segments are copied
+                if left:
+                    yield from self._carried(left.popleft())
+                elif not whole:
+                    whole = True
+                    self._chain.has_segments(self._epoch)
+                    yield self._noted(b"", whole=True)
+        except Exception as error:  # whatever it is: who waits for the follower must hear of it
+            self._chain.lose(self._epoch, f"{type(error).__name__}: {error}")
+
+    def _noted(self, message: bytes, whole: bool = False) -> bytes:
+        self._sent.append((self._deeds, whole))
+        return message
+
+    def _carried(self, index: int) -> Iterator[bytes]:
+        segment = self._shard.segments.get(index)
+        if segment is None:
+            return  # it has gone to another shard, which the chain is told of
+        with segment.lock:
+            if not self._chain.runs(self._epoch):
+                return  # another chain's segments are not to be told of
+            carried = of(segment, None, self._shard.answers.of(index), copy=True)
+            segment.journal = self._chain.tell
+        for message in messages(carried):
+            yield self._noted(message.SerializeToString())
+
+    def _told(self, deeds: Sequence[Deed], count: int) -> Iterator[bytes]:
+        """The deeds in order; those of one push, one after another, share a message."""
+        self._deeds = count - len(deeds)
+        for _, group in groupby(deeds, _together):
+            some = list(group)
+            self._deeds += len(some)
+            first = some[0]
+            yield self._noted(_pushed(some, self._rule) if isinstance(first, Pushed) else _deed(first))
+
+    def has(self, taken: int) -> None:
+        """The follower has so many messages."""
+        deeds, whole = 0, False
+        while self.answered < taken and self._sent:
+            self.answered += 1
+            deeds, last = self._sent.popleft()
+            whole = whole or last
+        self._chain.confirm(self._epoch, deeds, whole)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a message is on its way that is not answered."""
+        return bool(self._sent)
+
+    def lost(self, why: str) -> None:
+        """The follower has ended the stream, or cannot be reached."""
+        self._chain.lose(self._epoch, why)
+
+
+class Following:
+    """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says.
+
+    Where a cable is cut, nobody ends anything; so a follower that leaves messages unanswered, and answers nothing for
+    `patience_s`, is lost too.
+    """
+
+    def __init__(self, telling: Telling, address: str, patience_s: float, clock: Clock | None = None) -> None:
+        self._telling = telling
+        self._patience_s, self._clock = patience_s, clock or SystemClock()
+        self._closed = threading.Event()
+        self._where = f"follower at {address}"
+        self._channel = open_channel(address, "ps")
+        carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
+        self._call = carry(telling.messages())
+        self._threads = [
+            threading.Thread(target=self._hear, name="follower", daemon=True),
+            threading.Thread(target=self._watch, name="follower's watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the stream; to be called when the chain goes on without it."""
+        self._closed.set()
+        self._call.cancel()
+        for thread in self._threads:
+            thread.join()
+        self._channel.close()
+
+    def _hear(self) -> None:
+        why = "it ended the stream"
+        try:
+            with named_errors(self._where):
+                for reply in self._call:
+                    self._telling.has(reply.taken)
+        except DbeliefError as error:
+            why = str(error)
+        self._telling.lost(why)
+        self._closed.set()
+
+    def _watch(self) -> None:
+        answered, since_s = self._telling.answered, self._clock.now()
+        looked_s = since_s
+        while not self._clock.wait(self._closed, self._patience_s / _LOOKS):
+            now_s, before_s = self._clock.now(), looked_s
+            looked_s = now_s
+            slept = now_s - before_s > self._patience_s / 2  # this process itself did: an answer may be there unread
+            if slept or not self._telling.waits or self._telling.answered != answered:
+                answered, since_s = self._telling.answered, now_s
+            elif now_s - since_s >= self._patience_s:
+                self._telling.lost(f"{self._where}: has answered nothing for {self._patience_s:g} s")
+                self._call.cancel()
+                return
+
+
+def _together(deed: Deed) -> object:
+    """What is the same for deeds that share a message."""
+    return (deed.push, deed.exchange, deed.skipped) if isinstance(deed, Pushed) else id(deed)
+
+
+def _pushed(deeds: Sequence[Any], rule: segments.Rule) -> bytes:
+    """Segments of one push, as a message."""
+    first: Pushed = deeds[0]
+    opening = push_to_wire(first.push, wire.Target(), rule, len(deeds))
+    opening.exchange, opening.skipped = first.exchange, first.skipped
+    pieces: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
+    for deed in deeds:
+        part = deed.form or frames.part_of(deed.index, 0, deed.values)
+        pieces += frames.pieces(
+            frames.Part(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
+        )
+    return b"".join(pieces)
+
+
+def _deed(deed: Deed) -> bytes:
+    told = wire.Deed(segment=deed.index, version=deed.version)
+    if isinstance(deed, Ran):
+        told.program.operations.extend(program_to_wire(deed.program))
+    elif isinstance(deed, Dropped):
+        told.dropped.incarnations.extend(sorted(deed.incarnations))
+    elif isinstance(deed, Forgotten):
+        told.forgotten.incarnations.extend(sorted(deed.incarnations))
+    else:
+        told.round = True
+    return wire.CarryRequest(deed=told).SerializeToString()

@@ -1,0 +1,233 @@
+"""Segments on the wire between two shards: written and read message by message, see protos/carried.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.layout import Span
+from dbelief.pushes import Pusher
+from dbelief.rpc import carried_pb2 as wire
+from dbelief.rpc import coded, frames
+from dbelief.rpc import parameters_pb2 as parameters
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
+from dbelief.rpc.frames import CODECS, DTYPES
+
+from ..store.accumulator import Sum
+from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran, Round
+from ..store.limits import MOST_CARRIED
+from ..store.segment import Staged
+from .segment_state import Carried
+
+
+def messages(carried: Carried) -> Iterator[parameters.CarryRequest]:
+    """A segment: its head, then its arrays, each of which is copied once."""
+    arrays = list(_arrays(carried))
+    yield parameters.CarryRequest(head=_head(carried, len(arrays)))
+    for message, numbers in arrays:
+        message.codec = cast("segments.Codec.ValueType", CODECS[numbers.dtype])
+        message.data = numbers.tobytes()
+        yield parameters.CarryRequest(array=message)
+
+
+def _head(carried: Carried, arrays: int) -> wire.SegmentHead:
+    span, total = carried.span, carried.sum
+    head = wire.SegmentHead(
+        span=segments.SegmentSpan(index=span.index, start=span.start, length=span.length),
+        version=carried.version,
+        born=carried.born,
+        applied=carried.applied,
+        rounds=carried.rounds,
+        lost=carried.lost,
+        filled=carried.filled,
+        passed=carried.passed,
+        sum=wire.CarriedSum(number=total.number, added=sorted(total.added), next=total.next),
+        arrays=arrays,
+    )
+    if carried.told is not None:
+        head.told.SetInParent()
+        head.told.clocks.update(carried.told)
+    for (vector, pusher), last in carried.ledger.items():
+        head.ledger.add(vector=vector, pusher=pusher_to_wire(pusher), last=last)
+    for (vector, pusher), (base, lost) in carried.based.items():
+        head.based.add(vector=vector, pusher=pusher_to_wire(pusher), last=base, lost=lost)
+    return head
+
+
+def _arrays(carried: Carried) -> Iterator[tuple[wire.CarriedArray, np.ndarray]]:
+    for name, numbers in carried.vectors.items():
+        yield wire.CarriedArray(vector=name), numbers
+    for name, numbers in carried.state.items():
+        yield wire.CarriedArray(state=name), numbers
+    for bundle, numbers in carried.sum.waiting.items():
+        yield wire.CarriedArray(waiting=bundle), numbers
+    for clock, round_ in carried.staged.items():
+        for pusher, one in round_.items():
+            about = wire.Staged(clock=clock, pusher=pusher_to_wire(pusher), samples=one.samples, rate=float(one.rate))
+            yield wire.CarriedArray(staged=about), one.gradient
+    for (pusher, sequence), (version, numbers) in carried.answers.items():
+        asked = wire.CarriedAnswer(pusher=pusher_to_wire(pusher), sequence=sequence, version=version)
+        yield wire.CarriedArray(answer=asked), numbers
+
+
+class Reader:
+    """Puts segments together out of their messages."""
+
+    def __init__(self) -> None:
+        self._coming: Carried | None = None
+        self._left = 0
+
+    @property
+    def within(self) -> bool:
+        """Whether a segment has begun, and is not whole."""
+        return self._coming is not None
+
+    def take(self, message: parameters.CarryRequest) -> Carried | None:
+        """Take the next message in; a segment, where it is whole with it.
+
+        Raises
+        ------
+        Refused
+            It does not follow the one before it.
+        """
+        if message.HasField("head"):
+            if self._coming is not None:
+                raise Refused(f"segment {self._coming.span.index} lacks {self._left} arrays")
+            if message.head.arrays > MOST_CARRIED:
+                raise Refused(f"a segment of {message.head.arrays} arrays; {MOST_CARRIED} are the most")
+            self._coming, self._left = _begun(message.head), message.head.arrays
+        elif message.HasField("array"):
+            if self._coming is None:
+                raise Refused("an array came of no segment")
+            _add(self._coming, message.array)
+            self._left -= 1
+        if self._coming is None or self._left:
+            return None
+        carried, self._coming = self._coming, None
+        return carried
+
+
+def _begun(head: wire.SegmentHead) -> Carried:
+    if not head.span.length:
+        raise Refused(f"segment {head.span.index} has no numbers")
+    return Carried(
+        span=Span(head.span.index, head.span.start, head.span.length),
+        version=head.version,
+        born=head.born,
+        applied=head.applied,
+        rounds=head.rounds,
+        lost=head.lost,
+        filled=dict(head.filled),
+        ledger={(row.vector, pusher_from_wire(row.pusher)): row.last for row in head.ledger},
+        based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},
+        passed=dict(head.passed),
+        told=dict(head.told.clocks) if head.HasField("told") else None,
+        sum=Sum(head.sum.number, set(head.sum.added), next=max(1, head.sum.next)),
+    )
+
+
+def _add(carried: Carried, message: wire.CarriedArray) -> None:
+    """Put one array where it belongs."""
+    what = message.WhichOneof("what")
+    if what is None:
+        raise Refused(f"segment {carried.span.index}: an array that is nothing")
+    numbers = _numbers(carried.span, message)
+    if what == "staged":
+        about = message.staged
+        round_ = carried.staged.setdefault(about.clock, {})
+        round_[pusher_from_wire(about.pusher)] = Staged(numbers, about.samples, np.float32(about.rate))
+    elif what == "answer":
+        key: tuple[Pusher, int] = pusher_from_wire(message.answer.pusher), message.answer.sequence
+        carried.answers[key] = message.answer.version, numbers
+    else:
+        into: Mapping[str, dict[Any, np.ndarray]] = {
+            "vector": carried.vectors,
+            "state": carried.state,
+            "waiting": carried.sum.waiting,
+        }
+        into[what][getattr(message, what)] = numbers
+
+
+def _numbers(span: Span, message: wire.CarriedArray) -> np.ndarray:
+    """(length,) numbers that may be written to. Cost: a copy."""
+    dtype = DTYPES.get(message.codec)
+    if dtype is None or len(message.data) != span.length * dtype.itemsize:
+        raise Refused(f"segment {span.index}: {len(message.data)} bytes are not its {span.length} numbers")
+    return np.frombuffer(message.data, dtype).copy()
+
+
+class Taker(Protocol):
+    """Who takes segments in, and what is done to them."""
+
+    def come(self, carried: Carried) -> None:
+        """A segment is here."""
+
+    def follow(self, deed: Deed) -> None:
+        """Something was done to a segment that has come."""
+
+
+def take_in(
+    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Taker]
+) -> Iterator[parameters.CarryReply]:
+    """Take in what one stream brings, and say how many messages that were: at its end, or where it is followed at each.
+
+    Parameters
+    ----------
+    begin
+        Given the opening, returns who takes.
+    """
+    taker: Taker | None = None
+    reader, taken, follows = Reader(), 0, False
+    for message in requests:
+        taken += 1
+        begun, parts = frames.decode(message)
+        request = frames.parse(parameters.CarryRequest, message) if begun is None else parameters.CarryRequest()
+        if request.HasField("opening"):
+            taker, follows = begin(request.opening), request.opening.follow
+        elif taker is None:
+            raise Refused("a stream of segments begins with its opening")
+        elif begun is not None or request.HasField("deed"):
+            if not follows:
+                raise Refused("a deed came to a shard that does not follow")
+            for deed in _pushed(begun, parts) if begun is not None else [_deed(request.deed)]:
+                taker.follow(deed)
+        elif (carried := reader.take(request)) is not None:
+            taker.come(carried)
+        if follows:
+            yield parameters.CarryReply(taken=taken)
+    if reader.within:
+        raise Refused("the stream ended within a segment")
+    if not follows:
+        yield parameters.CarryReply(taken=taken)
+
+
+def _pushed(begun: bytes, parts: Sequence[frames.Part]) -> Iterator[Deed]:
+    opening = frames.parse(parameters.PushOpening, begun)
+    push = push_from_wire(opening)
+    for part in parts:
+        yield Pushed(
+            part.index,
+            part.version,
+            push,
+            coded.numbers(part),
+            part.offset,
+            exchange=opening.exchange,
+            skipped=opening.skipped,
+        )
+
+
+def _deed(told: parameters.Deed) -> Deed:
+    what = told.WhichOneof("what")
+    if what == "program":
+        return Ran(told.segment, told.version, program_from_wire(told.program.operations))
+    if what == "dropped":
+        return Dropped(told.segment, told.version, frozenset(told.dropped.incarnations))
+    if what == "forgotten":
+        return Forgotten(told.segment, told.version, frozenset(told.forgotten.incarnations))
+    if what == "round":
+        return Round(told.segment, told.version)
+    raise Refused(f"segment {told.segment}: a deed that is nothing")

@@ -1,0 +1,1 @@
+"""A shard's gRPC service: pull, push, exchange, and the same through shared memory."""

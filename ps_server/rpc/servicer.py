@@ -1,0 +1,316 @@
+"""The gRPC face of a shard: messages in, calls on `Shard`, messages out. The only file here that knows the wire."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+
+from dbelief.codec import Codec
+from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.layout import Span
+from dbelief.metrics import Metrics
+from dbelief.pushes import Pusher
+from dbelief.rpc import coded, coordination_pb2, frames
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc.channel import answers, streams
+from dbelief.rpc.convert import pusher_to_wire
+from dbelief.rpc.serving import HANDLERS
+
+from ..controller import LOOK_AGAIN_S, Life
+from ..replication.wire import take_in
+from ..store.shard import Shard
+from .exchange import Exchanging
+from .push import Pushing
+from .shared_memory import Area, Attached, Blocks
+from .upload import answers_to
+
+_BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
+    "Pull": (None, None),
+    "Exchange": (None, None),
+    "Push": (None, wire.PushReply.SerializeToString),
+    "Attach": (None, wire.AttachReply.SerializeToString),
+    "Carry": (None, wire.CarryReply.SerializeToString),
+}
+"""How streams' messages are decoded and encoded on their way through gRPC: not at all, where they may be bulk."""
+
+Rows = Sequence[tuple[int, int | None]]
+"""Segments that are asked for, and the version of each that its asker has."""
+
+
+class Kept:
+    """Counts the streams that are open: a block holds one. An idle one may stay unless they are a crowd."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open = 0
+        self._lock = threading.Lock()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether streams are to end when they have answered."""
+        return self._open > self._most
+
+    def __enter__(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self._open += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Count it no more."""
+        with self._lock:
+            self._open -= 1
+
+
+def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
+    """One segment in an answer to a pull, its numbers by a codec, or copied as they are."""
+    if values is None:
+        return frames.encode(frames.Part(index, version, unchanged=True))
+    return frames.encode(coded.part_of(index, version, values, codec))
+
+
+def _written(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
+    """Write one segment where its asker wants it; its version, and how many bytes were written."""
+    if values is None:
+        return version, 0
+    area.put(span, values)
+    return version, values.nbytes
+
+
+class ShardService(stubs.ParametersServicer):
+    """Serves one shard.
+
+    Parameters
+    ----------
+    metrics
+        Collectors of this process.
+    deadline_s
+        How long a call may wait for a round of the staleness dial.
+    record
+        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+    handlers
+        How many threads the server has for calls.
+    shares_memory
+        Whether workers on this host may have it read and write their memory.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        deadline_s: float = 60.0,
+        record: Callable[[int, Pusher, int, float], None] | None = None,
+        handlers: int = HANDLERS,
+        shares_memory: bool = True,
+    ) -> None:
+        self.life = Life(metrics, deadline_s, record)
+        self._metrics = metrics
+        # Each of these holds a handler's thread. Pulls that wait must leave some to the pushes that end the wait.
+        self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
+        self._streams = Kept(handlers // 2)
+        self._attached = Attached(shares_memory)
+
+    def register(self, server: grpc.Server) -> None:
+        """Have a server serve this."""
+        stubs.add_ParametersServicer_to_server(self, server)
+        bulk: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            name: grpc.stream_stream_rpc_method_handler(getattr(self, name), *forms) for name, forms in _BYTES.items()
+        }
+        server.add_registered_method_handlers("dbelief.v1.Parameters", bulk)
+
+    @property
+    def where(self) -> str:
+        """What the reason of every refusal begins with."""
+        return self.life.where
+
+    def refused(self, kind: str) -> None:
+        """Count a call that was answered by an error of this kind."""
+        self._metrics.refused_total.labels(kind).inc()
+
+    # -- commands of the coordinator ---------------------------------------------------------------------
+
+    @answers
+    def Configure(self, request: wire.ConfigureRequest, context: grpc.ServicerContext) -> wire.ConfigureReply:
+        """See protos/parameters.proto."""
+        return self.life.configure(request)
+
+    @answers
+    def Snapshot(self, request: wire.SnapshotRequest, context: grpc.ServicerContext) -> wire.SnapshotReply:
+        """See protos/parameters.proto."""
+        return self.life.snapshot(request)
+
+    @answers
+    def Restore(self, request: wire.RestoreRequest, context: grpc.ServicerContext) -> wire.RestoreReply:
+        """See protos/parameters.proto."""
+        return self.life.restore(request)
+
+    @answers
+    def Operate(self, request: wire.OperateRequest, context: grpc.ServicerContext) -> wire.OperateReply:
+        """See protos/parameters.proto."""
+        return self.life.operate(request)
+
+    @answers
+    def Give(self, request: wire.GiveRequest, context: grpc.ServicerContext) -> wire.GiveReply:
+        """See protos/parameters.proto."""
+        return self.life.give(request)
+
+    # -- data --------------------------------------------------------------------------------------------
+
+    @streams
+    def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+        """See protos/parameters.proto; answers are encoded here, by hand."""
+        with self._streams:
+            for message in messages:
+                yield from self._answer(frames.parse(wire.PullRequest, message), self._attached.of(context.peer()))
+                if self._streams.crowded:
+                    return
+
+    def _answer(self, request: wire.PullRequest, blocks: Blocks) -> Iterator[bytes]:
+        """The messages that answer one request."""
+        shard = self.life.at(request.target)
+        if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
+            raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
+        if shard.staleness is not None and request.HasField("pusher"):
+            segments = list(request.segments)
+            shard.heard(segments, request.pusher.replica, request.clock)
+            self._wait("pulls", shard, segments, request.clock)
+            yield b""  # no segments: the wait is over
+        known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
+        rows = list(zip(request.segments, known, strict=True))
+        shared = request.HasField("shared")
+        for message in self._put(request, shard, blocks, rows) if shared else self._encoded(request, shard, rows):
+            if self.life.at(request.target) is not shard:
+                raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
+            yield message
+
+    def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
+        """Segments in messages, small ones together."""
+        codec = coded.answering(request.codec)
+        together: list[bytes] = []
+        filled = sent = 0
+        for index, newer_than in rows:
+            answer = shard.read(request.vector, index, newer_than, functools.partial(_encode, index, codec))
+            if filled + len(answer) > frames.FULL_BYTES and together:
+                yield together[0] if len(together) == 1 else b"".join(together)
+                together, filled = [], 0
+            together.append(answer)
+            filled += len(answer)
+            sent += len(answer)
+        self._metrics.bytes_total.labels("sent").inc(sent)
+        if rows:  # else nothing says that there is such a vector
+            self._metrics.pulls_total.labels(request.vector).inc()
+        yield together[0] if len(together) == 1 else b"".join(together)
+
+    def _put(self, request: wire.PullRequest, shard: Shard, blocks: Blocks, rows: Rows) -> Iterator[bytes]:
+        """Segments in shared memory, and messages that tell of them."""
+        area = blocks.area(request.shared)
+
+        def put(row: tuple[int, int | None]) -> tuple[int, int]:
+            index, newer_than = row
+            form = functools.partial(_written, shard.segment(index).span, area)
+            return shard.read(request.vector, index, newer_than, form)
+
+        for first in range(0, max(1, len(rows)), frames.FULL_SHARED):
+            some = rows[first : first + frames.FULL_SHARED]
+            done = self.life.hands.each(put, some)
+            self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
+            if rows and first + len(some) == len(rows):
+                self._metrics.pulls_total.labels(request.vector).inc()
+            yield frames.in_shared([index for index, _ in some], [version for version, _ in done])
+
+    @streams
+    def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        """See protos/parameters.proto; requests are decoded here, by hand."""
+        yield from self._transfers(Pushing, messages, context)
+
+    @streams
+    def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
+        """See protos/parameters.proto; both ways are encoded by hand."""
+        yield from self._transfers(Exchanging, messages, context)
+
+    def _transfers(
+        self, kind: type[Pushing | Exchanging], messages: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
+        peer, wait = context.peer(), functools.partial(self._wait, "pushes")
+
+        def begin(opening: bytes) -> Pushing | Exchanging:
+            return kind(self.life, self._metrics, wait, self._attached.of(peer), opening)
+
+        with self._streams:
+            yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
+
+    @streams
+    def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
+        """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
+        yield from take_in(messages, self.life.comes)
+
+    def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
+        waiters = self._waiters[what]
+        if not waiters.acquire(blocking=False):
+            raise Refused(f"too many {what} wait for a round already")
+        patience_s = min(self.life.deadline_s, LOOK_AGAIN_S)
+        try:
+            shard.wait_for_clock(indices, clock, patience_s)
+        except Unreachable as error:
+            if patience_s < self.life.deadline_s:
+                raise Moved(str(error)) from None
+            raise
+        finally:
+            waiters.release()
+
+    @streams
+    def Attach(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.AttachReply]:
+        """See protos/parameters.proto."""
+        with self._attached.connected(context.peer()) as answer:
+            for message in messages:
+                request = frames.parse(wire.AttachRequest, message)
+                self.life.at(request.target)
+                yield answer(request)
+
+    # -- telling ---------------------------------------------------------------------------------------
+
+    def figures(self) -> coordination_pb2.ShardFigures | None:
+        """What this life has done and holds, for a beat; None before it has segments."""
+        shard = self.life.shard
+        if shard is None:
+            return None
+        received, sent = (
+            sum(int(self._metrics.value(name, direction=way) or 0) for name in ("bytes_total", "shared_bytes_total"))
+            for way in ("received", "sent")
+        )
+        return coordination_pb2.ShardFigures(
+            pushes=shard.counters.pushes / max(1, len(shard.segments)),
+            bytes_received=received,
+            bytes_sent=sent,
+            segments=len(shard.segments),
+            parameters=shard.size,
+            chain_epoch=self.life.chain.epoch,
+            followed=self.life.chain.confirmed,
+            unfollowed=self.life.chain.why,
+        )
+
+    @answers
+    def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:
+        """See protos/parameters.proto."""
+        shard = self.life.loaded()
+        reply = wire.StatsReply(
+            shard_epoch=self.life.epoch,
+            segments=len(shard.segments),
+            parameters=shard.size,
+            pushes=shard.counters.pushes,
+            pulls=shard.counters.pulls,
+            duplicates=shard.counters.duplicates,
+            versions=shard.versions(),
+            lost=shard.lost(),
+        )
+        if request.ledgers:
+            for (vector, pusher), (lowest, highest) in shard.ledgers().items():
+                reply.ledgers.add(pusher=pusher_to_wire(pusher), vector=vector, lowest=lowest, highest=highest)
+        return reply

@@ -1,0 +1,121 @@
+"""What a client sends in a stream, one push or exchange after another: each its opening, then segments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dbelief.errors import Moved, Refused
+from dbelief.metrics import Metrics
+from dbelief.rpc import coded, frames
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.convert import push_from_wire
+
+from ..controller import Life
+from ..store.shard import Shard
+from .shared_memory import Blocks
+
+Wait = Callable[[Shard, list[int], int], None]
+
+
+class Transfer(ABC):
+    """One push or exchange, from its opening on.
+
+    Parameters
+    ----------
+    wait
+        Waits until all rounds before a clock are applied to some segments.
+    blocks
+        Shared memory that its segments may lie in.
+    message
+        The `PushOpening`, encoded.
+
+    Attributes
+    ----------
+    what
+        What a client calls it.
+    """
+
+    what: ClassVar[str]
+
+    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
+        self.opening = frames.parse(wire.PushOpening, message)
+        self._life, self._metrics, self._wait = life, metrics, wait
+        self._area = blocks.area(self.opening.shared) if self.opening.HasField("shared") else None
+        self._shard = life.at(self.opening.target)
+        self._push = push_from_wire(self.opening)
+        self._count = self.opening.segments
+        self._received = self._shared = 0  # bytes, of messages and in shared memory
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether all segments that the opening counted are here."""
+
+    @abstractmethod
+    def answers(self, parts: list[frames.Part]) -> Iterator[Any]:
+        """Apply the segments of one message, and give what the client is to be told now."""
+
+    def end(self) -> Iterator[Any]:
+        """What the client is to be told where its stream ends before this is complete."""
+        yield from ()
+
+    def _numbers(self, part: frames.Part) -> np.ndarray:
+        """A segment's numbers, where they lie or decoded."""
+        if not part.shared:
+            return coded.numbers(part)
+        if self._area is None:
+            raise Refused(f"segment {part.index}: lies in shared memory, and the opening does not say where")
+        span = self._shard.segment(part.index).span
+        part.length = span.length  # whole, always
+        return self._area.of(span)
+
+    def _came(self, part: frames.Part) -> None:
+        """Count what a segment came as."""
+        if part.shared:
+            self._shared += 4 * part.length
+        elif part.data is not None:
+            self._received += part.data.nbytes
+
+    def _tell(self) -> None:
+        """Count this as done, and what came with it."""
+        self._metrics.pushes_total.labels(self._push.vector).inc()
+        self._metrics.bytes_total.labels("received").inc(self._received)
+        self._metrics.shared_bytes_total.labels("received").inc(self._shared)
+
+    def check_life(self) -> None:
+        """See whether the shard is still in the life that this is meant for.
+
+        Raises
+        ------
+        Moved
+            It is not.
+        """
+        if self._life.at(self.opening.target) is not self._shard:
+            raise Moved(f"was given its segments anew in epoch {self._life.epoch}")
+
+
+def answers_to(
+    messages: Iterator[bytes], kind: type[Transfer], begin: Callable[[bytes], Transfer], may_stay: Callable[[], bool]
+) -> Iterator[Any]:
+    """Take the transfers of one stream, one after another, until it ends or, after one of them, may not stay."""
+    under_way: Transfer | None = None
+    for message in messages:
+        opening, parts = frames.decode(message)
+        if opening is not None:
+            if under_way is not None:
+                raise Refused(f"{kind.what} was opened before the one before it was complete")
+            under_way = begin(opening)
+        if under_way is None:
+            raise Refused(f"{kind.what} begins with its opening")
+        under_way.check_life()
+        yield from under_way.answers(parts)
+        if under_way.complete:
+            under_way = None
+            if not may_stay():
+                return
+    if under_way is not None:
+        yield from under_way.end()

@@ -1,0 +1,1 @@
+"""What a shard holds: segments, the rules of their updates, duplicate detection, staleness, limits."""

@@ -1,0 +1,398 @@
+"""A shard: a store of named vectors, cut in segments, with a few operations on them. It knows no wire.
+
+Locks: one per segment, held for one copy or one rule. A push and a pull of the same segment exclude each other, so no
+reader sees half an update; pushes to different segments run side by side, for the rules release the interpreter lock. A
+lock-free shard (Hogwild) lets go of a segment's lock while it copies numbers or applies the rule: `segment.py` says
+what holds. The table of segments is replaced whole where some come or go (`moves.py`), never changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dbelief.backend import aligned
+from dbelief.errors import Moved, Refused
+from dbelief.layout import Span
+from dbelief.optim import Rule
+from dbelief.parts import Stored
+from dbelief.pushes import PARAMETERS, Push, Pusher
+
+from .admission import Gate
+from .exchange_cache import Answer, Answers
+from .journal import Pushed, kept
+from .limits import Pushers
+from .segment import Outcome, Segment
+from .staleness import Dial
+
+T = TypeVar("T")
+
+
+@dataclass
+class Counters:
+    """What a shard has done, in segments."""
+
+    pushes: int = 0
+    pulls: int = 0
+    duplicates: int = 0
+
+
+class Taken(NamedTuple):
+    """What became of one segment of a push.
+
+    `staleness` in versions; `lost` is how many earlier pushes of this pusher died with the shard's former life.
+    """
+
+    outcome: Outcome
+    staleness: int
+    lost: int
+
+
+def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
+    return version, None if values is None else values.tobytes()
+
+
+def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> Pushed:
+    return Pushed(index, version, push, kept(weights), exchange=message)
+
+
+class Shard:
+    """The segments of one shard and all that may be done with them.
+
+    Parameters
+    ----------
+    spans
+        Rows of the job's segment table that live here; may be empty.
+    rule
+        The job's update rule; its state lies beside "w".
+    staleness
+        The dial in clocks: 0 holds each round until all members pushed it, N lets nobody lead by more than N + 1,
+        None lets everything through.
+    on_apply
+        Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied; the rate
+        is the one applied.
+    staleness_aware
+        With the dial at None: a push's rate is divided by its staleness in each segment, where that is above 1 (Zhang
+        et al. 2016).
+    ordered
+        Bundles of a pass are added by rising number.
+    lock_free
+        With the dial at None: pushes and exchanges of a segment run side by side (see `Segment`).
+    """
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        rule: Rule,
+        staleness: int | None = None,
+        on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+        staleness_aware: bool = False,
+        ordered: bool = False,
+        lock_free: bool = False,
+    ) -> None:
+        self.rule = rule
+        self.staleness_aware = staleness_aware
+        self.ordered = ordered
+        self.staleness = staleness
+        self._loading = False  # a set is being loaded over what it held
+        self.counters = Counters()
+        self.saving = threading.Lock()  # one set is written at a time
+        self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
+        self.segments = {span.index: self.make(span) for span in spans}
+        self.elsewhere: set[int] = set()  # lived here, or have come and are not served yet
+        self.dial = Dial(staleness, self.segments)
+        self._gate = Gate(staleness)
+        self.answers = Answers()
+        self._pushers = Pushers()
+
+    def make(self, span: Span) -> Segment:
+        """A segment as it is before anything was assigned to it."""
+        segment = self._make(span)
+        segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
+        segment.state = tuple(aligned(span.length, np.float32) for _ in self.rule.state)
+        for name, state in zip(self.rule.state, segment.state, strict=True):
+            state.fill(self.rule.initial(name))
+        return segment
+
+    @property
+    def ready(self) -> bool:
+        """Whether initial values are complete, and pushes by the rule are accepted."""
+        return self._gate.ready
+
+    @property
+    def size(self) -> int:
+        """How many parameters live here."""
+        return sum(segment.span.length for segment in self.segments.values())
+
+    def segment(self, index: int) -> Segment:
+        """One that lives here; raises Moved where it lives elsewhere now, Refused where it never did."""
+        try:
+            return self.segments[index]
+        except KeyError:
+            if index in self.elsewhere:
+                raise Moved(f"segment {index}: lives at another shard now") from None
+            raise Refused(f"segment {index} does not live here") from None
+
+    def hold(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
+        """These are its segments from now on; for those that have come, what the dial was told of them elsewhere."""
+        self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
+        self.segments = dict(sorted(segments.items()))
+        self.dial.holds(self.segments, told)
+
+    # -- what the coordinator tells ----------------------------------------------------------------------
+
+    def make_ready(self) -> None:
+        """Accept pushes by the rule from now on.
+
+        Raises
+        ------
+        Refused
+            Where initial values are missing; names the first segment without.
+        """
+        self.check_complete()
+        self._gate.ready, self._loading = True, False
+
+    def check_complete(self) -> None:
+        """Raise Refused where initial values are missing; names the first segment without."""
+        missing = sorted(index for index, segment in self.segments.items() if not segment.holds(PARAMETERS))
+        if missing:
+            raise Refused(
+                f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
+            )
+
+    def fence(self, incarnations: Iterable[int]) -> None:
+        """Refuse these lives from now on; when this returns, their ledgers are final."""
+        self._gate.fence(incarnations)
+        for segment in self.segments.values():
+            with segment.lock:
+                # A push that had passed the gate is through now. What only waits for a round goes back with its data:
+                # a snapshot would not hold it.
+                segment.drop_staged(self._gate.fenced)
+        self.dial.close_rounds(self.segments)
+
+    def forget(self, incarnations: Iterable[int]) -> None:
+        """Drop the ledger rows of lives that are fenced for good."""
+        gone = frozenset(incarnations)
+        self.answers.forget(gone)
+        self._pushers.forget(gone)
+        for segment in self.segments.values():
+            with segment.lock:
+                segment.forget(gone)
+
+    def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
+        """See `Dial.set_membership`."""
+        return self.dial.set_membership(member_epoch, rounds)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
+        """One segment of a named vector: its version and its bytes, None where it is not newer than asked."""
+        return self.read(vector, index, newer_than, _whole)
+
+    def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
+        """Give one segment of a named vector to `form`, which copies out of it, and return what that makes.
+
+        `form` gets its version and its numbers, None where it is not newer than asked, under the segment's lock.
+
+        Raises
+        ------
+        Refused
+            Where the segment does not live here, or has no such vector whole.
+        """
+        segment = self.segment(index)
+        with segment.lock:
+            self._check_here(segment)
+            if not segment.holds(vector):
+                raise Refused(f"segment {index}: no vector {vector!r} yet")
+            held = newer_than is not None and segment.version <= newer_than
+            formed = form(segment.version, None if held else segment.vectors[vector])
+        self.counters.pulls += 1
+        return formed
+
+    def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
+        """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
+        self.dial.wait([self.segment(index) for index in indices], clock, timeout_s)
+
+    def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
+        """See `Dial.heard`."""
+        self.dial.heard([self.segment(index).span.index for index in indices], replica, clock)
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        push: Push,
+        index: int,
+        gradient: np.ndarray,
+        offset: int = 0,
+        read_version: int = 0,
+        form: object = None,
+    ) -> Taken:
+        """Take one segment of a push.
+
+        Parameters
+        ----------
+        gradient
+            1-D float32, at most as long as the segment less `offset`; where it can be written to, its owner may do so
+            as soon as this returns.
+        read_version
+            Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
+        form
+            What the gradient came as, where it was encoded, for the shard that follows; None: as it is.
+
+        Raises
+        ------
+        Refused
+            Fenced life, sequence gap, wrong length, unknown segment, or pushes before initial values are complete.
+        """
+        segment = self.segment(index)
+        if offset + len(gradient) > segment.span.length or not len(gradient):
+            raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
+        with segment.lock:
+            segment.taken += 1
+            self._check_here(segment)
+            self._gate.check(push, segment, gradient)
+            self._pushers.admit(push.pusher)
+            version, rate, staleness = segment.version, push.rate, 0
+            lost = segment.rebase(push) if push.bundle is None else 0
+            if push.bundle is not None:
+                outcome = segment.add(push, gradient, self.ordered)
+            elif push.assign:
+                outcome = self._assign(segment, push, gradient, offset)
+            elif self.staleness == 0:
+                outcome = segment.stage(push, gradient)
+            else:
+                late = max(0, version - max(read_version, segment.born))
+                rate = self._rate(push, late)
+                outcome = segment.apply(push, gradient, offset, rate)
+                staleness = late if outcome is Outcome.APPLIED else 0
+                self.dial.applied(segment, push)
+            skipped = push.assign and outcome is Outcome.DUPLICATE
+            if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
+                done = replace(push, rate=rate)
+                segment.tell(lambda: Pushed(index, version, done, kept(gradient), offset, form, skipped=skipped))
+        if not push.assign and push.bundle is None:
+            self.dial.arrived(segment, push)
+        self.counters.pushes += outcome is not Outcome.DUPLICATE
+        self.counters.duplicates += outcome is Outcome.DUPLICATE
+        return Taken(outcome, staleness, lost)
+
+    def exchange(self, push: Push, parts: Sequence[tuple[int, np.ndarray]]) -> tuple[list[Answer], int, int]:
+        """Take the segments of one message of an exchange: (index, the worker's numbers) each.
+
+        Returns
+        -------
+        answers, duplicates, lost
+            Version and numbers of each segment as they were before; where it was done before, those told then. How
+            many were. How many earlier exchanges of this pusher died with the shard's former life.
+
+        Raises
+        ------
+        Refused
+            As `push` does; or done before, and told longer ago than answers are kept.
+        """
+        message = self.answers.number()
+        answers, duplicates, most = [], 0, 0
+        for index, weights in parts:
+            segment = self.segment(index)
+            if len(weights) != segment.span.length:
+                raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
+            with segment.lock:
+                segment.taken += 1
+                before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
+                self._check_here(segment)
+                self._gate.check(push, segment, weights)
+                self._pushers.admit(push.pusher)
+                most = max(most, segment.rebase(push))
+                again = not segment.expect(push)
+                answer = self.answers.find(push, index) if again else before
+                if answer is None:
+                    raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
+                self.answers.keep(push, message, index, answer)
+                duplicates += again
+                if not again:
+                    if self.staleness == 0:
+                        segment.stage(push, weights)
+                    else:
+                        segment.apply(push, weights, 0, push.rate)
+                    segment.tell(functools.partial(_exchanged, index, before[0], push, weights, message))
+            answers.append(answer)
+            self.dial.arrived(segment, push)
+        self.counters.pushes += len(parts) - duplicates
+        self.counters.duplicates += duplicates
+        return answers, duplicates, most
+
+    def _rate(self, push: Push, staleness: int) -> np.float32:
+        return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
+
+    def _check_here(self, segment: Segment) -> None:
+        """Raise Moved while a set is being loaded, or where it has gone: whoever asks again finds it."""
+        if self._loading:
+            raise Moved(f"segment {segment.span.index}: a snapshot set is being loaded")
+        if segment.away:
+            raise Moved(f"segment {segment.span.index}: {segment.away}")
+
+    def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
+        if push.vector == PARAMETERS and self.ready:
+            segment.skip(push)
+            return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
+        return segment.assign(push, values, offset)
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
+        """Per vector and replica, in one life, the lowest and the highest number applied over the segments.
+
+        Of a replica's ranks each pushes into segments of its own.
+        """
+        rows: dict[tuple[str, Pusher], list[int]] = {}
+        for segment in self.segments.values():
+            with segment.lock:
+                for (vector, pusher), last in segment.ledger.items():
+                    rows.setdefault((vector, pusher._replace(rank=0)), []).append(last)
+        count = len(self.segments)
+        return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
+
+    def versions(self) -> list[int]:
+        """Version of every segment, by rising index."""
+        return [segment.version for _, segment in sorted(self.segments.items())]
+
+    def lost(self) -> list[int]:
+        """Pushes that are gone with earlier lives, of every segment, by rising index."""
+        return [segment.lost for _, segment in sorted(self.segments.items())]
+
+    def taken(self) -> dict[int, int]:
+        """Pushes that came for each segment, by its number."""
+        return {index: segment.taken for index, segment in self.segments.items()}
+
+    def waits(self) -> tuple[int, float]:
+        """How often somebody found a segment's lock held, and how many seconds all have waited."""
+        locks = [segment.lock for segment in self.segments.values()]
+        return sum(lock.waits for lock in locks), sum(lock.waited_s for lock in locks)
+
+    # -- coming back -------------------------------------------------------------------------------------
+
+    def empty(self) -> None:
+        """Hold nothing that could be read or made ready, until it is loaded."""
+        self._gate.ready, self._loading = False, True
+        for segment in self.segments.values():
+            with segment.lock:
+                segment.empty()
+
+    def load(self, stored: Stored, shard_epoch: int, again: bool = False) -> None:
+        """Put a segment back as a set holds it, in the life `shard_epoch`; `again` as `Segment.load`.
+
+        Raises
+        ------
+        KeyError
+            Where the set lacks some of the rule's state.
+        """
+        segment = self.segment(stored.span.index)
+        with segment.lock:
+            segment.load(stored, shard_epoch, again)
+            self.dial.came_back(segment)

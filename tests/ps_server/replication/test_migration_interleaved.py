@@ -1,0 +1,110 @@
+"""Moves of segments beside pushes that are under way and streams that are late: forced orders of events."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.errors import Moved
+from dbelief.metrics import Metrics
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+from ps_server.controller import Life
+from ps_server.replication.migration import Moves
+from ps_server.replication.segment_state import Carried
+from ps_server.store.lock import Lock
+from tests.ps_server.servers import A, B
+
+from .test_migration import LENGTH, SPANS, Pushers, over_the_wire
+
+
+class Preempted:
+    """A segment's lock at which the thread "pusher" stands still at its n-th visit, until it may go on."""
+
+    def __init__(self, visit: int) -> None:
+        self.arrived, self.goes_on = threading.Event(), threading.Event()
+        self._lock, self._left = Lock(), visit
+
+    def acquire(self) -> None:
+        if threading.current_thread().name == "pusher":
+            self._left -= 1
+            if not self._left:
+                self.arrived.set()
+                assert self.goes_on.wait(60.0)
+        self._lock.acquire()
+
+    __enter__ = acquire
+
+    def release(self, *raised: object) -> None:
+        self._lock.release()
+
+    __exit__ = release
+
+
+def test_a_round_is_closed_where_the_segment_is_and_not_where_it_has_just_left() -> None:
+    """The pusher whose gradient completes the round is preempted between staging it and closing the round."""
+    pushers = Pushers("sgd", 0)
+    giver, taker = pushers.shard(SPANS[:1]), pushers.shard(())
+    giver.push(Push(Pusher(0, 1), 1, assign=True), 0, np.zeros(LENGTH, np.float32))
+    giver.make_ready()
+    lock = Preempted(2)
+    giver.segments[0].lock = lock  # type: ignore[assignment]
+    gradient, first = np.ones(LENGTH, np.float32), Push(A, 1, np.float32(1.0))
+    giver.push(first, 0, gradient)
+    last = dataclasses.replace(first, pusher=B)
+    pusher = threading.Thread(target=giver.push, args=(last, 0, gradient), name="pusher")
+    pusher.start()
+    assert lock.arrived.wait(60.0)
+    moves, comes = Moves(giver), Moves(taker)
+
+    def send(carried: Carried) -> None:
+        lock.goes_on.set()
+        pusher.join(60.0)
+        comes.come(over_the_wire(carried))
+
+    moves.give([0], "the other", send)
+    assert not pusher.is_alive()
+    comes.hold([0])
+    moves.hold([])
+    assert taker.segments[0].rounds == 1
+    np.testing.assert_array_equal(taker.segments[0].vectors["w"], -1.0)
+
+
+def test_a_stream_of_segments_that_was_opened_before_an_earlier_move_ended_is_refused() -> None:
+    """Its giver was stopped half-way and replaced; what it still sends must not replace what its successor gave."""
+    life = Life(Metrics("ps"), 10.0, None)
+    numbers = itertools.count(1)
+
+    def configure(**fields: Any) -> wire.Command:
+        command = wire.Command(leader_epoch=1, id=next(numbers))
+        life.configure(wire.ConfigureRequest(command=command, **fields))
+        return command
+
+    def opening(command: wire.Command | None) -> wire.CarryOpening:
+        return wire.CarryOpening(job="digits", shard_epoch=3, command=command)
+
+    def segment(version: int) -> Carried:
+        return Carried(span=SPANS[0], version=version, born=0, applied=version, rounds=0, lost=0)
+
+    rule = segments.Rule(name="sgd")
+    configure(job="digits", shard_epoch=3, assignment=wire.Assignment(rule=rule))
+    stale = wire.Command(leader_epoch=1, id=next(numbers))
+    stopped = life.comes(opening(stale))
+    stopped.come(segment(1))
+    configure(holdings=wire.Holdings())  # the move failed
+    successor = life.comes(opening(wire.Command(leader_epoch=1, id=next(numbers))))
+    successor.come(segment(2))
+    with pytest.raises(Moved, match="segment 0: the stream that brings it is of an earlier move"):
+        stopped.come(segment(1))
+    with pytest.raises(Moved, match="command 2 is over: a later one has said which segments it holds"):
+        life.comes(opening(stale))
+    configure(holdings=wire.Holdings(runs=[segments.SegmentRun(first=0, count=1)]))
+    assert life.loaded().versions() == [2]
+    life.comes(opening(None))  # to follow, no command of a move is needed
+    life.close()

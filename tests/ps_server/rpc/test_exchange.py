@@ -1,0 +1,163 @@
+"""Exchanges with shards over gRPC: a worker's own weights there, the centre as it was before back, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.pushes import WINDOW, Push, Pusher
+from dbelief.rpc import frames
+from dbelief.rpc import parameters_pb2 as wire
+from ps_server.rpc.servicer import ShardService
+from tests.ps_server.servers import A, B, Job, status
+
+pytestmark = pytest.mark.processes
+
+HALF = np.float32(0.5)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Twenty segments on each of two shards, each in a message of its own: more than the window holds."""
+    monkeypatch.setattr(frames, "FULL_BYTES", 32)
+    made = Job(rule="elastic")
+    yield made
+    made.close()
+
+
+def drawn(job: Job, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-8, 9, job.placement.size).astype(np.float32)
+
+
+def test_the_answer_is_what_was_there_before(job: Job) -> None:
+    first, second = drawn(job, 1), drawn(job, 2)
+    a, b, before = job.client(A), job.client(B), job.full(np.nan)
+    versions = job.held(0)
+    assert a.exchange(first, before, versions, Push(A, 1, HALF)).staleness == 0
+    np.testing.assert_array_equal(before, job.full(0.0))
+    np.testing.assert_array_equal(job.read(), first / 2)
+    b.exchange(second, before, job.held(0), Push(B, 1, HALF))
+    np.testing.assert_array_equal(before, first / 2)
+    pushed = a.exchange(first, before, versions, Push(A, 2, HALF))
+    assert pushed.staleness == 1, "one exchange of another between two of this one"
+    np.testing.assert_array_equal(before, first / 4 + second / 2)
+
+
+class Breaks:
+    """Lets a shard's exchanges break after so many answers each, as often as there are numbers."""
+
+    def __init__(self, after: list[int]) -> None:
+        self.after = after
+
+    def __call__(self, service: ShardService) -> None:
+        whole = service.Exchange
+
+        def exchange(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            left = self.after.pop(0) if self.after else 10**9
+            for answer in whole(messages, context):
+                if not left:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "a line that broke")
+                left -= 1
+                yield answer
+
+        service.Exchange = exchange  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("after", [[0], [1], [WINDOW], [19], [3, 0, 7, 5]])
+def test_a_broken_exchange_goes_on_with_the_same_answers(after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "FULL_BYTES", 32)
+    job, values = Job(rule="elastic", prepare=Breaks(after)), None
+    try:
+        values, before = drawn(job, 1), job.full(np.nan)
+        client = job.client(A)
+        for number in (1, 2):
+            client.exchange(values, before, job.held(0), Push(A, number, HALF))
+            np.testing.assert_array_equal(before, values * np.float32(1 - 0.5 ** (number - 1)))
+            np.testing.assert_array_equal(job.read(), values * np.float32(1 - 0.5**number))
+        assert not after, "it broke as often as it should"
+    finally:
+        job.close()
+
+
+def test_a_shard_that_comes_back_tells_what_was_lost(job: Job, tmp_path: Path) -> None:
+    values, before = drawn(job, 1), job.full(np.nan)
+    client = job.client(A, refresh=lambda: job.placement)
+    client.exchange(values, before, job.held(0), Push(A, 1, HALF))
+    job.snapshot(tmp_path)
+    for number in (2, 3):
+        client.exchange(values, before, job.held(0), Push(A, number, HALF))
+    job.restart(0, tmp_path)
+    job.configure(0, ready=True)
+    pushed = client.exchange(values, before, job.held(0), Push(A, 4, HALF))
+    assert pushed.lost == 2
+    there = job.placement.run(job.placement.places[0])[-1].stop
+    np.testing.assert_array_equal(before[:there], values[:there] / 2)
+    np.testing.assert_array_equal(before[there:], values[there:] * np.float32(1 - 0.5**3))
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(job: Job) -> None:
+    def told(*messages: wire.PushRequest) -> str:
+        code, reason = status(lambda: list(job.stubs[0].Exchange(iter(messages))))
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        return reason
+
+    opening = job.opening(Push(A, 1, HALF))
+    opening.opening.segments = 1
+    assert "an exchange begins with its opening and some segments" in told(opening)
+    assert "an exchange begins with its opening" in told(job.part(0))
+    wrong = wire.PushRequest(opening=opening.opening)
+    wrong.MergeFrom(job.part(0, length=7, data=np.ones(7, np.float32).tobytes()))
+    assert "segment 0: 7 numbers of 8 to exchange" in told(wrong)
+    more = wire.PushRequest(opening=opening.opening)
+    for index in (0, 1):
+        more.MergeFrom(job.part(index))
+    assert "an exchange of 1 segments went on with segment 0" in told(more)
+    rule = wire.PushRequest(opening=opening.opening)
+    rule.opening.rule.name = "sgd"
+    assert "an exchange by the rule 'sgd', and the job's is 'elastic'" in told(rule)
+    np.testing.assert_array_equal(job.read(), job.full(0.0))
+
+
+def test_a_life_that_is_over_is_refused(job: Job) -> None:
+    from dbelief.rpc import segments_pb2 as segments
+
+    client, before = job.client(A), job.full(np.nan)
+    client.exchange(drawn(job, 1), before, job.held(0), Push(A, 1, HALF))
+    for number in range(2):
+        job.configure(number, fenced=[segments.Pusher(replica=1, incarnation=11)])
+    moved = job.read()
+    with pytest.raises(Refused, match="segment 0: replica 1 in life 11 is fenced"):
+        client.exchange(drawn(job, 1), before, job.held(0), Push(A, 2, HALF))
+    np.testing.assert_array_equal(job.read(), moved)
+
+
+def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
+    """All that a sender may be ahead with was answered, and nothing of it came through."""
+    shard: Any = job.services[0].life.loaded()
+    push = Push(Pusher(3, 13), 1, HALF)
+    parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.spans[:WINDOW]]
+    told, again = ([shard.exchange(push, [part]) for part in parts] for _ in range(2))
+    for (before, _, _), (after, duplicates, _) in zip(told, again, strict=True):
+        assert duplicates == 1
+        assert before[0][0] == after[0][0]
+        np.testing.assert_array_equal(before[0][1], after[0][1])
+
+
+def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
+    """A sender that breaks the protocol's promise and repeats what it was answered more than a window ago."""
+    shard: Any = job.services[0].life.loaded()
+    push = Push(Pusher(3, 13), 1, HALF)
+    parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.run(job.placement.places[0])]
+    for part in parts:
+        shard.exchange(push, [part])
+    first = len(parts) - WINDOW
+    assert first > 0
+    shard.exchange(push, [parts[-1]])
+    with pytest.raises(Refused, match="segment 0: exchange 1 was answered before, and long ago"):
+        shard.exchange(push, [parts[0]])

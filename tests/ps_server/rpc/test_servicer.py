@@ -1,0 +1,386 @@
+"""The face of a shard over real gRPC: refusals, commands, state, the dial."""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.metrics import Metrics
+from dbelief.parts import Stored
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.channel import open_channel
+from dbelief.rpc.convert import push_to_wire
+from dbelief.rpc.serving import Server
+from ps_server.rpc.servicer import ShardService
+from ps_server.store.shard import Shard
+from tests.dbelief.test_files import files_end_at
+from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
+
+pytestmark = pytest.mark.processes
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_every_refusal_names_job_shard_and_segment(job: Job) -> None:
+    good = Push(A, 1, np.float32(1))
+
+    def push(*requests: wire.PushRequest) -> Callable[[], Any]:
+        return lambda: list(job.stubs[1].Push(iter(requests)))
+
+    def pull(**fields: Any) -> Callable[[], Any]:
+        return lambda: job.pulled(1, **{"segments": [20], **fields})
+
+    opening = job.opening(good, 1)
+    elsewhere = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="mnist", shard_epoch=6), SGD))
+    later = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=7), SGD))
+    before = wire.PushRequest(opening=push_to_wire(good, wire.Target(job="digits", shard_epoch=4), SGD))
+    for call, reason in {
+        push(opening, job.part(20), job.part(3)): "segment 3 does not live here",
+        push(opening, job.part(20, offset=1)): "segment 20: 8 numbers at 1 do not fit its 8",
+        push(opening, job.part(20, data=b"123")): "segment 20: 3 bytes are not 8 numbers of float32",
+        push(opening, job.part(21, codec=segments.CODEC_FP64, length=4)): "segment 21: float64 numbers for 'w'",
+        push(job.opening(dataclasses.replace(good, sequence=3), 1), job.part(25)): "came where 1 was expected",
+        push(
+            job.opening(dataclasses.replace(good, vector="x"), 1), job.part(20)
+        ): "segment 20: the rule applies to 'w'",
+        push(job.part(20)): "a push begins with its opening",
+        push(elsewhere, job.part(20)): "a call for job 'mnist' came here",
+        push(before, job.part(20)): "is in epoch 6, not 4",
+        push(later, job.part(20)): "is in epoch 6, not 7",  # a shard that does not know of its next life yet
+        pull(segments=[0]): "segment 0 does not live here",
+        pull(vector="best.0"): "segment 20: no vector 'best.0' yet",
+        pull(if_newer_than=[1, 2]): "2 versions for 1 segments",
+        pull(target=job.target(0)): "is in epoch 6, not 5",
+    }.items():
+        code, details = status(call)
+        moved = "is in epoch" in reason  # to be asked again, of whoever has the segments now
+        assert code is (grpc.StatusCode.ABORTED if moved else grpc.StatusCode.FAILED_PRECONDITION)
+        assert details.startswith("job 'digits', shard 1: ")
+        assert reason in details
+    np.testing.assert_array_equal(job.read()[168:], job.full(0.0)[168:])  # segment 20 was applied before the refusal
+
+
+def test_calls_and_commands_of_another_run_are_refused(job: Job) -> None:
+    """A worker, a shard or a coordinator that outlived its run, and did not hear that the job was resumed."""
+    stub = job.stubs[0]
+    for service in job.services:
+        service.life.run_id = 5
+
+    def client(pusher: Pusher, run_id: int) -> Any:
+        places = tuple(dataclasses.replace(one, run_id=run_id) for one in job.placement.places)
+        return job.client(pusher, placement=dataclasses.replace(job.placement, places=places))
+
+    client(A, 5).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    reason = "job 'digits', shard 0: the caller's run of the job is over: the job was begun anew or resumed since"
+    for run_id in (0, 4):
+        stale = client(B, run_id)
+        with pytest.raises(Refused, match=reason):
+            stale.push(job.full(1.0), job.held(0), Push(B, 1, np.float32(1)))
+        with pytest.raises(Refused, match=reason):
+            stale.pull(job.full(0.0), job.held())
+        command = wire.Command(leader_epoch=9, id=next(job.commands), run_id=run_id)
+        opening = wire.CarryOpening(job="digits", shard_epoch=5, command=command, run_id=run_id)
+        calls: list[tuple[Any, Any]] = [
+            (stub.Configure, wire.ConfigureRequest(command=command, stop=True)),
+            (stub.Snapshot, wire.SnapshotRequest(command=command, job="digits")),
+            (stub.Restore, wire.RestoreRequest(command=command, job="digits")),
+            (lambda request: list(stub.Carry(iter([request]))), wire.CarryRequest(opening=opening)),
+        ]
+        for method, request in calls:
+            assert status(lambda: method(request)) == (grpc.StatusCode.FAILED_PRECONDITION, reason)  # noqa: B023
+    assert not job.services[0].life.stopped.is_set()
+    out = job.full(0.0)
+    client(A, 5).pull(out, job.held())
+    np.testing.assert_array_equal(out, -1.0)
+
+
+def test_the_client_says_which_shard_refused(job: Job) -> None:
+    places = [dataclasses.replace(one, shard_epoch=4) if one.shard else one for one in job.placement.places]
+    stale = dataclasses.replace(job.placement, places=tuple(places))
+    client = job.client(A, placement=stale)
+    where = rf"shard 1 at {job.servers[1].address}: job 'digits', shard 1: is in epoch 6, not 4"
+    with pytest.raises(Refused, match=f"^pull: {where}$"):
+        client.pull(job.full(0.0), job.held())
+    with pytest.raises(Refused, match=f"^push: {where}$"):
+        client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    pushed = job.client(A).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    assert pushed.duplicates == 20  # shard 0 had taken it
+    np.testing.assert_array_equal(job.read(), job.full(-1.0))
+
+
+def test_a_fenced_life_is_refused(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    life = segments.Pusher(replica=1, incarnation=11)
+    for number in range(2):
+        job.configure(number, fenced=[life])
+    with pytest.raises(Refused, match="shard 0: segment 0: replica 1 in life 11 is fenced"):
+        client.push(job.full(1.0), job.held(0), Push(A, 2, np.float32(1)))
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert [(row.lowest, row.highest) for row in stats.ledgers if row.pusher == life] == [(1, 1)]
+    job.configure(1, forgotten=[life])
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert life not in [row.pusher for row in stats.ledgers]
+
+
+# -- commands ------------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_a_former_leader_is_refused(job: Job, tmp_path: Path) -> None:
+    job.configure(0, job.command(leader_epoch=3))
+    old = job.command(leader_epoch=2)
+    for call in (
+        lambda: job.configure(0, old, stop=True),
+        lambda: job.stubs[0].Snapshot(wire.SnapshotRequest(command=old, job="digits", folder=str(tmp_path), set="s")),
+        lambda: job.stubs[0].Restore(wire.RestoreRequest(command=old, job="digits", folder=str(tmp_path), set="s")),
+    ):
+        code, details = status(call)
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert details == "job 'digits', shard 0: leader epoch 2 is over, 3 leads"
+    assert not job.services[0].life.stopped.is_set()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_comes_again_is_obeyed_once(job: Job) -> None:
+    command = job.command(id=77)
+    job.configure(0, command)
+    before = job.configure(0, job.command(id=78), fenced=[])
+    again = job.configure(0, command, assignment=job.assignment(0), stop=True)  # would empty and end the shard
+    assert again == before
+    assert not job.read().any()
+    assert not job.services[0].life.stopped.is_set()
+    job.configure(0, job.command(leader_epoch=2, id=77), stop=True)  # ids count anew under the next leader
+    assert job.services[0].life.stopped.is_set()
+    assert not job.services[1].life.stopped.is_set()
+
+
+def test_a_shard_without_segments_says_so() -> None:
+    service = ShardService(Metrics("ps"))
+    server = Server("127.0.0.1:0", service.register)
+    channel = open_channel(server.address)
+    try:
+        code, details = status(lambda: stubs.ParametersStub(channel).Stats(wire.StatsRequest()))
+    finally:
+        channel.close()
+        server.close()
+    assert code is grpc.StatusCode.ABORTED
+    assert details == "a shard without a job: no segments have been given to it yet"
+
+
+def test_not_ready_before_every_segment_has_values(job: Job) -> None:
+    job.configure(1, shard_epoch=9, assignment=job.assignment(1))
+    code, details = status(lambda: job.configure(1, ready=True))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details == "job 'digits', shard 1: segment 20 has no initial values (20 of 20 miss them)"
+
+
+def test_stats_count_segments(job: Job) -> None:
+    client = job.client(A)
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
+    client.pull(job.full(0.0), job.held())
+    stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
+    assert (stats.shard_epoch, stats.segments, stats.parameters) == (6, 20, 20 * 8 - 3)
+    assert (stats.pushes, stats.duplicates, stats.pulls) == (40, 20, 20)  # 20 of the pushes are initial values
+    assert list(stats.versions) == [1] * 20
+    rows = {row.pusher.replica: (row.vector, row.lowest, row.highest) for row in stats.ledgers}
+    assert rows == {0: ("w", 1, 1), 1: ("w", 1, 1)}
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(job: Job, tmp_path: Path) -> None:
+    request = wire.SnapshotRequest(command=job.command(), job="digits", folder=str(tmp_path), set="s")
+    with files_end_at(500):
+        code, reason = status(lambda: job.stubs[1].Snapshot(request))
+    assert code is grpc.StatusCode.INTERNAL
+    assert reason == f"job 'digits', shard 1: {tmp_path}/shard-1.safetensors: cannot be written: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sets_are_written_and_read_below_the_runs_folder_alone(job: Job, tmp_path: Path) -> None:
+    """No command makes a shard touch another place of its user's, by whatever way it is named."""
+    root, elsewhere = tmp_path / "run" / "snapshots", tmp_path / "elsewhere"
+    root.mkdir(parents=True)
+    elsewhere.mkdir()
+    (root / "link").symlink_to(elsewhere)
+    ours = job.assignment(0)
+    ours.snapshots = str(root)
+    job.configure(0, assignment=ours)
+
+    def refused(folder: str, reason: str) -> None:
+        for method, request in (("Snapshot", wire.SnapshotRequest), ("Restore", wire.RestoreRequest)):
+            command = request(command=job.command(), job="digits", folder=folder, set="s")
+            code, details = status(functools.partial(getattr(job.stubs[0], method), command))
+            assert code is grpc.StatusCode.FAILED_PRECONDITION
+            assert (
+                details == f"job 'digits', shard 0: {folder} is not below {reason}, where this job's snapshot sets are"
+            )
+
+    for folder in (elsewhere, root / ".." / "1", root / "link" / "1", root, f"{root}2/1", "relative"):
+        refused(str(folder), str(root))
+    job.configure(0, assignment=job.assignment(0))
+    request = wire.SnapshotRequest(command=job.command(), job="digits", folder=str(root / "1" / ".." / "2"), set="s")
+    assert "initial values" in status(lambda: job.stubs[0].Snapshot(request))[1]  # that folder would have done
+    job.configure(0, assignment=wire.Assignment(rule=job.rule))
+    refused(str(root / "1"), "any folder")
+    assert list(elsewhere.iterdir()) == []
+    assert [path.name for path in root.iterdir()] == ["link"]
+
+
+def test_a_snapshot_brings_both_shards_back(job: Job, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    client, values = job.client(A), job.full(1.0)
+    for number in range(2):
+        client.push(values, job.held(number), Push(A, number + 1, np.float32(1)))
+        if number == 0:
+            for stub in job.stubs:
+                reply = stub.Snapshot(wire.SnapshotRequest(command=job.command(), job="digits", folder=folder, set="s"))
+                assert (tmp_path / reply.manifest).exists()
+                assert reply.bytes > 20 * 8 * 4 - 13
+    for number, stub in enumerate(job.stubs):
+        job.configure(number, assignment=job.assignment(number))
+        back = stub.Restore(wire.RestoreRequest(command=job.command(), job="digits", folder=folder, set="s"))
+        assert back.segments == 20
+    np.testing.assert_array_equal(job.read(), -values)
+    client.push(values, job.held(1), Push(A, 2, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), -2 * values)
+    code, details = status(
+        lambda: job.stubs[0].Restore(wire.RestoreRequest(command=job.command(), job="mnist", folder=folder, set="s"))
+    )
+    assert code is grpc.StatusCode.DATA_LOSS
+    assert "shard-0.json: belongs to job digits" in details
+    np.testing.assert_array_equal(job.read(), -2 * values)
+
+
+# -- the dial ------------------------------------------------------------------------------------------------
+
+
+def test_with_the_dial_at_zero_a_push_returns_when_its_round_is_applied(start: Callable[..., Job]) -> None:
+    job = start(staleness=0)
+    membership = wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2])])
+    for number in range(2):
+        job.configure(number, membership=membership)
+    seen: dict[int, list[float]] = {1: [], 2: []}
+
+    def replica(pusher: Pusher) -> None:
+        client, out, versions = job.client(pusher), job.full(np.nan), job.held()
+        for clock in range(3):
+            client.pull(out, versions, clock=clock)
+            seen[pusher.replica] += [float(out.min()), float(out.max())]
+            push = Push(pusher, clock + 1, np.float32(1), samples=4, clock=clock)
+            client.push(job.full(2.0 * pusher.replica), versions, push)
+
+    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in (A, B)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen[1] == seen[2] == [0, 0, -3, -3, -6, -6]
+    np.testing.assert_array_equal(job.read(), job.full(-9.0))
+
+
+def members(*replicas: int, epoch: int = 1) -> wire.Membership:
+    return wire.Membership(member_epoch=epoch, rounds=[wire.MembersFrom(clock=0, replicas=replicas)])
+
+
+def test_with_the_dial_above_zero_a_push_returns_at_once_and_a_pull_waits_for_the_slowest(
+    start: Callable[..., Job],
+) -> None:
+    job = start(staleness=1, deadline_s=0.05)
+    for number in range(2):
+        assert job.configure(number, membership=members(1, 2)).clock == 0
+    client, out, versions = job.client(A), job.full(np.nan), job.held()
+    for clock in range(2):
+        client.pull(out, versions, clock=clock)
+        client.push(job.full(1.0), versions, Push(A, clock + 1, np.float32(1), clock=clock))
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
+    missing = r"clock 2 still waits for replicas \[2\], which have not pushed clock 0"
+    with pytest.raises(Refused, match=missing):
+        client.pull(out, versions, clock=2)
+    for number in range(2):
+        reply = job.configure(number, membership=members(1, 2, 3, epoch=2))
+        assert (reply.clock, reply.segments) == (2, 20)
+
+
+def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callable[..., Job]) -> None:
+    job = start(staleness=0, deadline_s=0.05)
+    for number, service in enumerate(job.services):
+        job.configure(number, membership=members(1))
+        shard = service.life.loaded()
+        for segment in shard.segments.values():
+            w = np.full(segment.span.length, 5.0, np.float32)
+            shard.load(Stored(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
+    out = job.full(np.nan)
+    job.client(A).pull(out, job.held(), clock=9)
+    np.testing.assert_array_equal(out, job.full(5.0))
+
+
+def test_one_who_waits_at_a_shard_tells_another_that_came_back_how_far_it_is(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waits at shard 0 for B; B waits at shard 1, which has lost round 0 and must hear that A has passed it."""
+    monkeypatch.setattr("ps_server.rpc.servicer.LOOK_AGAIN_S", 0.05)
+    job = start(staleness=0)
+    held, back = (service.life.loaded() for service in job.services)
+    for number in range(2):
+        job.configure(number, membership=members(1, 2))
+    for segment in back.segments.values():
+        back.load(Stored(segment.span, 0, 0, 0, 0, {}, {"w": np.zeros(segment.span.length, np.float32)}), 6)
+    back.make_ready()
+    places = tuple(dataclasses.replace(place, shard_epoch=place.shard_epoch - 1) for place in job.placement.places)
+    known = dataclasses.replace(job.placement, places=(job.placement.places[0], places[1]))
+    client = job.client(A, placement=known, refresh=lambda: job.placement)
+    thread = threading.Thread(target=lambda: client.pull(job.full(0.0), job.held(), clock=1))
+    thread.start()
+    push_round(back, B)
+    back.wait_for_clock(back.segments, 1, 10.0)
+    assert thread.is_alive()
+    push_round(held, A)
+    push_round(held, B)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def push_round(shard: Shard, pusher: Pusher) -> None:
+    for index, segment in shard.segments.items():
+        shard.push(Push(pusher, 1, np.float32(1)), index, np.ones(segment.span.length, np.float32))
+
+
+def test_an_assignment_may_ask_for_rates_over_the_staleness(start: Callable[..., Job]) -> None:
+    job = start()
+    for number in range(2):
+        assignment = job.assignment(number)
+        assignment.staleness_aware = True
+        job.configure(number, assignment=assignment)
+    job.client(INITIALISER).push(job.full(0.0), job.held(), Push(INITIALISER, 1, assign=True))
+    for number in range(2):
+        job.configure(number, ready=True)
+    for sequence in range(1, 5):
+        job.client(A).push(job.full(0.0), job.held(sequence - 1), Push(A, sequence, np.float32(1)))
+    job.client(B).push(job.full(8.0), job.held(0), Push(B, 1, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), job.full(-2.0))
+
+
+def test_a_round_that_is_not_completed_names_who_is_missing(start: Callable[..., Job]) -> None:
+    job = start(staleness=0, deadline_s=0.05)
+    job.configure(1, membership=wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[1, 2, 4])]))
+    push = job.opening(Push(A, 1, np.float32(1)), 1)
+    code, details = status(lambda: list(job.stubs[1].Push(iter([push, job.part(20)]))))
+    assert code is grpc.StatusCode.INTERNAL
+    assert details == "job 'digits', shard 1: segment 20: round 0 still waits for replicas [2, 4]"
+
+
+def test_requests_of_no_segments_are_not_counted_by_the_vectors_that_they_name(job: Job) -> None:
+    assert job.pulled(0, vector="made up") == []
+    push = Push(A, 1, vector="made up", assign=True)
+    assert [reply.acknowledged for reply in job.stubs[0].Push(iter([job.opening(push)]))] == [0]
+    assert "made up" not in "".join(metrics.text() for metrics in job.metrics)

@@ -1,0 +1,388 @@
+"""Segments through shared memory: the same numbers as over TCP, and whatever breaks, none that nobody asked for."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import Refused, Unreachable
+from dbelief.layout import Span, cut
+from dbelief.pushes import Push, Pusher
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.pushing import ExchangeLeg, PushLeg
+from dbelief.shared import FOLDER
+from ps_server.rpc.servicer import ShardService
+from ps_server.rpc.shared_memory import Area
+from ps_server.store.segment import Segment
+from ps_server.store.shard import Shard
+from tests.ps_server.servers import A, B, Job, wait_until
+
+pytestmark = pytest.mark.processes
+
+
+def nothing_left() -> bool:
+    """Other tests' blocks have names for a moment too."""
+    return not list(FOLDER.glob("dbelief-*"))
+
+
+def through(job: Job) -> float:
+    return sum(job.counted("shared_bytes_total", direction=way) for way in ("sent", "received"))
+
+
+# -- the same numbers ----------------------------------------------------------------------------------------
+
+tables = st.builds(
+    lambda lengths, nominal: tuple(cut(list(ranges(lengths)), nominal)),
+    st.lists(st.integers(1, 4_000), min_size=1, max_size=3),
+    st.sampled_from([7, 300, 5_000]),
+)
+steps = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["pull", "push", "both"])), min_size=1, max_size=8)
+
+
+def ranges(lengths: list[int]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for length in lengths:
+        yield start, start + length
+        start += length
+
+
+def trained(spans: Any, rule: str, part: tuple[int, int], orders: Any, seed: int, shared: bool) -> list[np.ndarray]:
+    """All that two pushers of a part see, and what the shards hold then."""
+    job = Job(spans=spans, rule=rule)
+    try:
+        size, rng, seen = part[1] - part[0], np.random.default_rng(seed), []
+        pushers = [job.client(pusher, part=part, shares_memory=shared) for pusher in (A, B)]
+        arrays = [(client.array(size), client.array(size), job.held()) for client in pushers]
+        numbers = {A: 0, B: 0}
+        for who, what in orders:
+            client, pusher, (out, values, versions) = pushers[who], (A, B)[who], arrays[who]
+            if what != "push":
+                client.pull(out, versions)
+                seen += [out.copy(), versions.copy()]
+            if what != "pull":
+                values[:] = rng.standard_normal(size)
+                numbers[pusher] += 1
+                push = Push(pusher, numbers[pusher], np.float32(0.5))
+                if rule == "elastic":
+                    seen.append(np.array([client.exchange(values, out, versions, push).staleness]))
+                    seen += [out.copy(), versions.copy()]
+                else:
+                    seen.append(np.array([client.push(values, versions, push).staleness]))
+        assert (through(job) > 0) == shared
+        told = [client.figures() for client in pushers]
+        assert sum(one.shared_sent + one.shared_received for one in told) == through(job)
+        assert (sum(one.sent + one.received for one in told) == 0) == shared
+        return [*seen, job.read()]
+    finally:
+        job.close()
+
+
+@settings(max_examples=15, deadline=None)
+@given(tables, st.sampled_from(["sgd", "adagrad", "elastic"]), st.data(), steps, st.integers(0, 9))
+def test_what_goes_through_shared_memory_is_bit_for_bit_what_goes_over_tcp(
+    spans: Any, rule: str, data: st.DataObject, orders: Any, seed: int
+) -> None:
+    starts = [span.start for span in spans]
+    first = data.draw(st.sampled_from(starts))
+    last = data.draw(st.sampled_from([span.stop for span in spans if span.stop > first]))
+    here, there = (trained(spans, rule, (first, last), orders, seed, shared) for shared in (True, False))
+    for one, other in zip(here, there, strict=True):
+        np.testing.assert_array_equal(one, other)
+    wait_until(nothing_left)
+
+
+def test_only_what_is_newer_is_written_and_the_rest_stays(job: Job) -> None:
+    client = job.client(A)
+    out, versions = client.array(job.placement.size), job.held()
+    client.pull(out, versions)
+    out[:] = 9.0
+    client.pull(out, versions)
+    np.testing.assert_array_equal(out, 9.0)
+    job.client(B).push(job.full(1.0), job.held(), Push(B, 1, np.float32(1)))
+    client.pull(out, versions)
+    np.testing.assert_array_equal(out, -1.0)
+
+
+def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> None:
+    job = start(spans=tuple(cut([(0, 40 << 18)], 1 << 18)))
+    client = job.client(A)
+    values, out = client.array(job.placement.size), client.array(job.placement.size)
+    values[:] = np.arange(values.size) % 1000
+    client.push(values, job.held(), Push(A, 1, np.float32(1)))
+    client.pull(out, job.held())
+    np.testing.assert_array_equal(out, -values)
+    assert job.counted("shared_bytes_total", direction="received") == values.nbytes
+    assert job.counted("shared_bytes_total", direction="sent") == values.nbytes
+
+
+def test_no_message_of_an_exchange_has_more_kept_than_over_tcp(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes could name every segment of a shard, each of which is copied for its answer."""
+    job = start(spans=tuple(cut([(0, 8 << 18)], 1 << 18)), rule="elastic")
+    client, versions = job.client(A), job.held()
+    values, out = client.array(job.placement.size), client.array(job.placement.size)
+    values[:] = 1.0
+    client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
+    monkeypatch.setattr(ExchangeLeg, "_told_together", PushLeg._told_together)
+    with pytest.raises(Refused, match=r"segments \d to \d in one message, whose answer is to be kept"):
+        client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
+    np.testing.assert_array_equal(job.read(), 0.5)
+
+
+def test_arrays_from_elsewhere_go_over_tcp(job: Job) -> None:
+    client = job.client(A)
+    out, versions, shared = job.full(np.nan), job.held(), client.array(job.placement.size)
+    client.pull(out, versions)
+    client.push(job.full(1.0), versions, Push(A, 1, np.float32(1)))
+    assert through(job) == 0
+    client.pull(shared, versions)
+    assert through(job) > 0
+
+
+# -- who shares ----------------------------------------------------------------------------------------------
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capfd.readouterr().err.splitlines() if "memory" in line]
+
+
+def test_a_worker_says_once_with_which_shards_it_shares_memory(job: Job, capfd: pytest.CaptureFixture[str]) -> None:
+    client = job.client(A)
+    for _ in range(2):
+        client.pull(client.array(job.placement.size), job.held())
+    assert told(capfd) == ["shares memory with shards 0 and 1"]
+    wait_until(nothing_left)
+
+
+@pytest.mark.parametrize("shards", [(0,), (0, 1)])
+def test_shards_that_share_no_memory_get_tcp(
+    start: Callable[..., Job], shards: tuple[int, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    deaf = iter([number in shards for number in range(2)])
+
+    def prepare(service: ShardService) -> None:
+        service._attached._allowed = not next(deaf)
+
+    job = start(prepare=prepare)
+    client = job.client(A)
+    values = client.array(job.placement.size)
+    values[:] = 1.0
+    client.push(values, job.held(), Push(A, 1, np.float32(1)))
+    client.pull(values, job.held())
+    np.testing.assert_array_equal(values, -1.0)
+    for number, metrics in enumerate(job.metrics):
+        assert (metrics.value("shared_bytes_total", direction="sent") == 0) == (number in shards)
+    assert told(capfd) == ([] if len(shards) == 2 else ["shares memory with shard 1"])
+
+
+def test_a_worker_that_shares_no_memory_makes_no_block(job: Job) -> None:
+    client = job.client(A, shares_memory=False)
+    out = client.array(job.placement.size)
+    client.pull(out, job.held())
+    assert through(job) == 0
+    assert client._sharing.find(out) is None
+
+
+def test_what_a_worker_uses_no_more_shards_let_go_of(job: Job) -> None:
+    client = job.client(A)
+    for _ in range(3):
+        out = client.array(job.placement.size)
+        client.pull(out, job.held())
+    (blocks,) = job.services[0]._attached._peers.values()
+    client.pull(out, job.held())
+    (held,) = blocks.held.values()
+    assert job.services[0]._attached._bytes == held.size == out.nbytes + 4096
+    job.clients.pop().close()
+    for service in job.services:
+        wait_until(lambda service=service: not service._attached._peers)  # type: ignore[misc]
+        assert service._attached._bytes == 0
+
+
+def test_a_shard_in_a_new_life_is_shared_with_anew(job: Job, tmp_path: Path) -> None:
+    client = job.client(A, refresh=lambda: job.placement)
+    out, versions = client.array(job.placement.size), job.held()
+    client.pull(out, versions)
+    job.snapshot(tmp_path)
+    for here in (True, False):
+        job.restart(0, tmp_path, here)
+        job.configure(0, ready=True)
+        out[:] = np.nan
+        client.pull(out, job.held())  # begins with the life that is over, and comes to its end over TCP
+        np.testing.assert_array_equal(out, 0.0)
+        client.pull(out, job.held())
+        assert job.services[0]._metrics.value("shared_bytes_total", direction="sent")
+    wait_until(nothing_left)
+
+
+# -- what breaks off -----------------------------------------------------------------------------------------
+
+
+class Latch:
+    """Holds the first handler that comes by, after `passed` others, until it is let go."""
+
+    def __init__(self, passed: int = 0) -> None:
+        self._left = passed
+        self._lock = threading.Lock()
+        self.held, self.free, self.gone = threading.Event(), threading.Event(), threading.Event()
+
+    def around(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def held(*arguments: Any) -> Any:
+            with self._lock:
+                self._left -= 1
+                mine = self._left == -1
+            if not mine:
+                return work(*arguments)
+            self.held.set()
+            assert self.free.wait(60)
+            try:
+                return work(*arguments)
+            finally:
+                self.gone.set()
+
+        return held
+
+    def let_go(self) -> None:
+        """Have the handler do its work now, and wait until it has."""
+        self.free.set()
+        assert self.gone.wait(60)
+
+
+@pytest.mark.parametrize("passed", [0, 7, 39])
+def test_a_late_pull_writes_into_no_memory_that_is_in_use(
+    job: Job, monkeypatch: pytest.MonkeyPatch, passed: int
+) -> None:
+    job.client(B).push(job.full(-5.0), job.held(), Push(B, 1, np.float32(1)))
+    client = job.client(A, deadline_s=0.5)
+    out, versions = client.array(job.placement.size), job.held()
+    client.pull(out, versions)  # attaches
+    versions[:] = -1
+    wrote: list[np.ndarray] = []
+
+    def put(area: Area, span: Span, values: np.ndarray) -> None:
+        wrote.append(area.of(span))
+        original(area, span, values)
+
+    latch, original = Latch(passed), Area.put
+    monkeypatch.setattr(Area, "put", put)
+    monkeypatch.setattr(Shard, "read", latch.around(Shard.read))
+    out[:] = np.nan
+    client.pull(out, versions)
+    np.testing.assert_array_equal(out, 5.0)
+    assert latch.held.is_set()
+    before = len(wrote)
+    out[:] = 8.0
+    latch.let_go()
+    assert len(wrote) > before
+    np.testing.assert_array_equal(wrote[-1], 5.0)
+    np.testing.assert_array_equal(out, 8.0)
+    client.pull(out, job.held())  # and what is shared now is what is in use
+    np.testing.assert_array_equal(out, 5.0)
+
+
+def test_a_late_push_reads_what_was_pushed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = job.client(A, deadline_s=0.3)
+    values = client.array(job.placement.size)
+    values[:] = 1.0
+    latch = Latch(4)
+    monkeypatch.setattr(Segment, "_step", latch.around(Segment._step))  # with the segment's lock: nobody passes
+    with pytest.raises(Unreachable, match="no segment for"):
+        client.push(values, job.held(), Push(A, 1, np.float32(1)))
+    assert latch.held.is_set()
+    values[:] = 1e9
+    latch.let_go()
+    again = job.client(A)
+    again.push(job.full(1.0), job.held(), Push(A, 1, np.float32(1)))
+    np.testing.assert_array_equal(job.read(), -1.0)
+
+
+def test_a_late_exchange_neither_reads_nor_writes_what_is_in_use(
+    start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start(rule="elastic")
+    client = job.client(A, deadline_s=0.5)
+    values, out, versions = client.array(job.placement.size), client.array(job.placement.size), job.held()
+    values[:] = 1.0
+    client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
+    latch = Latch(3)
+    monkeypatch.setattr(Area, "put", latch.around(Area.put))
+    client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
+    np.testing.assert_array_equal(out, 0.5)
+    out[:], values[:] = 8.0, 1e9
+    latch.let_go()
+    np.testing.assert_array_equal(out, 8.0)
+    np.testing.assert_array_equal(job.read(), 0.75)
+
+
+def test_what_a_refusal_leaves_half_written_is_of_no_version(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard refuses while the other is at work: the call ends, and that shard may write for some time yet."""
+    client = job.client(A)
+    out, versions = client.array(job.placement.size), job.held()
+    client.pull(out, versions)
+    job.client(B).push(job.full(-5.0), job.held(), Push(B, 1, np.float32(1)))
+    there = job.placement.places[1]
+    latch = Latch()
+    monkeypatch.setattr(Shard, "read", latch.around(Shard.read))
+
+    def refuses(target: wire.Target) -> Shard:
+        wait_until(latch.held.is_set)
+        raise Refused("a call for another job came here")
+
+    monkeypatch.setattr(job.services[0].life, "at", refuses)
+    with pytest.raises(Refused, match="came here"):
+        client.pull(out, versions)
+    wait_until(latch.held.is_set)
+    assert {int(versions[index]) for index in there.segments} == {-1}
+    out[:] = 8.0
+    latch.let_go()
+    np.testing.assert_array_equal(out, 8.0)
+
+
+def test_a_wait_that_runs_out_leaves_memory_shared(start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever says that a caller is to ask again has ended: nothing is to be feared of him."""
+    monkeypatch.setattr("ps_server.rpc.servicer.LOOK_AGAIN_S", 0.1)
+    job = start(staleness=0)
+    for number in range(2):
+        job.configure(number, membership=member(A))
+    client = job.client(A, refresh=lambda: job.placement)
+    out, versions = client.array(job.placement.size), job.held()
+    pulled = threading.Thread(target=client.pull, args=(out, versions), kwargs={"clock": 1})
+    pulled.start()
+    wait_until(lambda: client.retries > 1)
+    pusher = job.client(A)
+    pusher.push(job.full(1.0), job.held(), Push(A, 1, np.float32(1)))
+    pulled.join(60)
+    np.testing.assert_array_equal(out, -1.0)
+    assert job.counted("shared_bytes_total", direction="sent") == out.nbytes
+
+
+def member(pusher: Pusher) -> Any:
+    return wire.Membership(member_epoch=1, rounds=[wire.MembersFrom(clock=0, replicas=[pusher.replica])])
+
+
+@pytest.mark.parametrize("rule", ["sgd", "elastic"])
+def test_what_a_follower_is_still_to_be_told_is_not_what_the_worker_has_made_of_it(
+    start: Callable[..., Job], rule: str
+) -> None:
+    """Until a follower has caught up nobody waits for it: a push is acknowledged, and its memory used again."""
+    job = start(rule=rule)
+    deeds: list[Any] = []
+    for service in job.services:
+        for segment in service.life.loaded().segments.values():
+            segment.journal = deeds.append
+    client = job.client(A)
+    values, out = client.array(job.placement.size), client.array(job.placement.size)
+    values[:] = 1.0
+    if rule == "elastic":
+        client.exchange(values, out, job.held(), Push(A, 1, np.float32(0.5)))
+    else:
+        client.push(values, job.held(), Push(A, 1, np.float32(0.5)))
+    values[:] = 1e9
+    assert len(deeds) == len(job.placement.spans)
+    for deed in deeds:
+        np.testing.assert_array_equal(deed.values, 1.0)

@@ -1,0 +1,106 @@
+"""Machines that vanish, as at a power cut: at the other end their connections end, and all that was kept for them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from dbelief.errors import Unreachable
+from dbelief.placement import Place, Placement
+from dbelief.pushes import Push
+from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.keepalive import Keepalive
+from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.streams import Streams
+from tests.ps_server.rpc.test_stream_limit import Small
+from tests.ps_server.servers import A, wait_until
+
+pytestmark = pytest.mark.processes
+
+QUICK = Keepalive(0.3, 2.0)
+
+
+class Relay:
+    """Passes bytes on between callers and a server, until it is cut: then all connections stay open, and silent."""
+
+    def __init__(self, port: int, stack: ExitStack) -> None:
+        self._port, self._stack = port, stack
+        self._cut = threading.Event()
+        self._door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
+        self._begin(self._run)
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def _begin(self, work: object, *words: object) -> None:
+        threading.Thread(target=work, args=words, daemon=True).start()  # type: ignore[arg-type]
+
+    def _run(self) -> None:
+        while not self._cut.is_set():
+            try:
+                caller, _ = self._door.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._port))
+            for one, other in ((caller, server), (server, caller)):
+                self._stack.callback(one.close)
+                self._begin(self._pass, one, other)
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while (data := one.recv(65536)) and not self._cut.is_set():
+                other.sendall(data)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+    """What is open; calls carry no tokens, which are for the address of a server and not for a relay's."""
+    monkeypatch.setattr("dbelief.security.identity._Identity.insecure", True)
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dbelief.rpc.handlers.IDLE_S", 0.1)
+    small = Small(handlers=16, keepalive=QUICK)
+    stack.callback(small.close)
+    relay = Relay(small.server.port, stack)
+    spans = (small.service.life.loaded().segments[0].span,)
+    placement = Placement(1, spans, (Place(0, relay.address, 1, ((0, 1),)),))
+    client = ShardedParameters("small", placement, ("sgd", {}), A, 60.0)
+    stack.callback(client.close)
+    out, versions = client.array(4), np.full(1, -1, np.int64)
+    client.pull(out, versions)
+    client.push(out, versions, Push(A, 1, np.float32(1)))
+    wait_until(lambda: small.service._streams._open == 2, "a stream to pull and one to push")
+    relay.cut()
+    wait_until(lambda: not small.service._streams._open and not small.service._attached._peers, "the streams' end")
+    wait_until(lambda: not small.server._handlers._threads, "the threads' end")
+
+
+def test_a_client_finds_out_that_a_server_vanished(stack: ExitStack) -> None:
+    small = Small(handlers=16)
+    stack.callback(small.close)
+    relay = Relay(small.server.port, stack)
+    streams = Streams(lambda address: open_channel(address, "ps", keepalive=QUICK))
+    stack.callback(streams.close)
+    stream = streams.take(relay.address, "Pull")
+    wait_until(lambda: bool(small.service._streams._open), "the stream's beginning")
+    relay.cut()
+    with pytest.raises(Unreachable, match="pull: "), named_errors("pull"):
+        stream.answer()
+
+
+def test_a_server_allows_the_pings_of_its_clients() -> None:
+    options = dict(Keepalive(15.0, 20.0).options)
+    assert options["grpc.keepalive_time_ms"] == 15_000
+    assert options["grpc.http2.min_ping_interval_without_data_ms"] < options["grpc.keepalive_time_ms"]
+    assert options["grpc.keepalive_permit_without_calls"] == 1

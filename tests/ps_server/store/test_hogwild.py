@@ -1,0 +1,154 @@
+"""Shards whose segments have no lock: pushes run side by side, and are counted as exactly as with one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.errors import Refused
+from dbelief.layout import Span
+from dbelief.optim import make_rule
+from dbelief.optim.sgd import SGD
+from dbelief.pushes import Push, Pusher
+from ps_server.store.segment import Outcome
+from ps_server.store.shard import Shard
+
+LENGTH, PATIENCE_S = 1000, 30.0
+ONE = np.float32(1)
+
+
+def shard(rule: Any = None, lock_free: bool = True) -> Shard:
+    """One segment of zeros, ready."""
+    made = Shard([Span(0, 0, LENGTH)], rule or make_rule("sgd", {}), lock_free=lock_free)
+    made.push(Push(Pusher(99, 99), 1, assign=True), 0, np.zeros(LENGTH, np.float32))
+    made.make_ready()
+    return made
+
+
+def values(of: Shard) -> np.ndarray:
+    _, data = of.pull("w", 0)
+    assert data is not None
+    return np.frombuffer(data, np.float32)
+
+
+def at_once(*works: Callable[[], object]) -> list[object]:
+    """What each gives, on threads of their own."""
+    given: list[object] = [None] * len(works)
+
+    def run(number: int) -> None:
+        try:
+            given[number] = works[number]()
+        except BaseException as error:
+            given[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return given
+
+
+@dataclass(frozen=True)
+class Meeting(SGD):
+    """SGD that waits at its step for another thread to be there too."""
+
+    met: threading.Barrier = field(default_factory=lambda: threading.Barrier(2, timeout=PATIENCE_S))
+
+    def apply(self, w: np.ndarray, g: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32, step: int) -> None:
+        self.met.wait()
+        self.apply_reference(np, w, g, states, rate, step)
+
+
+@pytest.fixture(autouse=True)
+def _compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are the rule's compiled ones, side by side, though segments are short."""
+    monkeypatch.setattr("dbelief.optim.apply.FEW", 0)
+
+
+def test_two_pushes_of_a_segment_are_at_their_step_together() -> None:
+    held = shard(Meeting())
+    gradient = np.ones(LENGTH // 2, np.float32)
+    given = at_once(
+        lambda: held.push(Push(Pusher(0, 10), 1, ONE), 0, gradient),
+        lambda: held.push(Push(Pusher(1, 11), 1, ONE), 0, gradient, offset=LENGTH // 2),
+    )
+    assert [taken.outcome for taken in given] == [Outcome.APPLIED, Outcome.APPLIED]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(values(held), -1)
+
+
+def test_what_is_under_way_is_read_repeated_and_fenced() -> None:
+    """By the one who meets it there: a reader, the pusher's own repetition, and the coordinator."""
+    held = shard(Meeting())
+    push, weights = Push(Pusher(0, 10), 1, ONE), np.ones(LENGTH, np.float32)
+
+    def others() -> tuple[Any, ...]:
+        while not held.segments[0].ledger.get(("w", push.pusher)):  # until it is under way
+            pass
+        version, _ = held.pull("w", 0)
+        again = held.exchange(push, [(0, weights)])
+        held.fence([10])
+        ledger = held.ledgers()["w", push.pusher]
+        with pytest.raises(Refused, match="fenced"):
+            held.exchange(Push(Pusher(0, 10), 2, ONE), [(0, weights)])
+        held.segments[0].rule.met.wait()  # type: ignore[attr-defined]
+        return version, again, ledger
+
+    first, seen = at_once(lambda: held.exchange(push, [(0, weights)]), others)
+    assert isinstance(first, tuple), first
+    assert isinstance(seen, tuple), seen
+    version, (answers, duplicates, _), ledger = seen
+    assert (version, duplicates, ledger) == (0, 1, (1, 1)), "counted as pushed, not yet as there"
+    np.testing.assert_array_equal(answers[0][1], first[0][0][1])
+    assert held.pull("w", 0)[0] == 1
+    np.testing.assert_array_equal(values(held), -1)
+
+
+def test_pushes_of_numbers_of_their_own_are_all_there() -> None:
+    """Sparse pushes that do not meet: any order gives the same, and so does none."""
+    held, share, times = shard(), LENGTH // 4, 200
+
+    def work(number: int) -> None:
+        for sequence in range(1, times + 1):
+            push = Push(Pusher(number, 10 + number), sequence, ONE)
+            held.push(push, 0, np.full(share, -1, np.float32), offset=number * share)
+
+    assert at_once(*(lambda number=number: work(number) for number in range(4))) == [None] * 4
+    np.testing.assert_array_equal(values(held), times)
+    assert held.versions() == [4 * times]
+
+
+def test_pushes_that_meet_are_counted_each_once() -> None:
+    """Of their steps some may be lost, and never more is there than was pushed."""
+    held, times = shard(), 200
+
+    def work(number: int) -> None:
+        for sequence in range(1, times + 1):
+            held.push(Push(Pusher(number, 10 + number), sequence, ONE), 0, np.full(LENGTH, -1, np.float32))
+
+    assert at_once(*(lambda number=number: work(number) for number in range(4))) == [None] * 4
+    there = values(held)
+    assert ((there >= 1) & (there <= 4 * times) & (there == np.round(there))).all()
+    assert held.versions() == [4 * times]
+    assert all(held.ledgers()["w", Pusher(n, 10 + n)] == (times, times) for n in range(4))
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam", "elastic"])
+def test_one_pusher_alone_meets_nobody(rule: str) -> None:
+    rng, ends = np.random.default_rng(0), []
+    pushed = rng.standard_normal((7, LENGTH)).astype(np.float32)
+    for lock_free in (False, True):
+        held = shard(make_rule(rule, {}), lock_free)
+        for number, numbers in enumerate(pushed, start=1):
+            push = Push(Pusher(0, 10), number, np.float32(0.3))
+            if rule == "elastic":
+                held.exchange(push, [(0, numbers)])
+            else:
+                held.push(push, 0, numbers)
+        ends.append(values(held).tobytes())
+    assert ends[0] == ends[1]

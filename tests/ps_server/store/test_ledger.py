@@ -1,0 +1,249 @@
+"""Exactly once: numbers of pushes, lives that are fenced, and lives that go on after a shard's own."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import Refused
+from dbelief.parts import Stored
+from dbelief.pushes import PARAMETERS, Push, Pusher
+from ps_server.store.segment import Outcome
+
+Make = Callable[..., Any]
+A, B = Pusher(1, 11), Pusher(2, 12)
+
+
+def test_the_next_number_is_applied_and_one_before_it_is_a_duplicate(make: Make) -> None:
+    subject = make()
+    first = subject.push(A, 1.0)
+    second = subject.push(A, 10.0)
+    before = subject.everything()
+    for again in (first, second):
+        taken = subject.send(again, subject.full(99.0))
+        assert {one.outcome for one in taken} == {Outcome.DUPLICATE}
+        assert {(one.staleness, one.lost) for one in taken} == {(0, 0)}
+    assert subject.everything() == before
+    np.testing.assert_array_equal(subject.read(), subject.full(-11.0))
+    assert subject.shard.counters.duplicates == 6
+
+
+@pytest.mark.parametrize("number", [0, 3, 4, 1_000])
+def test_a_gap_is_refused_and_names_the_number_expected(make: Make, number: int) -> None:
+    subject = make()
+    subject.push(A, 1.0)
+    before = subject.everything()
+    if number == 0:
+        assert subject.send(Push(A, 0, np.float32(1)), subject.full(5.0))[0].outcome is Outcome.DUPLICATE
+    else:
+        with pytest.raises(Refused, match=rf"segment 0: push {number} of replica 1 on 'w' came where 2 was expected"):
+            subject.send(Push(A, number, np.float32(1)), subject.full(5.0))
+    assert subject.everything() == before
+
+
+def test_each_life_each_rank_and_each_vector_counts_for_itself(make: Make) -> None:
+    subject = make()
+    for pusher in (A, B, A._replace(incarnation=13), A._replace(rank=1)):
+        subject.push(pusher, 1.0)
+    subject.assign(7.0, "best.0", A)
+    np.testing.assert_array_equal(subject.read(), subject.full(-4.0))
+    np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from([A, B, A._replace(rank=1)]), max_size=20), st.data())
+def test_however_often_a_push_is_sent_it_is_applied_once(make: Make, order: list[Pusher], data: st.DataObject) -> None:
+    """Segments of a push come in any order, some of them twice, and old pushes come again at any time."""
+    subject, sent, wanted = make((2, 1)), [], 0.0
+    for number, pusher in enumerate(order):
+        gradient = subject.full(2.0**number)
+        wanted -= 2.0**number
+        subject.sequences[pusher] = subject.sequences.get(pusher, 0) + 1
+        push = Push(pusher, subject.sequences[pusher], np.float32(1))
+        sent.append((push, gradient))
+        for index in data.draw(st.permutations([0, 0, 1, 1])):
+            subject.send(push, gradient, [index])
+        subject.send(*data.draw(st.sampled_from(sent)))
+    np.testing.assert_array_equal(subject.read(), subject.full(wanted))
+    assert subject.shard.versions() == [len(order)] * 2
+
+
+def test_after_a_shards_new_life_the_base_counts_the_loss(make: Make) -> None:
+    subject = make()
+    subject.sequences[A] = 4  # the shard came back without pushes 1 to 4 of this life
+    push = Push(A, 5, np.float32(1), base=5)
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [4, 4, 4]  # the answer may have been lost too
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+    assert sum(subject.shard.lost()) == 12
+    assert subject.shard.ledgers()[PARAMETERS, A] == (5, 5)
+    subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+def reborn(make: Make, applied: int) -> Any:
+    """A shard in a new life, from a snapshot that holds `applied` pushes of A, all of 1."""
+    subject = make()
+    for segment in subject.shard.segments.values():
+        values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
+        subject.shard.load(Stored(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
+    return subject
+
+
+@given(applied=st.integers(0, 4), acknowledged=st.integers(0, 6))
+def test_a_base_counts_what_the_new_life_lacks_and_nothing_else(make: Make, applied: int, acknowledged: int) -> None:
+    subject = reborn(make, applied)
+    push = Push(A, acknowledged + 1, np.float32(1), base=acknowledged + 1)
+    taken = subject.send(push, subject.full(1.0))
+    assert {one.lost for one in taken} == {max(0, acknowledged - applied)}
+    assert subject.shard.lost() == [max(0, acknowledged - applied)] * 3
+    new = acknowledged >= applied  # else the snapshot was taken after the answer was lost
+    assert [segment.applied for segment in subject.shard.segments.values()] == [applied + new] * 3
+    assert subject.shard.ledgers()[PARAMETERS, A] == (max(applied, acknowledged + 1),) * 2
+
+
+def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
+    subject = reborn(make, 3)
+    subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))
+    before = subject.everything()
+    for push in (Push(A, 9, np.float32(1), base=9), Push(A, 8, np.float32(1), base=8)):
+        with pytest.raises(Refused, match="where 7 was expected"):
+            subject.send(push, subject.full(1.0))
+    assert subject.everything() == before
+    assert subject.shard.lost() == [2, 2, 2]
+    assert [one.lost for one in subject.send(Push(A, 7, np.float32(1), base=7), subject.full(1.0))] == [0, 0, 0]
+
+
+def test_a_gap_leaves_the_way_open_for_the_base_that_should_have_been_there(make: Make) -> None:
+    subject = reborn(make, 3)
+    with pytest.raises(Refused, match="where 4 was expected"):
+        subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
+    assert [one.lost for one in subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))] == [2, 2, 2]
+
+
+def test_losses_on_other_vectors_are_told_and_not_counted_as_gradients(make: Make) -> None:
+    subject = reborn(make, 3)
+    push = Push(A, 3, vector="best.0", assign=True, base=3)
+    assert [one.lost for one in subject.send(push, subject.full(1.0))] == [2, 2, 2]
+    assert subject.shard.lost() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("read_version", "staleness"), [(0, 1), (3, 1), (4, 0), (9, 0)])
+def test_staleness_counts_from_where_this_life_began(make: Make, read_version: int, staleness: int) -> None:
+    subject = reborn(make, 3)
+    subject.push(B, 1.0)
+    taken = subject.shard.push(Push(A, 4, np.float32(1)), 0, subject.full(1.0)[:5], 0, read_version)
+    assert taken.staleness == staleness
+
+
+def test_a_fenced_life_is_refused_and_its_ledger_stays(make: Make) -> None:
+    subject = make()
+    push = subject.push(A, 1.0)
+    subject.shard.fence([A.incarnation])
+    before = subject.everything()
+    late = [push, Push(A, 2, np.float32(1)), Push(A, 1, vector="best.0", assign=True), Push(A._replace(rank=3), 1)]
+    for one in late:
+        with pytest.raises(Refused, match="segment 0: replica 1 in life 11 is fenced"):
+            subject.send(one, subject.full(1.0))
+    assert subject.everything() == before
+    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
+    with pytest.raises(Refused, match=r"no vector 'best\.0'"):
+        subject.shard.pull("best.0", 0)
+    subject.push(A._replace(incarnation=13), 1.0)  # the same replica in its next life
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+def test_forgetting_drops_the_rows_of_that_life_alone(make: Make) -> None:
+    subject = make()
+    subject.push(A, 1.0)
+    subject.push(A._replace(rank=1), 1.0)
+    subject.push(B, 1.0)
+    subject.assign(7.0, "best.0", A)
+    subject.shard.fence([A.incarnation])
+    subject.shard.forget([A.incarnation])
+    rows = {pusher for _, pusher in subject.shard.ledgers()}
+    assert A.incarnation not in {pusher.incarnation for pusher in rows}
+    assert B in rows
+    with pytest.raises(Refused, match="fenced"):
+        subject.push(A, 1.0)
+    np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
+
+
+def test_ledgers_tell_the_lowest_and_the_highest_number_over_the_segments(make: Make) -> None:
+    subject = make()
+    subject.push(A, 1.0)
+    subject.send(Push(A, 2, np.float32(1)), subject.full(1.0), [0, 2])
+    subject.send(Push(B, 1, np.float32(1)), subject.full(1.0), [1])
+    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 2)
+    assert subject.shard.ledgers()[PARAMETERS, B] == (0, 1)
+    assert subject.shard.versions() == [2, 2, 2]
+
+
+def test_once_fenced_a_ledger_is_final_while_pushes_come_in(make: Make, eager_threads: None) -> None:
+    subject = make((400,) * 6)
+    begun, refused = threading.Event(), threading.Event()
+    gradient = subject.full(1.0)
+
+    def pusher() -> None:
+        sequence = 0
+        try:
+            while True:
+                sequence += 1
+                subject.send(Push(A, sequence, np.float32(1)), gradient)
+                begun.set()
+        except Refused:
+            refused.set()
+
+    thread = threading.Thread(target=pusher)
+    thread.start()
+    assert begun.wait(60)
+    subject.shard.fence([A.incarnation])
+    final, values = subject.shard.ledgers()[PARAMETERS, A], subject.read()
+    thread.join(60)
+    assert refused.is_set()
+    assert subject.shard.ledgers()[PARAMETERS, A] == final
+    np.testing.assert_array_equal(subject.read(), values)
+    low, high = final
+    assert high - low <= 1
+    assert set(values.tolist()) <= {-low, -high}
+
+
+def test_fencing_waits_for_the_push_that_is_inside(make: Make) -> None:
+    inside, go_on, fenced = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def hold(*row: object) -> None:
+        inside.set()
+        assert go_on.wait(60)
+        order.append("applied")
+
+    def fence() -> None:
+        subject.shard.fence([A.incarnation])
+        order.append("fenced")
+        fenced.set()
+
+    subject = make((2,), on_apply=hold)
+    threads = [threading.Thread(target=subject.push, args=(A, 1.0)), threading.Thread(target=fence)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    assert not fenced.wait(0.02)
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["applied", "fenced"]
+
+
+def test_the_order_of_application_is_told_under_the_lock(make: Make) -> None:
+    told: list[tuple[int, Pusher, int, float]] = []
+    subject = make((2, 1), on_apply=lambda *row: told.append(row))
+    push = subject.push(A, 1.0, rate=0.5)
+    subject.send(push, subject.full(1.0))
+    subject.send(dataclasses.replace(push, pusher=B), subject.full(1.0), [1])
+    subject.assign(7.0, "best.0", B)
+    assert told == [(0, A, 1, 0.5), (1, A, 1, 0.5), (1, B, 1, 0.5)]

@@ -1,0 +1,260 @@
+"""The staleness dial at 0: synchronous SGD, whoever comes and goes, in whatever order pushes arrive."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbelief.errors import Refused, Unreachable
+from dbelief.optim import RULES, make_rule
+from dbelief.pushes import PARAMETERS, Push, Pusher
+from ps_server.store.segment import Outcome
+
+Make = Callable[..., Any]
+REPLICAS = tuple(Pusher(number, 10 + number) for number in range(5))
+A, B, C, D, E = REPLICAS
+N = 12
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[list[tuple[Pusher, int, int]]]:
+    """For each of a few rounds: (pusher, samples, seed of its gradient) in order of arrival."""
+    replicas = REPLICAS[: draw(st.integers(1, 4))]
+    return [
+        [(pusher, draw(st.integers(1, 64)), draw(st.integers(0, 1_000))) for pusher in draw(st.permutations(replicas))]
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+
+
+def gradient(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(N, dtype=np.float32)
+
+
+@settings(max_examples=60)
+@given(rounds(), st.sampled_from(RULES))
+def test_the_order_of_arrival_changes_no_bit(make: Make, plan: list[list[tuple[Pusher, int, int]]], rule: str) -> None:
+    """Bit-equal to the rule on the mean weighted by samples, summed in order of replica."""
+    subject = make(rule=rule, staleness=0, initial=gradient(7))
+    subject.shard.set_membership(1, [(0, [pusher.replica for pusher, _, _ in plan[0]])])
+    w, formula = gradient(7), make_rule(rule, {})
+    states = tuple(np.full(N, formula.initial(name), np.float32) for name in formula.state)
+    for clock, arrivals in enumerate(plan):
+        for pusher, samples, seed in arrivals:
+            subject.push(pusher, gradient(seed), 0.1, clock, samples)
+        total = sum(samples for _, samples, _ in arrivals)
+        mean = np.zeros(N, np.float32)
+        for _, samples, seed in sorted(arrivals):
+            mean += gradient(seed) * np.float32(samples / total)
+        formula.apply(w, mean, states, np.float32(0.1), clock + 1)
+        assert subject.read().tobytes() == w.tobytes()
+        assert subject.shard.versions() == [clock + 1] * 3
+
+
+def test_weights_are_shares_of_the_samples(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    subject.push(A, 1.0, samples=6)
+    subject.push(B, 5.0, samples=2)
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+def test_nothing_moves_before_the_last_member_has_pushed(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    push = subject.push(A, 1.0)
+    assert not subject.read().any()
+    assert [one.outcome for one in subject.send(push, subject.full(50.0))] == [Outcome.DUPLICATE] * 3
+    subject.send(Push(B, 1, np.float32(1)), subject.full(3.0), [1])
+    np.testing.assert_array_equal(subject.shard.versions(), [0, 1, 0])  # each segment closes for itself
+    subject.send(Push(B, 1, np.float32(1)), subject.full(3.0), [0, 2])
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+    assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
+
+
+def test_a_gradient_is_kept_although_its_message_is_gone(make: Make) -> None:
+    subject = make((4,), staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    message = np.ones(4, np.float32)
+    subject.shard.push(Push(A, 1, np.float32(1)), 0, message)
+    message[:] = 1_000
+    subject.push(B, 3.0)
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+def test_before_anybody_is_a_member_gradients_wait(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.push(A, 1.0)
+    assert not subject.read().any()
+    subject.shard.set_membership(1, [(0, [0])])
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_a_part_of_a_segment_is_refused(make: Make, length: int) -> None:
+    """A part would have to be told from the rest when the round closes."""
+    subject = make((5,), staleness=0)
+    subject.shard.set_membership(1, [(0, [0])])
+    before = subject.everything()
+    with pytest.raises(Refused, match=rf"segment 0: .* holds all 5 numbers, not {length}"):
+        subject.shard.push(Push(A, 1, np.float32(1)), 0, np.ones(length, np.float32))
+    assert subject.everything() == before
+
+
+def test_a_round_takes_one_push_of_each_and_none_when_it_is_over(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    subject.push(A, 1.0)
+    with pytest.raises(Refused, match="segment 0: replica 0 has pushed round 0 already"):
+        subject.send(Push(A, 2, np.float32(1), clock=0), subject.full(9.0))
+    subject.push(B, 3.0)
+    with pytest.raises(Refused, match="segment 0: round 0 is over, the next is 1"):
+        subject.send(Push(C, 1, np.float32(1), clock=0), subject.full(9.0))
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+    subject.send(Push(A, 2, np.float32(1), clock=1), subject.full(4.0))
+    subject.send(Push(B, 2, np.float32(1), clock=1), subject.full(4.0))
+    np.testing.assert_array_equal(subject.read(), subject.full(-6.0))
+
+
+# -- members come and go -------------------------------------------------------------------------------------
+
+
+def test_who_drops_out_holds_nobody_up(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1, 2])])
+    subject.push(A, 1.0)
+    subject.push(C, 3.0)
+    assert not subject.read().any()
+    subject.shard.fence([B.incarnation])
+    subject.shard.set_membership(2, [(0, [0, 2])])
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+def test_what_the_dead_had_waiting_goes_back(make: Make) -> None:
+    """A snapshot would not hold it, so the ledger must not either: its samples are trained again."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    subject.push(B, 3.0)
+    assert subject.shard.ledgers()["w", B] == (1, 1)
+    subject.shard.fence([B.incarnation])
+    assert subject.shard.ledgers()["w", B] == (0, 0)
+    subject.shard.forget([B.incarnation])
+    subject.shard.set_membership(2, [(0, [0])])
+    subject.push(A, 1.0)
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+
+
+def test_a_joiner_is_waited_for_from_its_clock_on(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0]), (2, [0, 1])])
+    subject.push(B, 7.0, clock=2)  # it may come before its round's turn
+    subject.push(A, 1.0, clock=0)
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+    subject.push(A, 1.0, clock=1)
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+    subject.push(A, 1.0, clock=2)
+    np.testing.assert_array_equal(subject.read(), subject.full(-6.0))
+    subject.push(A, 1.0, clock=3)
+    np.testing.assert_array_equal(subject.read(), subject.full(-6.0))
+
+
+def test_an_older_member_epoch_is_ignored(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(5, [(0, [0, 1])])
+    for epoch in (4, 5):
+        subject.shard.set_membership(epoch, [(0, [0])])
+    subject.push(A, 1.0)
+    assert not subject.read().any()
+    subject.shard.set_membership(6, [(0, [0])])
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+
+
+def test_rounds_nobody_takes_part_in_pass_without_a_step(make: Make) -> None:
+    subject = make(rule="momentum", mu=0.5, staleness=0)
+    subject.shard.set_membership(1, [(0, []), (3, [1])])
+    subject.shard.wait_for_clock([0, 1, 2], 3, 0.0)
+    subject.push(B, 1.0, clock=3)
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+    assert subject.shard.versions() == [1, 1, 1]
+
+
+def test_after_the_last_members_a_round_stays_open(make: Make) -> None:
+    """The coordinator names the next block's members before anybody computes it."""
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [0]), (1, [])])
+    subject.push(A, 1.0, clock=0)
+    with pytest.raises(Unreachable, match=r"round 1 still waits for replicas \[\]"):
+        subject.shard.wait_for_clock([0], 2, 0.0)
+    subject.shard.set_membership(2, [(1, [1]), (2, [])])
+    subject.push(B, 1.0, clock=1)
+    np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
+
+
+# -- waiting -------------------------------------------------------------------------------------------------
+
+
+def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
+    subject = make(staleness=0)
+    subject.shard.set_membership(1, [(0, [4, 1, 0])])
+    subject.push(B, 1.0)
+    subject.shard.wait_for_clock([0, 1, 2], 0, 0.0)
+    with pytest.raises(Unreachable, match=r"segment 2: round 0 still waits for replicas \[0, 4\]"):
+        subject.shard.wait_for_clock([2, 1], 1, 0.0)
+
+
+def test_in_free_running_nobody_waits(make: Make) -> None:
+    make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
+    bounded = make(staleness=0)
+    bounded.shard.set_membership(1, [(0, [0])])
+    with pytest.raises(Unreachable, match="still waits"):
+        bounded.shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
+
+
+@pytest.mark.parametrize("ends", ["a push", "a member less"])
+def test_who_waits_is_woken(make: Make, ends: str) -> None:
+    subject, woken = make(staleness=0), threading.Event()
+    subject.shard.set_membership(1, [(0, [0, 1])])
+    subject.push(A, 1.0)
+
+    def wait() -> None:
+        subject.shard.wait_for_clock([0, 1, 2], 1, 10.0)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not woken.is_set()
+    if ends == "a push":
+        subject.push(B, 1.0)
+    else:
+        subject.shard.fence([B.incarnation])
+        subject.shard.set_membership(2, [(0, [0])])
+    assert woken.wait(60)
+    thread.join(60)
+    np.testing.assert_array_equal(subject.read(), subject.full(-1.0))
+
+
+def test_replicas_in_threads_are_the_joint_batch(make: Make, eager_threads: None) -> None:
+    subject, clocks, replicas = make((6, 1, 9), staleness=0), 25, REPLICAS[:4]
+    subject.shard.set_membership(1, [(0, [pusher.replica for pusher in replicas])])
+
+    def replica(pusher: Pusher) -> None:
+        order = np.random.default_rng(pusher.replica)
+        for clock in range(clocks):
+            push = Push(pusher, clock + 1, np.float32(1), samples=8, clock=clock)
+            for _ in range(2):
+                subject.send(push, subject.full(4 * clock * (pusher.replica + 1)), order.permutation(3).tolist())
+            subject.shard.wait_for_clock([0, 1, 2], clock + 1, 10.0)
+
+    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in replicas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    np.testing.assert_array_equal(subject.read(), subject.full(-(1 + 2 + 3 + 4) * sum(range(clocks))))
+    assert subject.shard.versions() == [clocks] * 3
