@@ -321,6 +321,7 @@ def test_copies_are_only_of_what_changes_and_go_when_they_are_written(make: Make
         subject.push(A, 1.0)
         look()
 
+    subject.push(A, 1.0)  # compiles the rule, which would be traced
     subject.assign(1.0, "best.0")  # held, and not changed: never copied
     tracemalloc.start()
     try:
