@@ -120,7 +120,7 @@ def command(
         from dbelief.metrics import Metrics
         from dbelief.session import Task
 
-        from .life import Options, live, processes, wait
+        from .process import Options, live, processes, wait
 
         with closing(Metrics("worker")) as metrics, processes() if comm == "mpi" else nullcontext() as ranks:
             if ranks is None or ranks.rank == 0:

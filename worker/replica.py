@@ -26,14 +26,14 @@ from dbelief.rpc import coordination_pb2 as wire
 from dbelief.session import Session
 from dbelief.work import Lease
 
-from . import strategies
-from .buffers import Done, Fetched, Outgoing
-from .downpour import Downpour, Phases
-from .elastic import Elastic
-from .meeting import Group, Meeting
+from .pipeline.buffers import Done, Fetched, Outgoing
 from .record import Recorder
-from .sandblaster import Bundles
-from .together import Together
+from .rendezvous import Group, Meeting
+from .strategies import factory
+from .strategies.downpour import Downpour, Phases
+from .strategies.elastic import Elastic
+from .strategies.group import Together
+from .strategies.sandblaster import Bundles
 
 Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 
@@ -89,17 +89,17 @@ class Replica:
         self._together: Together | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
         if isinstance(strategy, Sandblaster):
-            self._bundles = strategies.bundles(session, model, strategy, train, self._phases, self)
+            self._bundles = factory.bundles(session, model, strategy, train, self._phases, self)
         elif meeting is not None:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             ways = self._phases, meeting, self._stepped
-            self._together = strategies.together(session, model, strategy, train, *ways)
+            self._together = factory.together(session, model, strategy, train, *ways)
         elif isinstance(strategy, ElasticSettings):
-            self._trains = strategies.elastic(session, model, strategy, train, self._phases, self._exchanged, noted)
+            self._trains = factory.elastic(session, model, strategy, train, self._phases, self._exchanged, noted)
         else:
             assert not isinstance(strategy, SyncSgd), "its workers have a meeting"
             told = self._push, self._acknowledged, noted
-            self._trains = strategies.downpour(session, model, strategy, train, self._phases, *told)
+            self._trains = factory.downpour(session, model, strategy, train, self._phases, *told)
 
     def run(self) -> str:
         """Work until the job is over, or this process is asked to end; returns why.

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from dbelief.evaluation import evaluate
 from tests.device.standin.machine import Machine
 from tests.identities.in_process import whole_job
-from worker.batches import Batches
+from worker.pipeline.batches import Batches
 
 JOB = """
 name: small

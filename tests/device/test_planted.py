@@ -29,9 +29,9 @@ from tests.device.standin.machine import Machine
 from tests.device.standin.order import DeviceMistake
 from tests.device.standin.products import Blas
 from tests.worker.comm.collectives.ways import any_numbers, ways
-from worker.buffers import Fetched
 from worker.comm import Comm, run_ranks
 from worker.comm.threads import Group
+from worker.pipeline.buffers import Fetched
 
 RANGES = [(0, 100), (100, 200), (200, 300), (300, 350)]
 LAYERS: Any = [("dense", {"units": 8}), ("relu", {}), ("dense", {"units": 3})]

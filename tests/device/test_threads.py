@@ -12,7 +12,7 @@ from dbelief.data import Split
 from dbelief.finite import check_finite
 from dbelief.layout import Layout
 from tests.device.standin.cupy import standing_in
-from worker.batches import Batches
+from worker.pipeline.batches import Batches
 
 
 def test_a_gradient_is_checked_where_it_lies() -> None:

@@ -13,10 +13,10 @@ from dbelief.local import LocalParameters
 from dbelief.optim import make_rule
 from dbelief.pushes import Pushed, Pusher
 from dbelief.work import Cadence, Lease
-from worker.buffers import Done
-from worker.downpour import Phases
-from worker.elastic import Elastic, Settings
+from worker.pipeline.buffers import Done
 from worker.record import Recorder
+from worker.strategies.downpour import Phases
+from worker.strategies.elastic import Elastic, Settings
 
 from .harness import HOST, Problem, serve
 

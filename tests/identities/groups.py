@@ -16,15 +16,15 @@ import numpy as np
 
 from dbelief import job
 from dbelief.work import Cadence, Lease
-from worker.buffers import Done
 from worker.comm import Comm
 from worker.comm.engine import Engine
 from worker.comm.threads import Group as Threads
 from worker.comm.threads import ThreadEngine
-from worker.downpour import Phases
-from worker.joint import Averaging, SummedGradients
-from worker.meeting import Group
-from worker.together import Shards, Together, Traffic
+from worker.pipeline.buffers import Done
+from worker.rendezvous import Group
+from worker.strategies.downpour import Phases
+from worker.strategies.group import Shards, Together, Traffic
+from worker.strategies.group_methods import Averaging, SummedGradients
 
 from .by_hand import Range, Rate
 from .harness import HOST, Problem

@@ -18,11 +18,11 @@ from dbelief.placement import Place, Placement
 from dbelief.pushes import Push, Pushed, Pusher
 from dbelief.work import Cadence, Lease
 from ps_server.store.shard import Shard
-from worker.buffers import Fetched, Outgoing
-from worker.downpour import Downpour, Phases, Settings
-from worker.fetcher import Fetcher
+from worker.pipeline.buffers import Fetched, Outgoing
+from worker.pipeline.fetch_thread import Fetcher
+from worker.pipeline.push_thread import Sender
 from worker.record import Recorder
-from worker.sender import Sender
+from worker.strategies.downpour import Downpour, Phases, Settings
 
 HOST = Backend("numpy", np)
 Rate = Callable[[int], float]

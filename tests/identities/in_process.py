@@ -28,7 +28,7 @@ from dbelief.rpc.coordination import CoordinatorClient, Membership
 from dbelief.rpc.serving import Server
 from dbelief.session import Task
 from ps_server.rpc.servicer import ShardService
-from worker.life import Options, live
+from worker.process import Options, live
 
 
 def whole_job(

@@ -12,9 +12,9 @@ import pytest
 from dbelief import job
 from dbelief.errors import RankDied
 from dbelief.optim import make_rule
-from worker import joint
 from worker.comm import Comm
 from worker.comm.engine import Engine, Handle, Message
+from worker.strategies import group_methods
 
 from .by_hand import Server
 from .groups import BATCH, ETA, RULES, A, Workers, easgd, even, sgd, summed, workers
@@ -61,7 +61,7 @@ class Lossy:
             raise RankDied("the sum was lost")
 
 
-MAKE_ALLREDUCE = joint.make_allreduce
+MAKE_ALLREDUCE = group_methods.make_allreduce
 
 
 @pytest.mark.parametrize("at", [1, 2, STEPS])
@@ -71,7 +71,7 @@ def test_who_lacks_the_last_step_ends_as_if_it_had_it(
 ) -> None:
     """The others have the sum, and go on in vain; or all lack it, and make the step again."""
     expected = undisturbed(strategy)
-    monkeypatch.setattr(joint, "make_allreduce", lossy(lacks, at, []))
+    monkeypatch.setattr(group_methods, "make_allreduce", lossy(lacks, at, []))
     with workers(network(EACH * COUNT), strategy, COUNT) as group:
         assert group.train(*even(COUNT, EACH)) == 2
         assert ends(group) == expected
@@ -127,7 +127,7 @@ def test_who_is_given_half_of_a_step_has_none_of_it(
     strategy: job.SyncSgd | job.Elastic, last: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only one has a step, and dies at some message while it gives it to the others: those two still agree."""
-    monkeypatch.setattr(joint, "make_allreduce", lossy((1, 2), 2, []))
+    monkeypatch.setattr(group_methods, "make_allreduce", lossy((1, 2), 2, []))
     with workers(network(EACH * COUNT), strategy, COUNT) as group:
         group.hall.engine = lambda generation, inner: (
             Failing(inner, last) if (generation, inner.rank) == (2, 0) else inner

@@ -8,7 +8,7 @@ import pytest
 from dbelief.optim import make_rule
 from tests.identities.by_hand import Range, gap, pseudocode, sequential
 from tests.identities.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
-from worker.downpour import Settings
+from worker.strategies.downpour import Settings
 
 SGD = make_rule("sgd", {})
 RATE, BATCH, SAMPLES = 0.05, 3, 131

@@ -14,7 +14,7 @@ from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic as ElasticRule
 from dbelief.pushes import Push, Pusher
 from dbelief.work import Cadence
-from worker.elastic import Settings
+from worker.strategies.elastic import Settings
 
 from .elastic import BATCH, PLAIN, Bowl, direct, working
 from .harness import Problem, network, quadratic, serve, values_of

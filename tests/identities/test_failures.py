@@ -12,8 +12,8 @@ from dbelief.pushes import PARAMETERS, Push, Pushed
 from ps_server.store.shard import Shard
 from tests.identities.by_hand import pseudocode
 from tests.identities.harness import HOST, quadratic, replica, serve, settings, values_of
-from worker.buffers import Outgoing
-from worker.sender import Sender
+from worker.pipeline.buffers import Outgoing
+from worker.pipeline.push_thread import Sender
 
 PROBLEM = quadratic(60)
 SGD = make_rule("sgd", {})

@@ -21,8 +21,8 @@ from dbelief.schedule import rate_at, total_samples
 from dbelief.session import build_model
 from dbelief.work import Cadence
 from ps_server.record import Recorder as ShardRecorder
-from worker.elastic import Settings
 from worker.record import Recorder
+from worker.strategies.elastic import Settings
 
 from .elastic import Worker
 from .harness import HOST, Problem, serve, values_of

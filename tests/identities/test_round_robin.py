@@ -14,7 +14,7 @@ import pytest
 from dbelief.nn import Batch
 from dbelief.optim import make_rule
 from dbelief.work import Cadence
-from worker.elastic import Settings
+from worker.strategies.elastic import Settings
 
 from .elastic import BATCH, PLAIN, Bowl, Worker, direct, working
 from .harness import Problem, network, quadratic, serve, values_of

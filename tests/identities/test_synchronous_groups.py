@@ -16,7 +16,7 @@ from dbelief import job
 from dbelief.optim import make_rule
 from dbelief.schedule import poly
 from dbelief.work import Cadence
-from worker.elastic import Settings
+from worker.strategies.elastic import Settings
 
 from .by_hand import Range, Rate, Server, gap, minibatches
 from .elastic import working

@@ -30,7 +30,7 @@ from dbelief.pushes import Push, Pusher
 from dbelief.schedule import poly, rise, step
 from ps_server.programs import Programs
 from ps_server.store.shard import Shard
-from worker.comm.collectives.wire import BFloat16, Float16, Format
+from worker.comm.collectives.wire_format import BFloat16, Float16, Format
 
 FILE = Path(__file__).with_name("digests.json")
 LENGTHS = (1, 7, 64, 1000, 10_007)

@@ -16,7 +16,7 @@ from tests.identities.groups import BATCH, sgd
 from tests.identities.harness import HOST, network
 from worker.comm import Comm
 from worker.comm.sockets import Listener, connect
-from worker.joint import SummedGradients
+from worker.strategies.group_methods import SummedGradients
 
 from .digests import digest
 

@@ -14,7 +14,7 @@ import grpc
 from dbelief.console import host_and_port
 from dbelief.rpc.channel import open_channel
 from dbelief.security import Credentials
-from worker.comm.sockets import hello
+from worker.comm.sockets import handshake
 
 from .messages import Call
 
@@ -92,8 +92,10 @@ def strike(address: str, chance: random.Random) -> None:
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise,
             b"GET / HTTP/1.1\r\n" + noise,
             b"POST /metrics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n" + noise,
-            hello.MAGIC + noise,
-            hello.HELLO.pack(hello.MAGIC, noise[:16], noise[16:32], chance.getrandbits(62), chance.getrandbits(31), 1),
+            handshake.MAGIC + noise,
+            handshake.HELLO.pack(
+                handshake.MAGIC, noise[:16], noise[16:32], chance.getrandbits(62), chance.getrandbits(31), 1
+            ),
         )
     )
     with contextlib.suppress(OSError), socket.create_connection(host_and_port(address), 5.0) as connection:

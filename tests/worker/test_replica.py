@@ -13,10 +13,10 @@ from dbelief.ranks import Alone, Ranks
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.coordination import CoordinatorClient, Member
 from dbelief.work import Lease
-from worker.buffers import Outgoing
 from worker.comm import Comm, run_ranks
-from worker.downpour import Phases
+from worker.pipeline.buffers import Outgoing
 from worker.replica import Replica
+from worker.strategies.downpour import Phases
 
 
 class Told:

@@ -1,6 +1,6 @@
 """How the ranks of one model replica talk: one `Comm` over engines of threads, MPI or NCCL."""
 
-from .comm import Comm
+from .communicator import Comm
 from .engine import Engine, Message
 from .threads import run_ranks
 

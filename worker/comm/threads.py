@@ -18,7 +18,7 @@ import numpy as np
 
 from dbelief.clock import Clock, SystemClock
 
-from .comm import Comm
+from .communicator import Comm
 from .engine import Death, Message, died, late
 
 T = TypeVar("T")

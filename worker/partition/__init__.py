@@ -1,7 +1,7 @@
 """Arrays cut over the ranks of a replica, and what the ranks exchange."""
 
-from .array import DistributedArray
-from .exchange import Exchange
-from .models import partitioned
+from .build import partitioned
+from .distributed_array import DistributedArray
+from .halo_exchange import Exchange
 
 __all__ = ["DistributedArray", "Exchange", "partitioned"]

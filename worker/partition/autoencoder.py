@@ -30,7 +30,7 @@ from dbelief.partition.blocks import BlockParts
 from dbelief.partition.declared import Declared
 
 from ..comm import Comm
-from .array import DistributedArray, declared
+from .distributed_array import DistributedArray, declared
 
 
 class _Ranks:

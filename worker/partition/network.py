@@ -26,8 +26,8 @@ from dbelief.partition.cut import OWNER, Part, cut, layout
 from dbelief.partition.traffic import NetworkArrays
 
 from ..comm import Comm
-from .array import declared
-from .pieces import compute, inside
+from .distributed_array import declared
+from .overlap import compute, inside
 
 
 class _Arrays:

@@ -29,8 +29,8 @@ from dbelief.partition import Grid, Window
 from dbelief.partition.stacks import StackParts
 
 from ..comm import Comm
-from .array import DistributedArray, declared
 from .autoencoder import own_blocks
+from .distributed_array import DistributedArray, declared
 
 
 class _Crossing:

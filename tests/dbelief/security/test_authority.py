@@ -89,7 +89,7 @@ def test_what_is_somebodys_work_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "worker").mkdir()
     work = tmp_path / "worker" / "life.py"
     work.write_text("mine")
-    with pytest.raises(Mistake, match=r"worker/life.py is in the way: give `dbelief certs` a folder of its own"):
+    with pytest.raises(Mistake, match=r"worker/process.py is in the way: give `dbelief certs` a folder of its own"):
         make_credentials(tmp_path, 1.0, [], [])
     assert work.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["worker"]

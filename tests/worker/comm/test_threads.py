@@ -16,7 +16,7 @@ from dbelief.clock import ManualClock
 from dbelief.errors import RankDied, Unreachable
 from tests.worker.comm.group import BODIES, OneRaises
 from worker.comm import Comm, Message, run_ranks
-from worker.comm.comm import HIGHEST_TAG
+from worker.comm.communicator import HIGHEST_TAG
 from worker.comm.threads import Group, ThreadEngine
 from worker.comm.tracing import Tracing
 

@@ -16,7 +16,7 @@ all layers packed into one vector by a tree or a server, and not by a ring.
 """
 
 from .allreduce import Allreduce
-from .engines import EngineAllreduce
+from .native import EngineAllreduce
 from .ring import RingAllreduce
 from .tree import TreeAllreduce
 

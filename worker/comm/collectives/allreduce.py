@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..comm import Comm
+from ..communicator import Comm
 
 Gives = Literal["sum", "mean"]
 

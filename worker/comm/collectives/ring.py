@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from ..comm import Comm, Pending
+from ..communicator import Comm, Pending
 from ..engine import Message
 from .allreduce import Allreduce, Gives, cut, parts_of
-from .wire import Wire, make_format
+from .wire_format import Wire, make_format
 
 
 class RingAllreduce(Allreduce):

@@ -22,9 +22,9 @@ from typing import Any
 
 from dbelief.reduction import Shape
 
-from ..comm import Comm, Pending
+from ..communicator import Comm, Pending
 from .allreduce import Allreduce, Gives, cut, parts_of
-from .wire import Wire, make_format
+from .wire_format import Wire, make_format
 
 
 class TreeAllreduce(Allreduce):

@@ -6,7 +6,7 @@ leaves says goodbye. No thread: what can move without waiting moves in `start`, 
 
 from .engine import SocketEngine
 from .listener import Listener
-from .meeting import connect
-from .sealed import Seal
+from .mesh import connect
+from .tls import Seal
 
 __all__ = ["Listener", "Seal", "SocketEngine", "connect"]

@@ -18,7 +18,7 @@ import numpy as np
 from dbelief.clock import Clock, SystemClock
 
 from ..engine import Death, Message, died, late
-from .stream import Stream, Transfer
+from .connection import Stream, Transfer
 
 NEWS_BYTES = 1024
 """Longest word of a death; the kernel takes it at once."""

@@ -13,8 +13,8 @@ from dbelief.errors import Mistake, Unreachable
 from dbelief.security import TOKEN_BYTES, Verdict
 from dbelief.security.same_user import same_user
 
-from .hello import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, unix_name
-from .sealed import Seal, shake_hands
+from .handshake import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, unix_name
+from .tls import Seal, shake_hands
 
 BACKLOG = 128
 FULL_S = 0.05

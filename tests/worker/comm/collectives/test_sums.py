@@ -18,7 +18,7 @@ from dbelief.reduction import binomial, server, with_arity
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
 from worker.comm import Comm, run_ranks
 from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce
-from worker.comm.collectives.wire import Wire
+from worker.comm.collectives.wire_format import Wire
 from worker.comm.threads import Group, ThreadEngine
 
 DEADLINE_S = 60.0

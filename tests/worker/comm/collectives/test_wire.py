@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.worker.comm.collectives.ways import NAMES, Way, any_numbers
 from worker.comm import Comm, run_ranks
-from worker.comm.collectives.wire import BFloat16, Float16, Wire, make_format
+from worker.comm.collectives.wire_format import BFloat16, Float16, Wire, make_format
 
 UNITS: dict[Wire, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 

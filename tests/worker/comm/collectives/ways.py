@@ -12,7 +12,7 @@ from dbelief.reduction import Shape, binomial, server, with_arity
 from worker.comm import Comm
 from worker.comm.collectives import Allreduce, EngineAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.allreduce import Gives
-from worker.comm.collectives.wire import Wire
+from worker.comm.collectives.wire_format import Wire
 
 SHAPES: dict[str, Callable[[int], Shape]] = {
     "server": server,

@@ -17,7 +17,7 @@ from dbelief.security import TOKEN_BYTES, Loopback
 from tests.worker.comm.sockets.joined import elsewhere
 from worker.comm import Comm
 from worker.comm.sockets import Listener, SocketEngine, connect
-from worker.comm.sockets.hello import ANSWER, HELLO, MAGIC, NEWS, digest
+from worker.comm.sockets.handshake import ANSWER, HELLO, MAGIC, NEWS, digest
 
 pytestmark = pytest.mark.processes
 

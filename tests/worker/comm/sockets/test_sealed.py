@@ -20,9 +20,9 @@ from dbelief.security import Credentials
 from tests.worker.comm.group import BODIES
 from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined
 from worker.comm import Comm
-from worker.comm.sockets import Listener, Seal, SocketEngine, connect, hello, listener
-from worker.comm.sockets.sealed import Sealed
-from worker.meeting import _seal
+from worker.comm.sockets import Listener, Seal, SocketEngine, connect, handshake, listener
+from worker.comm.sockets.tls import Sealed
+from worker.rendezvous import _seal
 
 pytestmark = pytest.mark.processes
 
@@ -158,7 +158,7 @@ def test_a_caller_must_show_a_workers_certificate(ours: Roles) -> None:
     with listening([mine]) as (called,), socket.create_connection(host_and_port(called.address), 5.0) as plain:
         context = ours("coordinator").context(ssl.Purpose.SERVER_AUTH)
         with context.wrap_socket(plain, server_hostname=mine.name) as sealed:
-            sealed.sendall(hello.HELLO.pack(hello.MAGIC, b"", b"", 1, 1, hello.NEWS))
+            sealed.sendall(handshake.HELLO.pack(handshake.MAGIC, b"", b"", 1, 1, handshake.NEWS))
             with contextlib.suppress(ConnectionResetError):
                 assert sealed.recv(1) == b""
 
@@ -184,7 +184,7 @@ def test_strangers_keep_nobody_from_meeting(sealed: bool, ours: Roles) -> None:
         for number in range(100):
             caller = stack.enter_context(socket.create_connection(where, 5.0))
             with contextlib.suppress(OSError):
-                caller.send(hello.HELLO.pack(hello.MAGIC, bytes([number]), b"", 1, 1, hello.NEWS))
+                caller.send(handshake.HELLO.pack(handshake.MAGIC, bytes([number]), b"", 1, 1, handshake.NEWS))
         for engine in meet(listeners, seals):
             engine.close()
         assert len(listeners[0]._heard) <= listener.STRANGERS

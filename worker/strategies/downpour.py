@@ -28,9 +28,9 @@ from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
 from dbelief.work import Cadence, Lease
 
-from .buffers import Fetched, Outgoing
-from .fetcher import Fetcher
-from .sender import Sender
+from ..pipeline.buffers import Fetched, Outgoing
+from ..pipeline.fetch_thread import Fetcher
+from ..pipeline.push_thread import Sender
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from dbelief.ranks import Alone, Ranks, together
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 
-from .buffers import Fetched, Outgoing
+from ..pipeline.buffers import Fetched, Outgoing
+from ..pipeline.push_thread import Sender
 from .downpour import Phases
-from .sender import Sender
 
 Gather = Callable[[int, int, int], Batch]
 """The samples of (epoch, start, stop) of an epoch's permutation; one call's are valid until the next."""

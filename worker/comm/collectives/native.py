@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..comm import Comm
+from ..communicator import Comm
 from .allreduce import Allreduce, Gives
 
 

@@ -23,8 +23,8 @@ from dbelief.optim.elastic import Elastic
 from dbelief.own import OwnWeights
 from dbelief.reduction import named
 
-from .comm import Comm
-from .comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
+from ..comm import Comm
+from ..comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 
 
 class Method(Protocol):

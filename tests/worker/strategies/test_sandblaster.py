@@ -20,8 +20,8 @@ from dbelief.ranks import Ranks
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.parameters import ShardedParameters
 from worker.comm import Comm, run_ranks
-from worker.downpour import Phases
-from worker.sandblaster import Bundles
+from worker.strategies.downpour import Phases
+from worker.strategies.sandblaster import Bundles
 
 SIZE = 6
 TRIAL = np.arange(SIZE, dtype=np.float32)

@@ -29,7 +29,7 @@ from dbelief.own import OwnWeights
 from dbelief.pushes import Push, Pushed, Pusher
 from dbelief.work import Cadence, Lease
 
-from .buffers import Done
+from ..pipeline.buffers import Done
 from .downpour import Phases
 
 

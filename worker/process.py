@@ -26,10 +26,10 @@ from .comm import Comm
 from .comm.mpi import MpiEngine
 from .comm.nccl import NcclEngine
 from .comm.threads import run_ranks
-from .meeting import Meeting
 from .partition import partitioned
+from .pipeline.delayed_model import Slowed
+from .rendezvous import Meeting
 from .replica import Replica
-from .slowed import Slowed
 
 MARGIN_S = 30.0
 """What a rank bears beyond the longest wait that another one may have for shards or the coordinator."""

@@ -19,12 +19,12 @@ from dbelief.nn import Batch
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.work import Cadence, Lease
 
-from .buffers import Done
-from .comm import Comm
-from .comm.tracing import Taken, Tracing
+from ..comm import Comm
+from ..comm.tracing import Taken, Tracing
+from ..pipeline.buffers import Done
+from ..rendezvous import Group, Meeting
 from .downpour import Phases
-from .joint import Method
-from .meeting import Group, Meeting
+from .group_methods import Method
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dbelief.nn import Batch, Evaluates
-from worker.slowed import Slowed
+from worker.pipeline.delayed_model import Slowed
 
 BATCH = Batch(np.ones((3, 2), np.float32), np.zeros(3))
 

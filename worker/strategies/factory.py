@@ -17,18 +17,18 @@ from dbelief.schedule import rate_at, total_samples
 from dbelief.session import Session
 from dbelief.work import Cadence, Lease
 
-from .batches import Batches
-from .buffers import Done, Fetched, Outgoing
+from ..pipeline.batches import Batches
+from ..pipeline.buffers import Done, Fetched, Outgoing
+from ..pipeline.fetch_thread import Fetcher
+from ..pipeline.push_thread import Sender
+from ..rendezvous import Meeting
 from .downpour import Downpour, Phases
 from .downpour import Settings as DownpourSettings
 from .elastic import Elastic
 from .elastic import Settings as ElasticSettings
-from .fetcher import Fetcher
-from .joint import Averaging, SummedGradients
-from .meeting import Meeting
+from .group import Shards, Together
+from .group_methods import Averaging, SummedGradients
 from .sandblaster import Bundles, Tells
-from .sender import Sender
-from .together import Shards, Together
 
 SLOTS = 2
 """Gradient buffers of Downpour: one being computed, one on its way."""

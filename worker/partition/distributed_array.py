@@ -16,7 +16,7 @@ from dbelief.partition.declared import Declared
 from dbelief.partition.window import uncovered
 
 from ..comm import Comm
-from .exchange import Exchange
+from .halo_exchange import Exchange
 
 
 class DistributedArray:

@@ -9,7 +9,7 @@ from dbelief.errors import Mistake
 from dbelief.metrics import Metrics
 from worker.comm import Comm
 from worker.comm.threads import Group, ThreadEngine
-from worker.life import Options, live
+from worker.process import Options, live
 
 
 @pytest.mark.parametrize("processes", [False, True])

@@ -19,7 +19,7 @@ from dbelief.security.same_user import same_user
 
 from ..polling import poll
 from .engine import SocketEngine
-from .hello import (
+from .handshake import (
     ANSWER,
     HELLO,
     MAGIC,
@@ -35,7 +35,7 @@ from .hello import (
     unix_name,
 )
 from .listener import Listener
-from .sealed import Seal, Sealed, shake_hands
+from .tls import Seal, Sealed, shake_hands
 
 CALL_AGAIN_S = 0.05
 

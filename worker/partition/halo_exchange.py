@@ -25,7 +25,7 @@ from dbelief.partition import Window
 from dbelief.partition.window import uncovered
 
 from ..comm import Comm, Message
-from ..comm.comm import Pending
+from ..comm.communicator import Pending
 
 
 class Exchange:

@@ -1,0 +1,1 @@
+"""What runs beside the computation: threads that fetch and push, buffers, batches, measured phases."""
