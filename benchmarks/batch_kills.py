@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dbelief.errors import DataError
-from dbelief.report.events import read_events
+from dbelief.rundir.events import read_events
 
 JOB = Path(__file__).parents[1] / "examples" / "a9a.yaml"
 ROLES = ("none", "coordinator", "worker", "shard")

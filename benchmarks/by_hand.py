@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import dbelief
-from dbelief.report.events import read_events
-from dbelief.report.summary import Summary, read_summary
+from dbelief.rundir.events import read_events
+from dbelief.rundir.summary import Summary, read_summary
 
 SHARDS, WORKERS = 3, 2
 DEADLINE_S = 600.0

@@ -25,7 +25,7 @@ from replicas import fields_of, numbers
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.report.summary import read_summary
+from dbelief.rundir.summary import read_summary
 
 WIRES = {
     "fp32": ("fp32", "fp32"),

@@ -21,14 +21,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.backend import aligned
+from dbelief.arrays.backend import aligned
 from dbelief.codec import Codec
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
-from dbelief.layout import LONGEST
-from dbelief.rpc.settings import keep_blocks
+from dbelief.core.layout import LONGEST
+from dbelief.rpc.grpc_settings import keep_blocks
 
 AT_LEAST = {"bf16": 10.0, "fp16": 10.0, "one-bit": 3.0}
 """GB/s of float32 on one core, for encoding and for decoding."""

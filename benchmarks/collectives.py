@@ -6,7 +6,7 @@ As many numbers as LeNet has parameters (1.7 MB) are summed by 2 to 8 ranks over
 process on a host of its own (joined.py): through a parameter server, up and down trees, around a ring, in one message
 or in chunks; and, beside them, as `Comm.allreduce`.
 
-Each time stands beside its formula (dbelief/reduction/cost.py) for the alpha and beta of a message between two hosts
+Each time stands beside its formula (dbelief/plan/allreduce_cost.py) for alpha and beta of a message between two hosts
 in the same round, on the same links. Every sum is checked on every rank; its time is that of the slowest rank after a
 barrier. Rounds are interleaved, and medians of them shown. Exit code 1 where a sum in one message is not within 25 % of
 its formula, or one in chunks is slower than its own, or where `dbelief plan` has two ways in the wrong order, one at
@@ -37,9 +37,10 @@ from links import ping
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.plan.sums import sums
-from dbelief.reduction import Link, Shape, binomial, ring_seconds, server, tree_seconds, with_arity
-from dbelief.report.style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
+from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
+from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
+from dbelief.plan.communication_cost import sums
+from dbelief.report.plot_style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
 from dbelief.worker.comm import Comm
 from dbelief.worker.comm.collectives import RingAllreduce, TreeAllreduce
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.bench.shards import Shards
-from dbelief.pushes import Push, Pusher
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.settings import prepare_process
-from dbelief.security.authority import make_credentials
+from dbelief.core.push import Push, Pusher
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.grpc_settings import prepare_process
+from dbelief.security.certificates import make_credentials
 from dbelief.security.identity import be_nobody, take
 
 SIZE = 4 << 20

@@ -36,7 +36,7 @@ from rich.table import Table
 
 import dbelief
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.coordination import CoordinatorClient
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
 
 LIMIT_S = 60.0
 SETTLES_S = 2.0

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from dbelief.bench.shards import Shards
-from dbelief.layout import cut, nominal_length
-from dbelief.local import LocalParameters
+from dbelief.core.layout import cut, nominal_length
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.placement import Place, Placement
 from dbelief.ps_server.store.shard import Shard
-from dbelief.pushes import Push, Pusher
-from dbelief.rpc.settings import prepare_process
+from dbelief.rpc.grpc_settings import prepare_process
+from dbelief.rpc.in_process import LocalParameters
 
 GRADIENT, RATE = np.float32(-1), np.float32(1)
 """Which add 1: w <- w - rate * gradient."""

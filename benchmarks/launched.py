@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from dbelief.data import load
 from dbelief.errors import DataError
 from dbelief.job import load_job
-from dbelief.report.events import read_events
+from dbelief.rundir.events import read_events
 
 T = TypeVar("T")
 

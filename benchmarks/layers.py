@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, build_network
 from dbelief.nn.build import LAYERS

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Conv, Dense, Image, Network
 from dbelief.nn.layers import ReLU
 from dbelief.nn.losses import SoftmaxCrossEntropy

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.layout import Span
+from dbelief.core.layout import Span
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.ps_server.store.lock import Lock
 from dbelief.ps_server.store.shard import Shard
-from dbelief.pushes import PARAMETERS, Push, Pusher
 
 ROUNDS = 101
 LENGTHS = (16, 1_024, 262_144)

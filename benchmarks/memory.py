@@ -39,9 +39,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.layout import cut, nominal_length
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Push, Pusher
+from dbelief.core.layout import cut, nominal_length
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
 
 JOB = "memory"
 RULE = "adagrad"
@@ -59,15 +59,15 @@ spawn = multiprocessing.get_context("spawn")
 
 def serve(address: Connection, tuned: bool) -> None:
     """A shard, until the coordinator's command to stop."""
-    from dbelief.rpc import settings
+    from dbelief.rpc import grpc_settings
 
     if not tuned:
-        settings.keep_blocks = lambda: None
-    settings.prepare_process()
-    settings.limit_threads(1)
+        grpc_settings.keep_blocks = lambda: None
+    grpc_settings.prepare_process()
+    grpc_settings.limit_threads(1)
 
-    from dbelief.metrics import Metrics
-    from dbelief.rpc.serving import Server
+    from dbelief.rpc.server.server import Server
+    from dbelief.telemetry.metrics import Metrics
 
     service_module = importlib.import_module("dbelief.ps_server.rpc.servicer")
 
@@ -80,12 +80,12 @@ def serve(address: Connection, tuned: bool) -> None:
 
 def load(placement: Placement, number: int, stop: Event, done: Any) -> None:
     """A worker that pulls in one thread and pushes in another, and counts the rounds of both."""
-    from dbelief.rpc import settings
+    from dbelief.rpc import grpc_settings
 
-    settings.prepare_process()
-    settings.limit_threads(1)
+    grpc_settings.prepare_process()
+    grpc_settings.limit_threads(1)
 
-    from dbelief.rpc.parameters import ShardedParameters
+    from dbelief.rpc.client.shard_client import ShardedParameters
 
     pusher = Pusher(number, number)
     gradient = np.full(placement.size, 1e-3, np.float32)
@@ -145,7 +145,7 @@ class Shard:
     def assign(self, spans: Any) -> None:
         from dbelief.rpc import parameters_pb2 as wire
         from dbelief.rpc import segments_pb2 as segments
-        from dbelief.rpc.convert import spans_to_wire
+        from dbelief.rpc.wire.convert import spans_to_wire
 
         self.configure(
             shard_epoch=1,
@@ -204,7 +204,7 @@ def under_load(placement: Placement, workers: int) -> Iterator[list[Any]]:
 
 
 def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: Path) -> dict[str, Any]:
-    from dbelief.rpc.parameters import ShardedParameters
+    from dbelief.rpc.client.shard_client import ShardedParameters
 
     size = mebibytes * MIB // 4
     spans = tuple(cut([(0, size)], nominal_length(size, 1)))

@@ -30,7 +30,7 @@ from sklearn.datasets import load_svmlight_file
 
 import dbelief
 from dbelief.job import load_job
-from dbelief.report.events import read_events
+from dbelief.rundir.events import read_events
 
 JOB = Path(__file__).parents[1] / "examples" / "a9a.yaml"
 L2 = 1e-3

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dbelief.rpc.settings import limit_threads
+from dbelief.rpc.grpc_settings import limit_threads
 
 limit_threads(1)  # a core for each rank
 
@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from dbelief.backend import choose  # noqa: E402
+from dbelief.arrays.backend import choose  # noqa: E402
 from dbelief.nn import Batch, build_network  # noqa: E402
 from dbelief.partition import Grid  # noqa: E402
 from dbelief.worker.comm import Comm, Message, run_ranks  # noqa: E402

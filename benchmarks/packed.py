@@ -5,7 +5,7 @@
 The tensors of LeNet (8, 1.7 MB) and of GoogLeNet (116, 28 MB; Szegedy et al. 2014, Table 1) are summed by 4 ranks, each
 a process: as one vector, and tensor by tensor, up and down a binomial tree, through a server, and around a ring; on one
 host, or on hosts of their own with links of --rate. Formula: L tensors cost L - 1 times the latencies of one more
-(dbelief/reduction/cost.py with n = 0), for the alpha of a ping-pong in the same round.
+(dbelief/plan/allreduce_cost.py with n = 0), for the alpha of a ping-pong in the same round.
 
 Exit code 1 where tree or server give other bits packed than layer by layer, or packed is not the faster one though the
 formula says so by more than 5 %.
@@ -28,7 +28,8 @@ from links import ping
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.reduction import Link, binomial, ring_seconds, server, tree_seconds
+from dbelief.core.reduction_tree import binomial, server
+from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 from dbelief.worker.comm import Comm
 from dbelief.worker.comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 

@@ -34,15 +34,15 @@ from rich.console import Console
 from rich.table import Table
 from waiting import NoLoss, product_flop, waiting
 
-from dbelief.backend import choose
-from dbelief.clock import SystemClock
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Dense, Local, Network
-from dbelief.nn.contrast import Lcn
 from dbelief.nn.layers import Layer, Shape, Sigmoid
+from dbelief.nn.lcn import Lcn
 from dbelief.nn.pooling import L2Pool
 from dbelief.partition import Grid
 from dbelief.partition.cut import Part, cut
 from dbelief.partition.traffic import NetworkArrays, Passage, network_step
+from dbelief.process.clock import SystemClock
 from dbelief.worker.comm import Comm
 from dbelief.worker.comm.mpi import MpiEngine
 from dbelief.worker.comm.tracing import Tracing

@@ -27,7 +27,7 @@ from launched import COMMAND
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.report.events import read_events
+from dbelief.rundir.events import read_events
 
 JOB = Path(__file__).parents[1] / "examples" / "mnist_lenet.yaml"
 

@@ -18,10 +18,10 @@ from replicas import fields_of, one, parser
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.sealed import read_sealed
+from dbelief.checkpoint.checksummed_json import read_sealed
 
 MANIFESTS = 2
-"""Format of a shard's manifest that is read here (`dbelief.parts`)."""
+"""Format of a shard's manifest that is read here (`dbelief.checkpoint.shard_file`)."""
 
 
 def ranks_by_shard(run: Path) -> dict[str, list[int]]:

@@ -22,8 +22,8 @@ from launched import COMMAND, wait_for
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.rpc.coordination import CoordinatorClient
-from dbelief.status import status_of
+from dbelief.monitor.status import status_of
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
 
 JOB = """
 name: costs

@@ -33,7 +33,7 @@ from rich.table import Table
 from dbelief.bench.peers import Peer
 from dbelief.bench.shards import Shards
 from dbelief.bench.workers import worker
-from dbelief.rpc import settings
+from dbelief.rpc import grpc_settings
 
 KINDS = ("all of it", "one segment")
 WARM_UP = 2
@@ -171,7 +171,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.folder is not None and not arguments.folder.is_dir():
         parser.error(f"--folder {arguments.folder}: there is no such folder")
-    settings.prepare_process()
+    grpc_settings.prepare_process()
     with tempfile.TemporaryDirectory(prefix="dbelief-", dir=arguments.folder) as folder:
         show(measure(arguments.mib, arguments.rounds, Path(folder)))
 

@@ -33,10 +33,10 @@ from launched import Run
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.client import Client
 from dbelief.job.wire import Wire
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.session import Session, Task
+from dbelief.training.client import Client
+from dbelief.training.session import Session, Task
 
 LIMIT_S = 60.0
 LOOK_S = 5.0

@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.backend import Backend, choose
-from dbelief.console import exits_cleanly
+from dbelief.arrays.backend import Backend, choose
 from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import Eq1
 from dbelief.optim import make_rule
+from dbelief.process.console import exits_cleanly
 
 
 def drawn(backend: Backend, shape: tuple[int, ...]) -> Any:

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dbelief.clock import Clock
 from dbelief.nn import Array
 from dbelief.nn.layers import Layer, Shape
 from dbelief.nn.workspace import Workspace
+from dbelief.process.clock import Clock
 
 _NEVER = threading.Event()
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dbelief.console import exits_cleanly, on_signals
-from dbelief.roles import role_options
-from dbelief.rpc.settings import limit_threads, prepare_process
+from dbelief.cli.role_options import role_options
+from dbelief.process.console import exits_cleanly, on_signals
+from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
 def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:

@@ -10,22 +10,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbelief.clock import Clock, SystemClock
-from dbelief.console import announce, host_and_port, pairs
 from dbelief.errors import Interrupted, Mistake, Unreachable
-from dbelief.files import sweep, write_whole
-from dbelief.garbage import leave_out_what_is_loaded
 from dbelief.job import Job, load_job
-from dbelief.logs import known
-from dbelief.metrics import Metrics
+from dbelief.monitor.status import status_of
+from dbelief.process.atomic_file import sweep, write_whole
+from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.console import announce, host_and_port, pairs
+from dbelief.process.gc_control import leave_out_what_is_loaded
+from dbelief.process.log import known
 from dbelief.registry import Registry, open_registry
-from dbelief.report.folder import found_at, held
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
-from dbelief.rpc.serving import Server, check_free, is_every_address
+from dbelief.rpc.server.server import Server, check_free, is_every_address
+from dbelief.rundir.folder import found_at, held
 from dbelief.security import current, may_listen
-from dbelief.status import status_of
-from dbelief.web import WebServer
+from dbelief.telemetry.http_server import WebServer
+from dbelief.telemetry.metrics import Metrics
 
 from .core.states import State
 from .job.persistence import ended

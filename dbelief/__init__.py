@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dbelief.client import Client, connect
-    from dbelief.run import train
+    from dbelief.launch.train import train
+    from dbelief.training.client import Client, connect
 
 __all__ = ["Client", "connect", "train"]
 
-_HOMES = {"Client": "dbelief.client", "connect": "dbelief.client", "train": "dbelief.run"}
+_HOMES = {"Client": "dbelief.training.client", "connect": "dbelief.training.client", "train": "dbelief.launch.train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """`python -m dbelief`: the same as the `dbelief` command."""
 
-from dbelief.cli import main
+from dbelief.cli.main import main
 
 main()

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from dbelief.console import exits_cleanly
-from dbelief.roles import role_options, sharing_option
-from dbelief.rpc.settings import limit_threads, prepare_process
+from dbelief.cli.role_options import role_options, sharing_option
+from dbelief.process.console import exits_cleanly
+from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
 @click.command("ps")

@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dbelief import streaming
-from dbelief.clock import SystemClock
-from dbelief.collectors import HOTTEST
+from dbelief.arrays import streaming_copy
+from dbelief.core.push import Pusher
 from dbelief.errors import Moved, Refused, Unreachable
-from dbelief.garbage import collect, leave_out_what_is_loaded
-from dbelief.metrics import Metrics
 from dbelief.optim import Rule, make_rule, warm_up
-from dbelief.pushes import Pusher
+from dbelief.process.clock import SystemClock
+from dbelief.process.gc_control import collect, leave_out_what_is_loaded
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.coded import Codecs
-from dbelief.rpc.convert import program_from_wire, spans_from_wire
-from dbelief.rpc.guard import must_be_in
+from dbelief.rpc.server.auth import must_be_in
+from dbelief.rpc.wire.convert import program_from_wire, spans_from_wire
+from dbelief.rpc.wire.payloads import Codecs
+from dbelief.telemetry.metric_specs import HOTTEST
+from dbelief.telemetry.metrics import Metrics
 
 from . import snapshot
 from .hot_segments import Hottest
@@ -62,7 +62,7 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     """Compile the loops that the assigned work needs, or load them, before there is a push to wait for them."""
     longest = max([assignment.longest, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
-    streaming.warm_up(4 * longest)
+    streaming_copy.warm_up(4 * longest)
     Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
 
 

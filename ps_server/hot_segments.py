@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 
 WINDOW_S = 5.0
 """Speeds are over so long at least; between two looks that are closer nothing new is computed."""

@@ -9,17 +9,17 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dbelief.console import announce, host_and_port, on_signals
 from dbelief.errors import Failure, Full, Refused
-from dbelief.logs import forget, known
-from dbelief.metrics import Metrics
+from dbelief.process.console import announce, host_and_port, on_signals
+from dbelief.process.log import forget, known
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import parameters_pb2
-from dbelief.rpc.coordination import CoordinatorClient, Membership
-from dbelief.rpc.serving import Server, address_towards, is_every_address
-from dbelief.rpc.waiting import wait_for_job
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.client.job_wait import wait_for_job
+from dbelief.rpc.server.server import Server, address_towards, is_every_address
+from dbelief.rundir.ps_record import Recorder
+from dbelief.telemetry.metrics import Metrics
 
-from .record import Recorder
 from .rpc.servicer import ShardService
 
 _ASK_AGAIN_S = 0.5

@@ -5,7 +5,7 @@ cache; segments go to as many threads as there are cores, for the loops release 
 computed in float64 and stored as the vector's type. Cost: memory traffic of the vectors named, one temporary of a
 segment's length in float64 per thread where more than two terms are combined.
 
-Source: DistBelief section 4.2 and appendix; `dbelief.programs` says what each operation does.
+Source: DistBelief section 4.2 and appendix; `dbelief.core.vector_program` says what each operation does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.vector_program import Operation, check, together
 from dbelief.errors import Refused
-from dbelief.loops import compiled
-from dbelief.programs import Operation, check, together
 
 from .store.admission import DTYPES
 from .store.hands import Hands

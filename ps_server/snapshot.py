@@ -1,4 +1,4 @@
-"""Between a shard and its part of a snapshot set (see `dbelief.parts`)."""
+"""Between a shard and its part of a snapshot set (see `dbelief.checkpoint.shard_file`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.checkpoint.shard_file import Stored, read_parts, write_part
 from dbelief.errors import NotWritten, Torn
-from dbelief.parts import Stored, read_parts, write_part
 
 from .store.segment import Segment
 from .store.shard import Shard
@@ -90,7 +90,7 @@ def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int,
     Raises
     ------
     Torn, SnapshotError
-        As `dbelief.parts.read_parts` does.
+        As `dbelief.checkpoint.shard_file.read_parts` does.
     """
     spans = [segment.span for segment in shard.segments.values()]
     segments = read_parts(folder, set_id, job, shard.rule.name, spans)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from dbelief.backend import Backend
+    from dbelief.arrays.backend import Backend
     from dbelief.security import Credentials
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +87,7 @@ def _mnist() -> Path | str:
 def _nothing_known_to_the_log() -> Iterator[None]:
     """A role that a test runs in this process names itself in every later line; the next test starts without."""
     yield
-    if (logs := sys.modules.get("dbelief.logs")) is not None:
+    if (logs := sys.modules.get("dbelief.process.log")) is not None:
         logs.forget()
 
 
@@ -121,7 +121,7 @@ def eager_threads() -> Iterator[None]:
 @pytest.fixture
 def gpu() -> Backend:
     """A CUDA device; the test is skipped where there is none."""
-    from dbelief.backend import choose
+    from dbelief.arrays.backend import choose
     from dbelief.errors import JobError
 
     try:
@@ -133,7 +133,7 @@ def gpu() -> Backend:
 @pytest.fixture
 def cuda() -> Iterator[Backend]:
     """A CUDA device; where there is none, the stand-in for two of them."""
-    from dbelief.backend import choose
+    from dbelief.arrays.backend import choose
     from dbelief.errors import JobError
     from tests.device.standin.cupy import standing_in
 
@@ -149,7 +149,7 @@ def cuda() -> Iterator[Backend]:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders of `dbelief certs`: this job's, another job's, and one whose certificates ended half an hour ago."""
-    from dbelief.security.authority import CLOCKS_APART, make_credentials
+    from dbelief.security.certificates import CLOCKS_APART, make_credentials
 
     made = {name: tmp_path_factory.mktemp(name) for name in ("ours", "others", "ended")}
     for name, folder in made.items():

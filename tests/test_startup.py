@@ -26,7 +26,7 @@ ROLES = {
 
 @pytest.mark.parametrize("line", ROLES, ids=lambda line: line.split()[0])
 def test_a_role_imports_what_it_uses_when_it_starts(line: str, tmp_path: Path) -> None:
-    code = "import sys; from dbelief.cli import main; main(sys.argv[1:], prog_name='dbelief')"
+    code = "import sys; from dbelief.cli.main import main; main(sys.argv[1:], prog_name='dbelief')"
     command = [sys.executable, "-X", "importtime", "-c", code, *line.split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     told = [row for row in done.stderr.splitlines() if not row.startswith("import time:")]

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from dbelief.console import announce, exits_cleanly
-from dbelief.cores import keep_to, read_cores, written
+from dbelief.cli.role_options import role_options, sharing_option
 from dbelief.errors import Mistake
-from dbelief.logs import forget
-from dbelief.roles import role_options, sharing_option
-from dbelief.rpc.settings import prepare_process
+from dbelief.process.console import announce, exits_cleanly
+from dbelief.process.cpu_affinity import keep_to, read_cores, written
+from dbelief.process.log import forget
+from dbelief.rpc.grpc_settings import prepare_process
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -117,8 +117,8 @@ def command(
             keep_to(cores)
             options["threads"] = options["threads"] or len(cores)
             announce(f"on core{'s' * (len(cores) > 1)} {written(cores)} only")
-        from dbelief.metrics import Metrics
-        from dbelief.session import Task
+        from dbelief.telemetry.metrics import Metrics
+        from dbelief.training.session import Task
 
         from .process import Options, live, processes, wait
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from dbelief.console import announce, host_and_port, on_signals
-from dbelief.devices import devices
 from dbelief.errors import Mistake
-from dbelief.logs import known
-from dbelief.metrics import Metrics
 from dbelief.partition import Grid
+from dbelief.process.console import announce, host_and_port, on_signals
+from dbelief.process.log import known
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.serving import is_every_address, own_host
-from dbelief.rpc.waiting import wait_for_job
+from dbelief.rpc.client.job_wait import wait_for_job
+from dbelief.rpc.server.server import is_every_address, own_host
 from dbelief.security import current, may_listen
-from dbelief.session import Session, Task
+from dbelief.telemetry.gpu import devices
+from dbelief.telemetry.metrics import Metrics
+from dbelief.training.session import Session, Task
 
 from .comm import Comm
 from .comm.mpi import MpiEngine

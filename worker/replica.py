@@ -13,21 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dbelief.console import announce
+from dbelief.core.lease import Lease
+from dbelief.core.push import PARAMETERS, Pushed, Spread
+from dbelief.core.ranks import largest, together
 from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
-from dbelief.evaluation import evaluate
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Sandblaster, SyncSgd
-from dbelief.metrics import Metrics
 from dbelief.nn import Model
-from dbelief.pushes import PARAMETERS, Pushed, Spread
-from dbelief.ranks import largest, together
+from dbelief.process.console import announce
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.session import Session
-from dbelief.work import Lease
+from dbelief.rundir.worker_record import Recorder
+from dbelief.telemetry.metrics import Metrics
+from dbelief.training.evaluation import evaluate
+from dbelief.training.session import Session
 
 from .pipeline.buffers import Done, Fetched, Outgoing
-from .record import Recorder
 from .rendezvous import Group, Meeting
 from .strategies import factory
 from .strategies.downpour import Downpour, Phases

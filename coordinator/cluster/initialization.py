@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dbelief.core.layout import Layout, cut, nominal_length, place
+from dbelief.core.placement import Place, Placement
 from dbelief.errors import Refused
-from dbelief.layout import Layout, cut, nominal_length, place
-from dbelief.placement import Place, Placement
 
 from ..core.members import Member
 

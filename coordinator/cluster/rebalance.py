@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from dbelief.placement import Place, Placement, runs_of
+from dbelief.core.placement import Place, Placement, runs_of
 
 from ..core.effects import Move
 

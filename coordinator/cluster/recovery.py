@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dbelief.placement import Place
+from dbelief.core.placement import Place
 
 from ..core.effects import (
     Action,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dbelief.placement import Placement
+from dbelief.core.placement import Placement
 
 from ..core.effects import Action, Follow, Note, StandAlone
 from ..core.members import Member, Members

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dbelief.core.placement import Place, Placement
 from dbelief.errors import Refused
 from dbelief.job import Job
-from dbelief.placement import Place, Placement
 
 from ..core.effects import Action, Dismiss, Move, Note, Revive
 from ..core.members import Member, Members

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbelief.placement import Place, Placement
-from dbelief.programs import Operation
+from dbelief.core.placement import Place, Placement
+from dbelief.core.vector_program import Operation
 
 
 @dataclass(frozen=True)

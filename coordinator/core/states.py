@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from dbelief.work import Lease
+from dbelief.core.lease import Lease
 
 
 class State(Enum):

@@ -9,9 +9,9 @@ Every method that takes an event first does what the event says, then `_advance`
 
 from __future__ import annotations
 
+from dbelief.core.layout import Layout
+from dbelief.core.lease import Lease
 from dbelief.errors import Refused
-from dbelief.layout import Layout
-from dbelief.work import Lease
 
 from ..core.effects import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore
 from ..core.members import Member

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from dbelief.core.layout import Box, Layout, Span
+from dbelief.core.placement import Place, Placement
 from dbelief.errors import Failure, Mistake
-from dbelief.layout import Box, Layout, Span
-from dbelief.placement import Place, Placement
 
 from ..core.effects import Fence, Finish, Forget, Note, RollBack, TellHoldings
 from ..core.states import Closing, State

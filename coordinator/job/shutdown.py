@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dbelief.pushes import PARAMETERS
+from dbelief.core.push import PARAMETERS
 
 from ..core.progress import Progress
 from ..core.states import Closing, Shape

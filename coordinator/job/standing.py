@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from dbelief.core.layout import Layout
+from dbelief.core.placement import Placement
 from dbelief.job import Job
-from dbelief.layout import Layout
-from dbelief.placement import Placement
 
 from ..cluster.initialization import Opening
 from ..cluster.recovery import Recovery

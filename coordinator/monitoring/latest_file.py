@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dbelief.clock import Clock
-from dbelief.files import write_whole
-from dbelief.report.plain import plain
+from dbelief.process.atomic_file import write_whole
+from dbelief.process.clock import Clock
+from dbelief.rundir.json_values import plain
 
 _EVERY_S = 1.0
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from dbelief.clock import Clock
-from dbelief.collectors import PHASES
 from dbelief.job import Job
-from dbelief.metrics import Metrics
+from dbelief.process.clock import Clock
+from dbelief.telemetry.metric_specs import PHASES
+from dbelief.telemetry.metrics import Metrics
 
 from ..core.progress import OVER
 from ..job.machine import JobMachine

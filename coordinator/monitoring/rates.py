@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 
 WINDOW_S = 30.0
 """Long enough for replicas that take seconds for a mini-batch."""

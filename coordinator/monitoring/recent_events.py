@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbelief.report.event_text import event_text, is_trouble
+from dbelief.monitor.event_text import event_text, is_trouble
 
 MOST = 100
 """Events that are kept; an older one is dropped."""

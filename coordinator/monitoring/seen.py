@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 from dbelief.rpc import coordination_pb2 as wire
 
 from ..core.members import Member

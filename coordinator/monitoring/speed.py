@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 
 
 class Speed:

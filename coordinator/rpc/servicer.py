@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import grpc
 
-from dbelief.console import host_and_port
+from dbelief.core.lease import Lease
+from dbelief.core.push import STALENESS
 from dbelief.errors import Refused
-from dbelief.printable import printable
-from dbelief.pushes import STALENESS
+from dbelief.process.console import host_and_port
+from dbelief.process.printable import printable
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import answers
-from dbelief.rpc.convert import layout_from_wire, placement_to_wire
-from dbelief.rpc.guard import must_be, must_be_in
-from dbelief.work import Lease
+from dbelief.rpc.server.auth import must_be, must_be_in
+from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 
 from ..core.states import WAYS, Compute, Evaluate, Spent, Together, Told, Wait, Work
 from ..job.machine import JobMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.convert import placement_to_wire
+from dbelief.rpc.wire.convert import placement_to_wire
 
 from ..core.members import Member
 from ..core.states import State
@@ -104,7 +104,7 @@ def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -
 
 
 def _state(machine: JobMachine, member: Member) -> str:
-    """The displayed state of a member, one of those in `dbelief.report.states`."""
+    """The displayed state of a member, one of those in `dbelief.monitor.states`."""
     if not member.alive:
         return member.state
     if member.kind == "follower":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dbelief.core.placement import Place, Placement
 from dbelief.job import Job, Sandblaster
-from dbelief.placement import Place, Placement
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.coded import NUMBERS
-from dbelief.rpc.convert import spans_to_wire
+from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.wire.payloads import NUMBERS
 
 
 def assignment(job: Job, placement: Placement, place: Place) -> wire.Assignment:

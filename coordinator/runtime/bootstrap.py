@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.console import announce
+from dbelief.checkpoint.snapshot_set import newest_count, newest_set, set_aside
 from dbelief.data import sizes
 from dbelief.errors import Mistake, SnapshotError
 from dbelief.job import Job
-from dbelief.report.folder import prepare_folder
-from dbelief.sets import newest_count, newest_set, set_aside
+from dbelief.process.console import announce
+from dbelief.rundir.folder import prepare_folder
 
 from ..core.states import Shape
 from ..job.machine import JobMachine

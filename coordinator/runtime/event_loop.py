@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbelief.clock import Clock
-from dbelief.console import announce
 from dbelief.errors import DbeliefError, NotWritten, Refused
 from dbelief.job import Elastic, SyncSgd
-from dbelief.metrics import Metrics
-from dbelief.report.events import EventLog
-from dbelief.report.folder import LAST_PASS, REDUCTION
+from dbelief.process.clock import Clock
+from dbelief.process.console import announce
 from dbelief.report.pictures import draw_pictures
-from dbelief.report.summary import write_summary
+from dbelief.rundir.events import EventLog
+from dbelief.rundir.folder import LAST_PASS, REDUCTION
+from dbelief.rundir.summary import write_summary
+from dbelief.telemetry.metrics import Metrics
 
 from ..cluster.replica_scaling import Scaling
 from ..core.effects import Action, Note

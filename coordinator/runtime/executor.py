@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from pathlib import Path
 
-from dbelief.clock import Clock
-from dbelief.console import announce, told
+from dbelief.checkpoint.export import write_model
+from dbelief.checkpoint.snapshot_set import claim_set, drop_old_sets, give_up_set, read_set, write_set
 from dbelief.errors import Moved, NotWritten, Refused, Unreachable
-from dbelief.export import write_model
-from dbelief.garbage import collect
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.sets import claim_set, drop_old_sets, give_up_set, read_set, write_set
+from dbelief.process.clock import Clock
+from dbelief.process.console import announce, told
+from dbelief.process.gc_control import collect
+from dbelief.rpc.client.shard_client import ShardedParameters
 
 from ..core.effects import (
     Action,

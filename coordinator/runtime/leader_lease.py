@@ -10,9 +10,9 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 
-from dbelief.clock import Clock
-from dbelief.console import announce
 from dbelief.errors import DbeliefError, Refused, Unreachable
+from dbelief.process.clock import Clock
+from dbelief.process.console import announce
 from dbelief.registry import Registry
 
 LEASE_TTL_S = 10.0

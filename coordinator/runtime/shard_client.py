@@ -9,18 +9,18 @@ from typing import Any
 
 import grpc
 
-from dbelief.console import announce
+from dbelief.checkpoint.snapshot_set import set_aside, up_to
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import PARAMETERS
+from dbelief.core.vector_program import Operation, together
 from dbelief.errors import Moved, SnapshotError, Unreachable
 from dbelief.job import Job
-from dbelief.placement import Place, Placement
-from dbelief.programs import Operation, together
-from dbelief.pushes import PARAMETERS
+from dbelief.process.console import announce
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.convert import program_to_wire
-from dbelief.sets import set_aside, up_to
+from dbelief.rpc.wire.convert import program_to_wire
 
 from ..core.effects import Dismiss, Follow, Move, Revive, SetMembership, StandAlone
 from . import shard_commands

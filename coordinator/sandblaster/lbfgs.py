@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.programs import Operation, copy, dots, lincomb
+from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
 GRADIENT, PREVIOUS, DIRECTION = "gradient", "previous", "direction"
 

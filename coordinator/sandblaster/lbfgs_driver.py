@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dbelief.programs import Operation, copy, dots, lincomb
-from dbelief.pushes import ACCRUED, PARAMETERS, TRIAL
+from dbelief.core.push import ACCRUED, PARAMETERS, TRIAL
+from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
 from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
 from .line_search import Point, Search

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.pushes import MOST_AHEAD
+from dbelief.core.push import MOST_AHEAD
 
 ATTEMPTS = 3
 """A bundle that so many replicas failed at, or died of, is given up, and the job with it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dbelief.pushes import PARAMETERS
+from dbelief.core.push import PARAMETERS
 
 from ..core.progress import Best
 from ..core.states import Evaluate

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.work import Lease
+from dbelief.core.lease import Lease
 
 from ..core.states import Together
 from ..sandblaster.pass_scheduler import NOTHING, Asks

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.work import Cadence, Lease
+from dbelief.core.lease import Cadence, Lease
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dbelief.work import Lease
+from dbelief.core.lease import Lease
 
 from ..core.effects import Action, SetMembership
 from ..core.progress import Progress

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from dbelief.core.lease import Cadence
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
-from dbelief.work import Cadence
 
 from ..core.progress import Progress
 from ..core.states import Shape

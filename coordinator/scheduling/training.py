@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from dbelief.core.push import PARAMETERS
 from dbelief.job import Job
 from dbelief.job import Sandblaster as Settings
-from dbelief.pushes import PARAMETERS
-from dbelief.schedule import total_samples
+from dbelief.training.schedule import total_samples
 
 from ..core.effects import Action, Note, SetMembership, TakeSnapshot
 from ..core.progress import Best, Evaluated

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import aligned
-from dbelief.layout import Span, cut, nominal_length
+from dbelief.arrays.backend import aligned
+from dbelief.core.layout import Span, cut, nominal_length
 from dbelief.optim import RULES, Rule, make_rule
-from dbelief.optim.fused import fused
+from dbelief.optim.fused_kernel import fused
 
 TRIAD_BYTES = 12
 """Of an element."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from dbelief.console import exits_cleanly
+from dbelief.process.console import exits_cleanly
 
 
 @click.group("bench")
@@ -74,7 +74,7 @@ def bench_kernels(
 ) -> None:
     """Time the block-local kernels against one dense matrix product of as many operations."""
     with exits_cleanly():
-        from dbelief.backend import choose
+        from dbelief.arrays.backend import choose
         from dbelief.bench import kernels
         from dbelief.nn.kernels import Blocks
 
@@ -116,7 +116,7 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
 
     Of sizes below 32 MiB there are four times as many rounds.
     """
-    from dbelief.rpc.settings import prepare_process
+    from dbelief.rpc.grpc_settings import prepare_process
 
     prepare_process()
     with exits_cleanly():
@@ -140,11 +140,11 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
 @click.option("--connect", required=True, metavar="HOST:PORT", help="Where the process that measures listens.")
 def bench_peer(kind: str, connect: str) -> None:
     """Be the other end of something that `dbelief bench` measures."""
-    from dbelief.rpc.settings import limit_threads, prepare_process
+    from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
     prepare_process()
     limit_threads(1)
     with exits_cleanly():
-        from dbelief.bench import kinds
+        from dbelief.bench import peer_main
 
-        kinds.run(kind, connect)
+        peer_main.run(kind, connect)

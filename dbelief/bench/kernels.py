@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.nn.kernels import Blocks, make_kernels
-from dbelief.nn.kernels.products import Math
+from dbelief.nn.kernels.batched_gemm import Math
 
 SQUARE = {"numpy": 1024, "cupy": 8192}
 """Side of the square product: fills the processor, and is done in under a second."""

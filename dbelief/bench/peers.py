@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from dbelief.errors import Failure
-from dbelief.processes import Child, end_all
+from dbelief.launch.child_process import Child, end_all
 
-from .line import WAIT_S, Line
+from .control_socket import WAIT_S, Line
 
 
 class Peer:

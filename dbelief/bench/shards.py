@@ -13,20 +13,20 @@ from typing import Any, Self
 
 import numpy as np
 
+from dbelief.core.layout import cut, nominal_length, place
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Failure, Unreachable
-from dbelief.layout import cut, nominal_length, place
-from dbelief.placement import Place, Placement
-from dbelief.processes import Child, end_all
-from dbelief.pushes import Push, Pusher
+from dbelief.launch.child_process import Child, end_all
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import coordination_pb2_grpc as coordination_stubs
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.convert import spans_to_wire
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.serving import Server
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.security import Credentials
 
 JOB = "bench"

@@ -24,12 +24,12 @@ from typing import Any
 
 from dbelief.errors import Failure
 
-from .crowds import crowds, small
-from .plain import Copy, Socket
-from .rays import Ray
+from .baselines import Copy, Socket
+from .concurrent_workers import crowds, small
+from .interleave import Way, figures, rounds
+from .ray_peer import Ray
 from .shards import Shards
-from .torches import Gloo, TorchRpc
-from .turns import Way, figures, rounds
+from .torch_peer import Gloo, TorchRpc
 from .workers import Ours
 
 SMALLER_MIB, MORE = 32, 4

@@ -16,7 +16,7 @@ import numpy as np
 
 from dbelief.errors import Failure
 
-from .line import WAIT_S, Line
+from .control_socket import WAIT_S, Line
 from .peers import Peer
 from .shards import JOB, Shards
 
@@ -82,10 +82,10 @@ class Ours:
 
 def be_worker(line: Line) -> None:
     """A worker that only pulls, pushes and exchanges; tells the seconds of each, and the processor time of all."""
-    from dbelief.layout import Span
-    from dbelief.placement import Place, Placement
-    from dbelief.pushes import Push, Pusher
-    from dbelief.rpc.parameters import ShardedParameters
+    from dbelief.core.layout import Span
+    from dbelief.core.placement import Place, Placement
+    from dbelief.core.push import Push, Pusher
+    from dbelief.rpc.client.shard_client import ShardedParameters
 
     told = line.hear()
     spans = tuple(Span(*row) for row in told["spans"])

@@ -5,6 +5,6 @@ A codec turns (n,) float32 into a payload of bytes, and any payload of its kind 
 """
 
 from .codec import Codec, Decode, give_back
-from .make import CODECS, make_codec, warm_up
+from .factory import CODECS, make_codec, warm_up
 
 __all__ = ["CODECS", "Codec", "Decode", "give_back", "make_codec", "warm_up"]

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .kernel import kernel
+from .jit_kernel import kernel
 
 u16, u32 = np.uint16, np.uint32
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .kernel import kernel
+from .jit_kernel import kernel
 
 u16, u32, i32, f32 = np.uint16, np.uint32, np.int32, np.float32
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from dbelief.errors import NotFinite
 
-from .kernel import kernel
+from .jit_kernel import kernel
 
 u8, u32, i32, f32 = np.uint8, np.uint32, np.int32, np.float32
 

@@ -123,7 +123,7 @@ def _count(path: Path, spec: CsvData) -> int:
 
 def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
     """Read a file, plain or .gz, whose columns must be those of `like`, if any."""
-    from .cells import IGNORED, TEXT, read_cells  # brings numba
+    from .csv_tokenizer import IGNORED, TEXT, read_cells  # brings numba
 
     content, where = read(path), str(path)
     start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.files import whole_file
+from dbelief.process.atomic_file import whole_file
 
 from .whiten import CONTRAST, whitened
 

@@ -8,9 +8,9 @@ import numpy as np
 from dbelief.errors import DataError
 from dbelief.job import IdxData, resolve
 
-from .check import classes
 from .dataset import Dataset, Split
 from .files import find, read
+from .validation import classes
 
 IMAGES_MAGIC = 0x00000803
 LABELS_MAGIC = 0x00000801

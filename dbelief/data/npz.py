@@ -15,10 +15,10 @@ import numpy as np
 from dbelief.errors import DataError
 from dbelief.job import NpzData, resolve
 
-from .check import classes, finite, one_label_each
 from .dataset import Dataset, Split
 from .files import cause, missing
 from .splits import cut
+from .validation import classes, finite, one_label_each
 
 Pair = tuple[np.ndarray, np.ndarray]
 Held = tuple[np.ndarray, np.ndarray, np.ndarray | None]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.files import whole_file
+from dbelief.process.atomic_file import whole_file
 
 from .files import cause, read
 from .mel import log_mel, window_length, with_context

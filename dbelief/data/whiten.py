@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.files import whole_file
+from dbelief.process.atomic_file import whole_file
 
 F0 = 0.7
 CONTRAST = 0.1

@@ -2,22 +2,22 @@
 
 from .asynchronous import Asynchronous
 from .autoencoder import Autoencoder, AutoencoderModel, Filters, StacksModel
-from .collective import Reduction, SyncSgd
 from .comparison import Comparison, Every
 from .downpour import Downpour, WarmStart
 from .elastic import Elastic
-from .fields import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
+from .error_messages import nearest
+from .job import Deadlines, Divergence, Evaluate, Job, Limits, Snapshots
 from .layers import Layer
 from .load import build_job, load_job, parse_job
 from .model import LayersModel, Model, PythonModel, ZooModel
 from .paths import resolve
-from .problems import nearest
 from .rules import AdagradRule, AdamRule, MomentumRule, Rule, SgdRule
 from .sandblaster import Sandblaster
 from .schedule import ConstantSchedule, PolySchedule, Scale, Schedule, StepSchedule, WarmUp
 from .schema import schema
 from .sources import CsvData, Data, DigitsData, IdxData, LibsvmData, NoData, NpzData, SyntheticData
 from .strategy import Strategy
+from .synchronous import Reduction, SyncSgd
 from .trials import ComparisonFile, Trial
 from .wire import PushCodec, Wire
 

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
 from .rules import CaffeMomentumRule, SgdRule
+from .section import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
 
 
 class Asynchronous(StrategySection):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, NonNegative, PathText, Positive, Section, Words, refusal
+from .section import Count, NonNegative, PathText, Positive, Section, Words, refusal
 
 Image = Annotated[
     tuple[Count, ...],

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from .kinds import (
+from .section import (
     PATTERN_NAME,
     Count,
     Name,

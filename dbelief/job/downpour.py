@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, Natural, Positive, Section, Share, StrategySection, Whole, check_lease, refusal
 from .rules import Rule
+from .section import Count, Natural, Positive, Section, Share, StrategySection, Whole, check_lease, refusal
 
 
 class WarmStart(Section):

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .collective import Reduction
-from .kinds import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
 from .rules import ElasticRule, ReplaceRule
+from .section import Count, Decay, Positive, StrategySection, Whole, check_lease, refusal
+from .synchronous import Reduction
 
 
 class Elastic(StrategySection):

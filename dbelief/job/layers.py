@@ -6,8 +6,8 @@ from pydantic import Field, GetJsonSchemaHandler, model_serializer, model_valida
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .kinds import Count, Decay, Natural, Positive, Section, Words, refusal
-from .words import section_in
+from .section import Count, Decay, Natural, Positive, Section, Words, refusal
+from .type_names import section_in
 
 
 class Dense(Section):

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from dbelief.errors import JobError
 
-from . import document
-from .document import Document
-from .fields import Job
-from .kinds import Section
-from .problems import nearest, render
+from . import yaml_document
+from .error_messages import nearest, render
+from .job import Job
+from .section import Section
 from .strategy import Strategy
+from .yaml_document import Document
 
 _LARGEST_FILE_BYTES = 1 << 20
 _RATE = "lr"
@@ -38,11 +38,11 @@ def load_job(path: Path, overrides: Mapping[str, str] = {}) -> Job:
         The file cannot be read, or is no job: one message, a line for each problem, each with file, line, the
         field's dotted path, what is allowed, and the nearest right name where one is misspelt.
     """
-    found = document.read(text_of(path), str(path))
+    found = yaml_document.read(text_of(path), str(path))
     value, replaced = found.value, set()
     for key in sorted(overrides, key=lambda key: key == _RATE):  # the rate last: where it is, the strategy says
         field = _rate_field(value, path) if key == _RATE else key
-        new = document.read(overrides[key], f"{path}: the value given for {key}").value
+        new = yaml_document.read(overrides[key], f"{path}: the value given for {key}").value
         value = _put(value, _steps(field, path), new, f"{path}: {key}")
         replaced.add(field)
     return _check(Document(value, found.lines, replaced), path.absolute().parent, str(path))
@@ -65,7 +65,7 @@ def parse_job(text: str, folder: Path, where: str) -> Job:
     JobError
         As `load_job`.
     """
-    return _check(document.read(text, where), folder, where)
+    return _check(yaml_document.read(text, where), folder, where)
 
 
 def build_job(fields: Mapping[str, object], folder: Path, where: str = "job") -> Job:
@@ -161,14 +161,14 @@ def _rate_field(value: object, path: Path) -> str:
     return "strategy.rule.rate"  # the check tells what is wrong with the name
 
 
-def _steps(key: str, path: Path) -> document.Path:
+def _steps(key: str, path: Path) -> yaml_document.Path:
     steps = tuple(key.split("."))
     if not all(steps):
         raise JobError(f"{path}: {key!r} is not the dotted path of a field, such as strategy.rule.rate")
     return steps
 
 
-def _put(value: object, steps: document.Path, new: object, where: str) -> object:
+def _put(value: object, steps: yaml_document.Path, new: object, where: str) -> object:
     """Copy `value` with `new` at the end of `steps`; sections on the way are made where they are missing."""
     if not steps:
         return new

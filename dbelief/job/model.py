@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from dbelief.zoo import NETWORKS, Loss, Name
+from dbelief.job.zoo import NETWORKS, Loss, Name
 
 from .autoencoder import AutoencoderModel, StacksModel
-from .kinds import Section, Words, not_empty, refusal
 from .layers import LAYER_WORDS, Layer
+from .section import Section, Words, not_empty, refusal
 
 
 class LayersModel(Section):

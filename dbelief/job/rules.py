@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .kinds import Decay, NonNegative, Positive, Section
+from .section import Decay, NonNegative, Positive, Section
 
 Decaying = Annotated[
     float,

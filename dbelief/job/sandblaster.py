@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from .kinds import Count, NonNegative, Positive, StrategySection, Whole, refusal
 from .rules import SgdRule
+from .section import Count, NonNegative, Positive, StrategySection, Whole, refusal
 
 
 class Sandblaster(StrategySection):

@@ -5,7 +5,7 @@ It knows each field's kind and bounds, not the rules that span fields, nor files
 
 from typing import Any
 
-from .fields import Job
+from .job import Job
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

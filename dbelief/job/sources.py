@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from .kinds import (
+from .section import (
     LARGEST,
     Count,
     Natural,

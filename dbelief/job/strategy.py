@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from .asynchronous import Asynchronous
-from .collective import SyncSgd
 from .downpour import Downpour
 from .elastic import Elastic
 from .sandblaster import Sandblaster
+from .synchronous import SyncSgd
 
 Strategy = Annotated[Downpour | Sandblaster | Asynchronous | Elastic | SyncSgd, Field(discriminator="name")]

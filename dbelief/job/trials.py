@@ -7,13 +7,13 @@ from pathlib import Path
 
 from dbelief.errors import JobError
 
-from . import document
+from . import yaml_document
 from .comparison import OWN, Comparison
-from .document import Document
-from .fields import Job
-from .kinds import LARGEST
+from .job import Job
 from .load import checked, text_of
 from .paths import resolve
+from .section import LARGEST
+from .yaml_document import Document
 
 _NEVER = {"every": LARGEST, "keep": "last"}
 """An evaluation would take replicas away from training."""
@@ -61,24 +61,24 @@ class ComparisonFile:
 
     def __init__(self, path: Path, output: Path) -> None:
         self._path, self._output = path, output.absolute()
-        self._found = document.read(text_of(path), str(path))
+        self._found = yaml_document.read(text_of(path), str(path))
         self._folder = path.absolute().parent
         self.comparison = checked(self._found, self._folder, str(path), Comparison, "a comparison")
         self._base, self._lines = self._read_base()
 
-    def _read_base(self) -> tuple[dict[str, object], dict[document.Path, int]]:
+    def _read_base(self) -> tuple[dict[str, object], dict[yaml_document.Path, int]]:
         """The fields that all jobs have, and their lines."""
         base = self.comparison.base
         if isinstance(base, dict):
             return base, self._below("base")
         file = resolve(base, self._folder)
         self._folder = file.absolute().parent
-        found = document.read(text_of(file), str(file))
+        found = yaml_document.read(text_of(file), str(file))
         if not isinstance(found.value, dict):
             raise JobError(f"{file}: is no job, as {self._path} says (base)")
         return found.value, {}
 
-    def _below(self, *section: str) -> dict[document.Path, int]:
+    def _below(self, *section: str) -> dict[yaml_document.Path, int]:
         """Lines of the comparison file, by path from a section on."""
         depth = len(section)
         return {at[depth:]: line for at, line in self._found.lines.items() if len(at) > depth and at[:depth] == section}
@@ -116,7 +116,9 @@ class ComparisonFile:
         job = self._job(f"strategy {label}", fields, self._below("strategies", label), name, seed)
         return Trial(label, wait_s, job)
 
-    def _job(self, where: str, fields: dict[str, object], lines: dict[document.Path, int], name: str, seed: int) -> Job:
+    def _job(
+        self, where: str, fields: dict[str, object], lines: dict[yaml_document.Path, int], name: str, seed: int
+    ) -> Job:
         own = {"name": name, "seed": seed, "output": str(self._output), "evaluate": _NEVER}
         base = {at: line for at, line in self._lines.items() if at[0] not in fields}
         values = {**{key: value for key, value in self._base.items() if key not in OWN}, **fields, **own}

@@ -32,14 +32,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
-from .around import Alone, Around
-from .initial import initial, initial_rows
+from .halo import Alone, Around
+from .initializers import initial, initial_rows
 from .kernels import Blocks, Kernels, depth_to_space, space_to_depth
 from .model import Array, Batch, Drawn
-from .windows import window_spread, window_sum
+from .sliding_windows import window_spread, window_sum
 from .workspace import Workspace
 
 EVALUATED = 100

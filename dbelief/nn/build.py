@@ -13,15 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
 from .autoencoder import Eq1, SparseAutoencoder
-from .contrast import Lcn
 from .convolution import Conv
 from .dropout import Dropout
 from .image import Image
 from .layers import Dense, Layer, ReLU, Shape, Sigmoid, Tanh
+from .lcn import Lcn
 from .local import Local
 from .losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from .model import Model

@@ -16,7 +16,7 @@ import numpy as np
 
 from .layers import Shape, natural, positive, uniform
 from .model import Array
-from .windows import bordered, inside, seen, taps, windows
+from .sliding_windows import bordered, inside, seen, taps, windows
 from .workspace import Workspace
 
 HOST_BYTES = 2**20

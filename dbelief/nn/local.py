@@ -26,7 +26,7 @@ from .image import image_shape
 from .kernels import Blocks, depth_to_space, space_to_depth
 from .layers import Shape, positive, uniform
 from .model import Array
-from .windows import seen, windows
+from .sliding_windows import seen, windows
 from .workspace import Workspace
 
 

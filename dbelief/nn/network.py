@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
 from .dropout import Dropout, batch_key

@@ -12,7 +12,7 @@ import numpy as np
 
 from .layers import Fixed, Shape, above_zero, natural, positive
 from .model import Array
-from .windows import bordered, inside, seen, taps, window_max, window_spread, window_sum, windows
+from .sliding_windows import bordered, inside, seen, taps, window_max, window_spread, window_sum, windows
 from .workspace import Workspace
 
 

@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.errors import ModelError
 
 from .autoencoder import Eq1, SparseAutoencoder, fitting, map_sides
-from .contrast import Lcn
 from .kernels import Blocks
 from .layers import Shape
+from .lcn import Lcn
 from .model import Array
 from .pooling import L2Pool
 from .workspace import Workspace

@@ -20,14 +20,14 @@ from functools import cached_property
 
 import numpy as np
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 
 from .autoencoder import Eq1, shaped
-from .chain import Chain
-from .contrast import Lcn
-from .initial import initial, initial_rows
+from .initializers import initial, initial_rows
+from .lcn import Lcn
 from .model import Array, Batch, Drawn
 from .stack import Stack, sizes_of
+from .stack_chain import Chain
 
 TENSORS = ("weight", "alpha")
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 
 from .dropout import batch_key

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
+from dbelief.arrays.backend import Backend, aligned
 
 from .kernels import Blocks, Kernels, make_kernels
 from .model import Array

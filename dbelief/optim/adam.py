@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dbelief.powers import power
+from dbelief.optim.powers import power
 
-from .fused import fused
+from .fused_kernel import fused
 from .options import at_least_zero, below_one
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .fused import fused
+from .fused_kernel import fused
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .fused import fused
+from .fused_kernel import fused
 from .options import at_least_zero, below_one
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from dbelief.layout import Box, Layout
+from dbelief.core.layout import Box, Layout
 from dbelief.nn.autoencoder import Eq1
 from dbelief.nn.kernels import Blocks
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dbelief.core.layout import Box, Layout
 from dbelief.errors import ModelError
-from dbelief.layout import Box, Layout
 from dbelief.nn import Dense, Dropout, Image, Local, Pointwise, Shape, Stage
 
 from .grid import Grid

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dbelief.core.layout import Layout
 from dbelief.errors import ModelError
-from dbelief.layout import Layout
 from dbelief.nn import Model, Network, SparseAutoencoder
 from dbelief.nn.stacks import Stacks
 

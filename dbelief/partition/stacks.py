@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dbelief.layout import Layout
+from dbelief.core.layout import Layout
 from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.contrast import Lcn
 from dbelief.nn.layers import Shape
+from dbelief.nn.lcn import Lcn
 from dbelief.nn.pooling import L2Pool
 from dbelief.nn.stack import Shapes, Sizes
 from dbelief.nn.stacks import tensor_name

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dbelief.core.push import WINDOW
 from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
-from dbelief.pushes import WINDOW
-from dbelief.rpc.frames import FULL_BYTES
+from dbelief.rpc.wire.bulk import FULL_BYTES
 
-from .wire import pushed_bytes
+from .shard_traffic import pushed_bytes
 
 FLOAT32 = 4
 CGROUP = Path("/sys/fs/cgroup/memory.max")

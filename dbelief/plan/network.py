@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.job import Layer
+from dbelief.job.zoo import Branches, Head, Network, Words
 from dbelief.nn import build_layer, stages
-from dbelief.zoo import Branches, Head, Network, Words
 
+from .communication_cost import GIGABIT, Communication, Speeds, communication
 from .layers import PlannedLayer, Shape, planned_layers
-from .sums import GIGABIT, Communication, Speeds, communication
 from .volumes import Volumes
 
 

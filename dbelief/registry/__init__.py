@@ -1,6 +1,6 @@
 """What a coordinator keeps so that another could take over; the one place that knows redis."""
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 
 from .embedded import EmbeddedRegistry, embedded_available
 from .memory import MemoryRegistry

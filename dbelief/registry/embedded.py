@@ -24,8 +24,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from dbelief.clock import Clock, SystemClock
 from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.process.clock import Clock, SystemClock
 
 _LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the closing zero
 _LOOK_S = 0.005

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dbelief.clock import Clock
 from dbelief.errors import Refused
+from dbelief.process.clock import Clock
 
 from .registry import check_job, check_ttl, check_values, stale
 

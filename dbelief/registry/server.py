@@ -24,8 +24,8 @@ from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from dbelief.clock import Clock
 from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.process.clock import Clock
 from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
 

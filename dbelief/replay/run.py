@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dbelief.backend import Backend, aligned, choose
-from dbelief.clip import clip
+from dbelief.arrays.backend import Backend, aligned, choose
+from dbelief.core.layout import Layout, cut, nominal_length
+from dbelief.core.lease import Cadence
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import JobError
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, load_job
-from dbelief.layout import Layout, cut, nominal_length
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
-from dbelief.own import OwnWeights
-from dbelief.recorded import Computed, read_record
-from dbelief.rpc.coded import Codecs
-from dbelief.schedule import rate_at, total_samples
-from dbelief.session import begin_from, build_model, initial_values
-from dbelief.work import Cadence
+from dbelief.optim.clip import clip
+from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rundir.recorded import Computed, read_record
+from dbelief.training.elastic_weights import OwnWeights
+from dbelief.training.schedule import rate_at, total_samples
+from dbelief.training.session import begin_from, build_model, initial_values
 
-from .exchanges import Worker, replay_exchanges
-from .pushes import GradientOf, replay
-from .wire import Wire
+from .codec_replay import Wire
+from .exchange_replay import Worker, replay_exchanges
+from .push_replay import GradientOf, replay
 
 
 def replay_run(run_folder: Path) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""What a run tells people, while it runs and afterwards: the live view, and the files of `runs/NAME/`."""
+"""What a run shows people afterwards: its text report and its pictures."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .iterations import Iterations, draw_iterations
-from .style import (
+from .plot_style import (
     BLUE,
     GREEN,
     LOSS_SPAN,

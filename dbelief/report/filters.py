@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .orientation import are_edges
-from .style import DARK, new_figure
+from .plot_style import DARK, new_figure
 
 _ACROSS = 24  # filters in a row
 _MOST = 24 * 24  # that are drawn; more could not be told apart

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from .style import (
+from .plot_style import (
     BLUE,
     GREEN,
     LOSS_SPAN,

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dbelief.errors import DataError, NotWritten
-
-from .events import read_events
-from .folder import LAST_PASS, REDUCTION
+from dbelief.rundir.events import read_events
+from dbelief.rundir.folder import LAST_PASS, REDUCTION
 
 if TYPE_CHECKING:
     from .reduction import Reduction
@@ -40,7 +39,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
         Where the pictures cannot be written.
     """
     from .curves import draw_curves
-    from .gantt import draw_pass
+    from .pass_timeline import draw_pass
     from .reduction import draw_reduction
 
     try:

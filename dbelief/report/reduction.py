@@ -17,9 +17,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .planned import size
-from .style import BLUE, DARK, ORANGE, QUIET, new_figure
-from .words import plural
+from dbelief.monitor.format import plural
+from dbelief.plan.planned import size
+
+from .plot_style import BLUE, DARK, ORANGE, QUIET, new_figure
 
 _LOW, _HIGH = 22, 46  # points from the middle of a node to beyond its box, of two lines and of six
 

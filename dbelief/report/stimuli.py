@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from dbelief.nn.neurons import Neurons
-from dbelief.nn.stimulus import optimal_stimuli
+from dbelief.nn.neuron_response import Neurons
+from dbelief.nn.optimal_stimulus import optimal_stimuli
 
 from .filters import side_by_side
-from .style import DARK, new_figure
+from .plot_style import DARK, new_figure
 
 ROWS, ACROSS = 8, 12  # neurons, and images of each
 _STARTS, _STEPS = 4, 100

@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.console import announce, told
 from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
+from dbelief.process.console import announce, told
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
-from dbelief.security.diagnosis import why_not
+from dbelief.security.tls_diagnosis import why_not
 
-from .bearing import BearingChannel
 from .keepalive import KEEPALIVE, Keepalive
+from .token_channel import BearingChannel
 
 T = TypeVar("T")
 

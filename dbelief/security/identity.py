@@ -7,9 +7,9 @@ import ipaddress
 import os
 from pathlib import Path
 
-from dbelief.console import announce, host_and_port
 from dbelief.errors import Mistake
-from dbelief.logs import hide
+from dbelief.process.console import announce, host_and_port
+from dbelief.process.log import hide
 
 from .credentials import Credentials
 from .loopback import Loopback, loopback_address

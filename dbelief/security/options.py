@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dbelief.console import exits_cleanly
+from dbelief.process.console import exits_cleanly
 
 from .identity import FOLDER, INSECURE, be_insecure, take
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import Span
-from dbelief.pushes import Pusher
 
 from ..store.accumulator import Sum
 from ..store.exchange_cache import Answer

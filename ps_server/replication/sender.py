@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from dbelief.clock import Clock, SystemClock
 from dbelief.errors import DbeliefError
-from dbelief.rpc import frames
+from dbelief.process.clock import Clock, SystemClock
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.convert import program_to_wire, push_to_wire
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import program_to_wire, push_to_wire
 
 from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran
 from ..store.shard import Shard
@@ -61,7 +61,7 @@ class Telling:
             yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
             left = deque(sorted(self._shard.segments))
             whole = False
-            while (taken := self._chain.take(self._epoch, frames.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
+            while (taken := self._chain.take(self._epoch, bulk.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
                 yield from self._told(*taken)
                 if self._chain.behind:
                     continue  # what waits is not to grow while segments are copied
@@ -184,11 +184,11 @@ def _pushed(deeds: Sequence[Any], rule: segments.Rule) -> bytes:
     first: Pushed = deeds[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(deeds))
     opening.exchange, opening.skipped = first.exchange, first.skipped
-    pieces: list[bytes | memoryview] = [frames.opening(opening.SerializeToString())]
+    pieces: list[bytes | memoryview] = [bulk.opening(opening.SerializeToString())]
     for deed in deeds:
-        part = deed.form or frames.part_of(deed.index, 0, deed.values)
-        pieces += frames.pieces(
-            frames.Part(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
+        part = deed.form or bulk.part_of(deed.index, 0, deed.values)
+        pieces += bulk.pieces(
+            bulk.Part(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
         )
     return b"".join(pieces)
 

@@ -7,15 +7,15 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
 from dbelief.errors import Refused
-from dbelief.layout import Span
-from dbelief.pushes import Pusher
 from dbelief.rpc import carried_pb2 as wire
-from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
-from dbelief.rpc.frames import CODECS, DTYPES
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire.bulk import CODECS, DTYPES
+from dbelief.rpc.wire.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
 
 from ..store.accumulator import Sum
 from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran, Round
@@ -184,8 +184,8 @@ def take_in(
     reader, taken, follows = Reader(), 0, False
     for message in requests:
         taken += 1
-        begun, parts = frames.decode(message)
-        request = frames.parse(parameters.CarryRequest, message) if begun is None else parameters.CarryRequest()
+        begun, parts = bulk.decode(message)
+        request = bulk.parse(parameters.CarryRequest, message) if begun is None else parameters.CarryRequest()
         if request.HasField("opening"):
             taker, follows = begin(request.opening), request.opening.follow
         elif taker is None:
@@ -205,15 +205,15 @@ def take_in(
         yield parameters.CarryReply(taken=taken)
 
 
-def _pushed(begun: bytes, parts: Sequence[frames.Part]) -> Iterator[Deed]:
-    opening = frames.parse(parameters.PushOpening, begun)
+def _pushed(begun: bytes, parts: Sequence[bulk.Part]) -> Iterator[Deed]:
+    opening = bulk.parse(parameters.PushOpening, begun)
     push = push_from_wire(opening)
     for part in parts:
         yield Pushed(
             part.index,
             part.version,
             push,
-            coded.numbers(part),
+            payloads.numbers(part),
             part.offset,
             exchange=opening.exchange,
             skipped=opening.skipped,

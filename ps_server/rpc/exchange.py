@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from dbelief.errors import Refused
-from dbelief.metrics import Metrics
-from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.telemetry.metrics import Metrics
 
 from ..controller import Life
 from ..store.exchange_cache import Answer
@@ -30,7 +30,7 @@ class Exchanging(Transfer):
         if asked != own:
             raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
-        self._codec = coded.answering(self.opening.answers)
+        self._codec = payloads.answering(self.opening.answers)
         self._target = blocks.area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None
         self._taken = 0
         self._sent = self._put = 0  # bytes, of messages and in shared memory
@@ -40,14 +40,14 @@ class Exchanging(Transfer):
         """Whether all segments that the opening counted are here."""
         return self._taken == self._count
 
-    def answers(self, parts: list[frames.Part]) -> Iterator[bytes]:
+    def answers(self, parts: list[bulk.Part]) -> Iterator[bytes]:
         """See `Transfer`: the centre before, in one message."""
         if not parts:
             raise Refused("an exchange begins with its opening and some segments")
         if self._taken + len(parts) > self._count:
             raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, self._numbers(part)) for part in parts]
-        if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > frames.FULL_BYTES:
+        if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > bulk.FULL_BYTES:
             raise Refused(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # in step: the centre as the round before has left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
@@ -70,7 +70,7 @@ class Exchanging(Transfer):
             self._metrics.shared_bytes_total.labels("sent").inc(self._put)
         yield answer
 
-    def _numbers(self, part: frames.Part) -> np.ndarray:
+    def _numbers(self, part: bulk.Part) -> np.ndarray:
         """See `Transfer`; a worker's own weights.
 
         Raises
@@ -78,7 +78,7 @@ class Exchanging(Transfer):
         Refused
             They come by a codec that sends what was left out later: weights have no later.
         """
-        if part.codec in coded.KEEPING:
+        if part.codec in payloads.KEEPING:
             raise Refused(f"segment {part.index}: an exchange by codec {part.codec}, which sends a part of the numbers")
         return super()._numbers(part)
 
@@ -88,11 +88,11 @@ class Exchanging(Transfer):
             for index, (_, before) in zip(indices, answers, strict=True):
                 self._target.put(self._shard.segment(index).span, before)
                 self._put += before.nbytes
-            return frames.in_shared(indices, [version for version, _ in answers])
+            return bulk.in_shared(indices, [version for version, _ in answers])
         pieces: list[bytes | memoryview] = []
         for index, (version, before) in zip(indices, answers, strict=True):
-            answer = coded.part_of(index, version, before, self._codec)
+            answer = payloads.part_of(index, version, before, self._codec)
             assert answer.data is not None, "an answer has a payload"
             self._sent += answer.data.nbytes
-            pieces += frames.pieces(answer)
+            pieces += bulk.pieces(answer)
         return b"".join(pieces)

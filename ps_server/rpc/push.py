@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from dbelief.errors import Refused
-from dbelief.metrics import Metrics
-from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.telemetry.metrics import Metrics
 
 from ..controller import Life
 from ..store.segment import Outcome
@@ -37,7 +37,7 @@ class Pushing(Transfer):
         """Whether all segments that the opening counted are here; never where it did not count them."""
         return 0 < self._count == self._reply.acknowledged
 
-    def answers(self, parts: list[frames.Part]) -> Iterator[wire.PushReply]:
+    def answers(self, parts: list[bulk.Part]) -> Iterator[wire.PushReply]:
         """See `Transfer`."""
         left = self._count - self._reply.acknowledged if self._count else len(parts)
         if len(parts) > left:
@@ -54,15 +54,15 @@ class Pushing(Transfer):
         """All that is done: the opening did not count the segments."""
         yield from self._replies(ended=True)
 
-    def _apply(self, part: frames.Part) -> Taken:
+    def _apply(self, part: bulk.Part) -> Taken:
         """Apply one segment."""
         values = self._numbers(part)
         began = time.perf_counter()
-        taken = self._shard.push(self._push, part.index, values, part.offset, part.version, coded.form_of(part))
+        taken = self._shard.push(self._push, part.index, values, part.offset, part.version, payloads.form_of(part))
         self._metrics.apply_seconds.observe(time.perf_counter() - began)
         return taken
 
-    def _count_in(self, part: frames.Part, taken: Taken) -> None:
+    def _count_in(self, part: bulk.Part, taken: Taken) -> None:
         """Let a segment that was applied be among those to acknowledge."""
         shard, push, reply = self._shard, self._push, self._reply
         self._came(part)

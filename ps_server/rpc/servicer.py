@@ -12,16 +12,17 @@ import grpc
 import numpy as np
 
 from dbelief.codec import Codec
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
 from dbelief.errors import Moved, Refused, Unreachable
-from dbelief.layout import Span
-from dbelief.metrics import Metrics
-from dbelief.pushes import Pusher
-from dbelief.rpc import coded, coordination_pb2, frames
+from dbelief.rpc import coordination_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import answers, streams
-from dbelief.rpc.convert import pusher_to_wire
-from dbelief.rpc.serving import HANDLERS
+from dbelief.rpc.server.server import HANDLERS
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire.convert import pusher_to_wire
+from dbelief.telemetry.metrics import Metrics
 
 from ..controller import LOOK_AGAIN_S, Life
 from ..replication.wire import take_in
@@ -73,8 +74,8 @@ class Kept:
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
     """One segment in an answer to a pull, its numbers by a codec, or copied as they are."""
     if values is None:
-        return frames.encode(frames.Part(index, version, unchanged=True))
-    return frames.encode(coded.part_of(index, version, values, codec))
+        return bulk.encode(bulk.Part(index, version, unchanged=True))
+    return bulk.encode(payloads.part_of(index, version, values, codec))
 
 
 def _written(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
@@ -168,7 +169,7 @@ class ShardService(stubs.ParametersServicer):
         """See protos/parameters.proto; answers are encoded here, by hand."""
         with self._streams:
             for message in messages:
-                yield from self._answer(frames.parse(wire.PullRequest, message), self._attached.of(context.peer()))
+                yield from self._answer(bulk.parse(wire.PullRequest, message), self._attached.of(context.peer()))
                 if self._streams.crowded:
                     return
 
@@ -192,12 +193,12 @@ class ShardService(stubs.ParametersServicer):
 
     def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
         """Segments in messages, small ones together."""
-        codec = coded.answering(request.codec)
+        codec = payloads.answering(request.codec)
         together: list[bytes] = []
         filled = sent = 0
         for index, newer_than in rows:
             answer = shard.read(request.vector, index, newer_than, functools.partial(_encode, index, codec))
-            if filled + len(answer) > frames.FULL_BYTES and together:
+            if filled + len(answer) > bulk.FULL_BYTES and together:
                 yield together[0] if len(together) == 1 else b"".join(together)
                 together, filled = [], 0
             together.append(answer)
@@ -217,13 +218,13 @@ class ShardService(stubs.ParametersServicer):
             form = functools.partial(_written, shard.segment(index).span, area)
             return shard.read(request.vector, index, newer_than, form)
 
-        for first in range(0, max(1, len(rows)), frames.FULL_SHARED):
-            some = rows[first : first + frames.FULL_SHARED]
+        for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
+            some = rows[first : first + bulk.FULL_SHARED]
             done = self.life.hands.each(put, some)
             self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(request.vector).inc()
-            yield frames.in_shared([index for index, _ in some], [version for version, _ in done])
+            yield bulk.in_shared([index for index, _ in some], [version for version, _ in done])
 
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
@@ -270,7 +271,7 @@ class ShardService(stubs.ParametersServicer):
         """See protos/parameters.proto."""
         with self._attached.connected(context.peer()) as answer:
             for message in messages:
-                request = frames.parse(wire.AttachRequest, message)
+                request = bulk.parse(wire.AttachRequest, message)
                 self.life.at(request.target)
                 yield answer(request)
 

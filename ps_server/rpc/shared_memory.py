@@ -1,7 +1,7 @@
 """Memory of clients on this host that a shard has mapped: segments are read from it and written into it in place.
 
 What is mapped for a connection only that connection may name. A handler that is at work on a block keeps it mapped
-until it is done, whether or not its client is still there: `dbelief.shared` says why that harms nobody.
+until it is done, whether or not its client is still there: `dbelief.arrays.shared_memory` says why that harms nobody.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from dbelief.arrays.shared_memory import Block, open_block, sweep
+from dbelief.arrays.streaming_copy import copy
+from dbelief.core.layout import Span
 from dbelief.errors import Moved, Refused
-from dbelief.layout import Span
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.segments_pb2 import SharedArray
-from dbelief.shared import Block, open_block, sweep
-from dbelief.streaming import copy
 
 from ..store.limits import MOST_BLOCKS, MOST_SHARED_BYTES
 

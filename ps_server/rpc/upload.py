@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dbelief.errors import Moved, Refused
-from dbelief.metrics import Metrics
-from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.convert import push_from_wire
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire.convert import push_from_wire
+from dbelief.telemetry.metrics import Metrics
 
 from ..controller import Life
 from ..store.shard import Shard
@@ -42,7 +42,7 @@ class Transfer(ABC):
     what: ClassVar[str]
 
     def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
-        self.opening = frames.parse(wire.PushOpening, message)
+        self.opening = bulk.parse(wire.PushOpening, message)
         self._life, self._metrics, self._wait = life, metrics, wait
         self._area = blocks.area(self.opening.shared) if self.opening.HasField("shared") else None
         self._shard = life.at(self.opening.target)
@@ -56,24 +56,24 @@ class Transfer(ABC):
         """Whether all segments that the opening counted are here."""
 
     @abstractmethod
-    def answers(self, parts: list[frames.Part]) -> Iterator[Any]:
+    def answers(self, parts: list[bulk.Part]) -> Iterator[Any]:
         """Apply the segments of one message, and give what the client is to be told now."""
 
     def end(self) -> Iterator[Any]:
         """What the client is to be told where its stream ends before this is complete."""
         yield from ()
 
-    def _numbers(self, part: frames.Part) -> np.ndarray:
+    def _numbers(self, part: bulk.Part) -> np.ndarray:
         """A segment's numbers, where they lie or decoded."""
         if not part.shared:
-            return coded.numbers(part)
+            return payloads.numbers(part)
         if self._area is None:
             raise Refused(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         span = self._shard.segment(part.index).span
         part.length = span.length  # whole, always
         return self._area.of(span)
 
-    def _came(self, part: frames.Part) -> None:
+    def _came(self, part: bulk.Part) -> None:
         """Count what a segment came as."""
         if part.shared:
             self._shared += 4 * part.length
@@ -104,7 +104,7 @@ def answers_to(
     """Take the transfers of one stream, one after another, until it ends or, after one of them, may not stay."""
     under_way: Transfer | None = None
     for message in messages:
-        opening, parts = frames.decode(message)
+        opening, parts = bulk.decode(message)
         if opening is not None:
             if under_way is not None:
                 raise Refused(f"{kind.what} was opened before the one before it was complete")

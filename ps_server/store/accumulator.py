@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbelief.loops import compiled
-from dbelief.pushes import MOST_AHEAD
+from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.push import MOST_AHEAD
 
 from .limits import check_room
 

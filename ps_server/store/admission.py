@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from dbelief.core.push import ACCRUED, PARAMETERS, Push
 from dbelief.errors import Refused
-from dbelief.pushes import ACCRUED, PARAMETERS, Push
 
 from .segment import Segment
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dbelief.parts import Stored
+from dbelief.checkpoint.shard_file import Stored
 
 
 class Mark:

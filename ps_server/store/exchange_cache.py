@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbelief.pushes import WINDOW, Push, Pusher
+from dbelief.core.push import WINDOW, Push, Pusher
 
 Answer = tuple[int, np.ndarray]
 """Version and numbers of a segment, as they were before."""

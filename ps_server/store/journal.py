@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dbelief.programs import Operation
-from dbelief.pushes import Push
+from dbelief.core.push import Push
+from dbelief.core.vector_program import Operation
 
 
 def kept(values: np.ndarray) -> np.ndarray:

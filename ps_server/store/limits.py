@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
+from dbelief.core.push import Pusher
 from dbelief.errors import Refused
-from dbelief.pushes import Pusher
 
 MOST_VECTORS = 256
 """Named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""

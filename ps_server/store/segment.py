@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import aligned
+from dbelief.arrays.backend import aligned
+from dbelief.arrays.streaming_copy import copy
+from dbelief.checkpoint.shard_file import Stored, state_key
+from dbelief.core.layout import Span
+from dbelief.core.push import ACCRUED, PARAMETERS, Push, Pusher
 from dbelief.errors import Refused
-from dbelief.layout import Span
 from dbelief.optim import Rule, apply_rule
 from dbelief.optim.elastic import Elastic
-from dbelief.parts import Stored, state_key
-from dbelief.pushes import ACCRUED, PARAMETERS, Push, Pusher
-from dbelief.streaming import copy
 
 from .accumulator import Sum
 from .copy_on_write import Mark

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dbelief.backend import aligned
+from dbelief.arrays.backend import aligned
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.layout import Span
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Moved, Refused
-from dbelief.layout import Span
 from dbelief.optim import Rule
-from dbelief.parts import Stored
-from dbelief.pushes import PARAMETERS, Push, Pusher
 
 from .admission import Gate
 from .exchange_cache import Answer, Answers

@@ -20,8 +20,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from dbelief.core.push import Push
 from dbelief.errors import Moved, Unreachable
-from dbelief.pushes import Push
 
 from .membership import Membership
 from .segment import Segment

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from waiting import NoLoss, waiting
 
-from dbelief.backend import choose
-from dbelief.clock import ManualClock
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Dense, Local, Network
 from dbelief.nn.convolution import Conv
 from dbelief.nn.layers import ReLU, Sigmoid
 from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid
+from dbelief.process.clock import ManualClock
 from worker.comm import run_ranks
 from worker.partition.network import PartitionedNetwork
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from coordinator.core.states import Shape
+from dbelief.core.layout import Layout
 from dbelief.job import Job
-from dbelief.layout import Layout
 from tests.coordinator.world import OTHER_LAYOUT, SHAPE, World, make_job
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from coordinator.core.states import Evaluate, Stop, Told, Work
 from coordinator.scheduling.sizing import cadence
+from dbelief.core.layout import Layout
+from dbelief.core.lease import Lease
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Moved, Unreachable
-from dbelief.layout import Layout
-from dbelief.pushes import PARAMETERS, Push, Pusher
-from dbelief.work import Lease
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from coordinator import command as module
 from coordinator import process
-from dbelief.clock import ManualClock
 from dbelief.errors import Unreachable
+from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
 

@@ -42,14 +42,14 @@ from coordinator.job.machine import JobMachine
 from coordinator.job.persistence import sections, take_over, unfinished
 from coordinator.runtime.executor import Actor
 from coordinator.runtime.shard_client import Shards
-from dbelief.clock import ManualClock
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.layout import Layout, Span
+from dbelief.core.placement import Placement
+from dbelief.core.push import PARAMETERS
+from dbelief.core.vector_program import Operation
 from dbelief.errors import Moved, Unreachable
 from dbelief.job import Job, build_job
-from dbelief.layout import Layout, Span
-from dbelief.parts import Stored
-from dbelief.placement import Placement
-from dbelief.programs import Operation
-from dbelief.pushes import PARAMETERS
+from dbelief.process.clock import ManualClock
 from ps_server.programs import Programs
 from ps_server.replication.migration import Moves
 from ps_server.store.shard import Shard

@@ -17,9 +17,9 @@ import yaml
 from click.testing import CliRunner
 
 from coordinator import command as coordinator
-from dbelief.cli import main
+from dbelief.cli.main import main
 from dbelief.job import load_job
-from dbelief.security.authority import make_credentials
+from dbelief.security.certificates import make_credentials
 from ps_server import command as ps
 from tests.deploy.dashboard import DEPLOY
 from worker import command as worker

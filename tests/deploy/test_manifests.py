@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dbelief.collectors import TABLE
+from dbelief.telemetry.metric_specs import TABLE
 from tests.deploy.dashboard import DEPLOY, FILES, expressions, panels, rules
 
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

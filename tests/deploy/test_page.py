@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from coordinator.monitoring.status_page import Page
+from dbelief.monitor.status import status_of
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.coordination import CoordinatorClient
-from dbelief.status import status_of
-from dbelief.web import WebServer
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.telemetry.http_server import WebServer
 from tests.deploy.browser import DESK, PHONE, Browser, find_browser
 from tests.processes.conftest import Operator, Role, operating
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import MARK
 from tests.deploy.dashboard import DEPLOY
-from tests.faults.closing import marked_processes
+from tests.faults.invariants import marked_processes
 from tests.processes.conftest import wait_for
 
 BATCH = DEPLOY / "slurm" / "dbelief.sbatch"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.evaluation import evaluate
+from dbelief.training.evaluation import evaluate
 from tests.device.standin.machine import Machine
-from tests.identities.in_process import whole_job
+from tests.equivalence.in_process import whole_job
 from worker.pipeline.batches import Batches
 
 JOB = """

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.push_source import OnDevice
+from dbelief.core.layout import Layout
 from dbelief.data import Split
-from dbelief.evaluation import evaluate_groups
-from dbelief.finite import check_finite
-from dbelief.layout import Layout
 from dbelief.nn import Batch, build_network
 from dbelief.nn.kernels import Blocks, make_kernels
+from dbelief.nn.kernels.batched_gemm import Matrices
 from dbelief.nn.kernels.device import DeviceKernels
-from dbelief.nn.kernels.products import Matrices
-from dbelief.outgoing import OnDevice
-from dbelief.own import OwnWeights
+from dbelief.optim.finite import check_finite
+from dbelief.training.elastic_weights import OwnWeights
+from dbelief.training.evaluation import evaluate_groups
 from tests.device.jobs import DENSE, Example, by
 from tests.device.standin.cupy import modules, standing_in
 from tests.device.standin.machine import Machine
@@ -193,7 +193,7 @@ def test_memory_of_another_device(cuda: Backend, monkeypatch: pytest.MonkeyPatch
         values, expected = gradient(cuda.xp)
     layout = Layout.of({"w": expected})
     assert check_finite(values, layout) == pytest.approx(np.linalg.norm(expected))
-    monkeypatch.setattr("dbelief.finite.on_device_of", lambda array: nullcontext())
+    monkeypatch.setattr("dbelief.optim.finite.on_device_of", lambda array: nullcontext())
     with pytest.raises(ValueError, match="array device = 1 while current = 0"):
         check_finite(values, layout)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
 from tests.device.standin.cupy import modules, standing_in
 from tests.device.standin.machine import Machine, Module
 from tests.device.standin.order import DeviceMistake

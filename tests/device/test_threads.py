@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
+from dbelief.core.layout import Layout
 from dbelief.data import Split
-from dbelief.finite import check_finite
-from dbelief.layout import Layout
+from dbelief.optim.finite import check_finite
 from tests.device.standin.cupy import standing_in
 from worker.pipeline.batches import Batches
 

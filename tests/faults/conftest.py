@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.closing import MARK, left_files, marked_processes
+from tests.faults.invariants import MARK, left_files, marked_processes
 from tests.faults.shards import Shards
 from tests.processes.conftest import operator, write_job
 

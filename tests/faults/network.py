@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 import grpc
 
-from dbelief.placement import Placement
+from dbelief.core.placement import Placement
 from dbelief.rpc import channel as factory
-from dbelief.rpc import parameters as client
-from dbelief.rpc.streams import Streams
+from dbelief.rpc.client import shard_client as client
+from dbelief.rpc.client.stream_pool import Streams
 
 from .plan import Fault, Kind, Plan, Way
 

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import Span
-from dbelief.metrics import Metrics
-from dbelief.placement import Place, Placement
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.convert import spans_to_wire
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.serving import Server
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
 JOB = "faults"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 
-from dbelief.placement import Place
+from dbelief.core.placement import Place
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
-from dbelief.rpc.serving import Server
+from dbelief.rpc.server.server import Server
 from tests.faults.shards import JOB, Shard
 from tests.processes.conftest import DEADLINE_S, Operator, Role
 

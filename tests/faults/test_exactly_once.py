@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from dbelief.pushes import Pusher
-from dbelief.rpc import frames
+from dbelief.core.push import Pusher
+from dbelief.rpc.wire import bulk
 from tests.examples import examples
-from tests.faults.closing import check_ledgers, check_vector
+from tests.faults.invariants import check_ledgers, check_vector
 from tests.faults.network import Network
 from tests.faults.plan import LONGEST_DELAY_S, Fault, Kind, Plan, Way
 from tests.faults.shards import Shards, Trainer, integers, train
@@ -35,7 +35,7 @@ WEIGHTS = {Kind.DROP: 0.1}
 @pytest.fixture(scope="module", autouse=True)
 def _few_segments_in_a_message() -> Iterator[None]:
     """Let streams break within pushes, however small these are."""
-    with patch.object(frames, "FULL_BYTES", TOGETHER * 4 * LENGTH):
+    with patch.object(bulk, "FULL_BYTES", TOGETHER * 4 * LENGTH):
         yield
 
 

@@ -10,13 +10,13 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.pushes import PARAMETERS, Push, Pusher
-from dbelief.rpc import frames
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.convert import push_to_wire
-from tests.faults.closing import check_vector
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import push_to_wire
+from tests.faults.invariants import check_vector
 from tests.faults.network import Network, is_opening
 from tests.faults.plan import Fault, Kind, Plan, Way
 from tests.faults.shards import JOB, SGD, Served, Shards
@@ -68,7 +68,7 @@ class Client:
 
 @pytest.fixture(autouse=True)
 def _a_message_for_each_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.pushes import Pusher
-from tests.faults.accidents import carry_out, fill_disk_of
-from tests.faults.closing import check_gone, check_ledgers, check_vector
+from dbelief.core.push import Pusher
+from tests.faults.invariants import check_gone, check_ledgers, check_vector
 from tests.faults.plan import Accident, Harm, Plan, draw_accidents
+from tests.faults.process_faults import carry_out, fill_disk_of
 from tests.faults.shards import PATIENCE_S, Shards, Steps, Trainer, train
 from tests.faults.standin import Host, Process
 

@@ -16,9 +16,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from dbelief.pushes import Pusher
-from dbelief.rpc import frames
-from tests.faults.closing import check_ledgers, check_vector
+from dbelief.core.push import Pusher
+from dbelief.rpc.wire import bulk
+from tests.faults.invariants import check_ledgers, check_vector
 from tests.faults.network import Network
 from tests.faults.plan import Harm, Kind, Plan, Way, draw_accidents
 from tests.faults.shards import PATIENCE_S, Served, Shards, Steps, Trainer, integers, train
@@ -32,7 +32,7 @@ LENGTH = 3
 
 @pytest.fixture(autouse=True)
 def _few_segments_in_a_message() -> Iterator[None]:
-    with patch.object(frames, "FULL_BYTES", 2 * 4 * LENGTH):
+    with patch.object(bulk, "FULL_BYTES", 2 * 4 * LENGTH):
         yield
 
 

@@ -18,15 +18,15 @@ pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 SHARD = """
 import os, sys
-from dbelief.rpc.settings import prepare_process
+from dbelief.rpc.grpc_settings import prepare_process
 prepare_process()
 import numpy as np
-from dbelief.layout import Span
-from dbelief.metrics import Metrics
-from dbelief.pushes import Push, Pusher
+from dbelief.core.layout import Span
+from dbelief.telemetry.metrics import Metrics
+from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire, segments_pb2 as segments
-from dbelief.rpc.convert import spans_to_wire
-from dbelief.rpc.serving import Server
+from dbelief.rpc.wire.convert import spans_to_wire
+from dbelief.rpc.server.server import Server
 from dbelief.security.identity import be_insecure
 from ps_server.rpc.servicer import ShardService
 be_insecure()
@@ -51,13 +51,13 @@ for _ in sys.stdin:
 """
 WORKER = """
 import sys
-from dbelief.rpc.settings import prepare_process
+from dbelief.rpc.grpc_settings import prepare_process
 prepare_process()
 import numpy as np
-from dbelief.layout import Span
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Push, Pusher
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.rpc.client.shard_client import ShardedParameters
 from dbelief.security.identity import be_insecure
 be_insecure()
 number = int(sys.argv[2])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.faults.accidents import carry_out
-from tests.faults.closing import check_gone, check_samples
+from tests.faults.invariants import check_gone, check_samples
 from tests.faults.plan import Accident, Harm
+from tests.faults.process_faults import carry_out
 from tests.processes.conftest import Operator, Role, wait_for
 
 pytestmark = pytest.mark.processes

@@ -16,8 +16,8 @@ BUILD = "import sys; sys.path.insert(0, {!r}); import backend; print(backend.bui
 SCRIPT = """
 import site
 site.addsitedir({!r})
-import dbelief, dbelief.ps_server.command
-print(dbelief.__file__, dbelief.ps_server.command.__file__, callable(dbelief.__getattr__))
+import dbelief, dbelief.ps_server.store
+print(dbelief.__file__, dbelief.ps_server.store.__file__, callable(dbelief.__getattr__))
 """
 
 pytestmark = pytest.mark.processes
@@ -47,6 +47,6 @@ def test_a_script_beside_a_clone_called_dbelief_finds_the_package(tmp_path: Path
     found = run(sys.executable, "-S", tmp_path / "beside.py", cwd=tmp_path)
     assert found.split() == [
         str(clone / "dbelief" / "__init__.py"),
-        str(clone / "ps_server" / "command.py"),
+        str(clone / "ps_server" / "store" / "__init__.py"),
         "True",
     ]

@@ -23,13 +23,13 @@ NUMERIC = (
     "tests/portable/test_bounds.py",
     "tests/dbelief/codec",
     "tests/dbelief/optim",
-    "tests/dbelief/test_lanes.py",
-    "tests/dbelief/test_powers.py",
+    "tests/dbelief/arrays/test_lanes.py",
+    "tests/dbelief/optim/test_powers.py",
     "tests/ps_server/store/test_accumulator.py",
     "tests/ps_server/test_programs.py",
-    "tests/identities/test_replay.py",
+    "tests/equivalence/test_replay.py",
 )
-BITS = ("tests/portable/test_digests.py", "tests/portable/test_bounds.py", "tests/dbelief/test_powers.py")
+BITS = ("tests/portable/test_digests.py", "tests/portable/test_bounds.py", "tests/dbelief/optim/test_powers.py")
 """What a setting may change that has nothing to do with compiled loops."""
 PROCESSES = ("tests/portable/test_processors.py",)
 Setting = tuple[dict[str, str], tuple[str, ...]]

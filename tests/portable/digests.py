@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
+from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import make_codec
-from dbelief.layout import Span
-from dbelief.loops import compiled
+from dbelief.core.layout import Span
+from dbelief.core.push import Push, Pusher
+from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, zero
 from dbelief.optim import Rule, make_rule
 from dbelief.optim.elastic import Elastic
-from dbelief.programs import Operation, copy, dots, lincomb, rotate, zero
-from dbelief.pushes import Push, Pusher
-from dbelief.schedule import poly, rise, step
+from dbelief.training.schedule import poly, rise, step
 from ps_server.programs import Programs
 from ps_server.store.shard import Shard
 from worker.comm.collectives.wire_format import BFloat16, Float16, Format

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 
-from dbelief.layout import Layout
-from dbelief.schedule import poly
-from tests.identities.groups import BATCH, sgd
-from tests.identities.harness import HOST, network
+from dbelief.core.layout import Layout
+from dbelief.training.schedule import poly
+from tests.equivalence.groups import BATCH, sgd
+from tests.equivalence.harness import HOST, network
 from worker.comm import Comm
 from worker.comm.sockets import Listener, connect
 from worker.strategies.group_methods import SummedGradients

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import time
 
-from dbelief.metrics import Metrics
-from dbelief.rpc.serving import Server
+from dbelief.rpc.server.server import Server
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
 

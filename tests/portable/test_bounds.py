@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.layout import Layout
+from dbelief.core.layout import Layout
 from dbelief.nn import Batch, build_network
-from tests.identities.harness import HOST
+from tests.equivalence.harness import HOST
 
 from .digests import numbers
 

@@ -13,17 +13,17 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.layout import Span
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.core.vector_program import Operation, dots
 from dbelief.optim.apply import FEW
-from dbelief.placement import Place, Placement
-from dbelief.programs import Operation, dots
-from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.convert import program_to_wire, spans_to_wire
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.wire.convert import program_to_wire, spans_to_wire
 
 from .digests import numbers
 from .processors import ROOT, Program, runnable, running, settings
@@ -136,7 +136,7 @@ def test_workers_of_a_group_on_two_processors_hold_the_same_bits() -> None:
 
 CACHED = """
 import numpy as np
-from dbelief.loops import compiled
+from dbelief.arrays.vector_kernels import compiled
 loop = compiled("dot")
 assert loop(np.arange(100.0), np.ones(100)) == 4950.0
 print(sum(loop.stats.cache_hits.values()))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.status import Place, look
-from dbelief.steering import scale_job, stop_job
+from dbelief.cli.job_control import scale_job, stop_job
+from dbelief.monitor.status import Place, look
 
 from .conftest import DEADLINE_S, Operator, wait_for
 

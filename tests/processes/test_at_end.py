@@ -11,7 +11,7 @@ import pytest
 
 from dbelief.errors import DbeliefError
 from dbelief.registry.embedded import EmbeddedRegistry
-from dbelief.rpc.health import check_serving
+from dbelief.rpc.server.health import check_serving
 
 from .conftest import Operator, Role, wait_for
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dbelief.run import evaluate_run
-from tests.faults.closing import MARK, marked_processes
+from dbelief.cli.inspect_run import evaluate_run
+from tests.faults.invariants import MARK, marked_processes
 
 from .conftest import Operator, redis_server, wait_for
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dbelief
-from dbelief.compare.watcher import Watcher
+from dbelief.experiments.compare.checkpointer import Watcher
 from dbelief.job import Every
 
 from .conftest import Operator, wait_for

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from dbelief.clock import SystemClock
 from dbelief.errors import Mistake, Refused, Unreachable
+from dbelief.process.clock import SystemClock
 from dbelief.registry import open_registry
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.coordination import CoordinatorClient, Membership
-from dbelief.rpc.health import check_serving
-from dbelief.security import Credentials, diagnosis, identity
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.server.health import check_serving
+from dbelief.security import Credentials, identity, tls_diagnosis
 from tests.processes.conftest import Operator, wait_for
 
 pytestmark = pytest.mark.processes
@@ -96,7 +96,7 @@ def test_who_may_do_what_in_a_running_job(
     assert json.loads(told.log.read_text())["job"] == "guarded"
     assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
     monkeypatch.setattr(identity._Identity, "taken", None)
-    monkeypatch.setattr(diagnosis, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(tls_diagnosis, "PATIENCE_S", 60.0)
     with pytest.raises(Unreachable, match="it speaks TLS: give --credentials"):
         check_serving(address, 1.0)
     call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))

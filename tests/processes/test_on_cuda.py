@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
+from dbelief.cli.inspect_run import evaluate_run
 from dbelief.errors import JobError
-from dbelief.run import evaluate_run, train
+from dbelief.launch.train import train
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.data import BatchBuffer, load, permutation
 from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
-from dbelief.schedule import rate_at
-from dbelief.session import build_model, initial_values
+from dbelief.training.schedule import rate_at
+from dbelief.training.session import build_model, initial_values
 
 from .conftest import Operator
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dbelief.arrays.shared_memory import FOLDER
 from dbelief.bench.shards import JOB as BENCH
 from dbelief.bench.shards import Shards
+from dbelief.core.push import Pusher
 from dbelief.errors import Unreachable
-from dbelief.pushes import Pusher
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.shared import FOLDER
+from dbelief.rpc.client.shard_client import ShardedParameters
 
 from .conftest import Operator, wait_for
 
@@ -58,10 +58,10 @@ def nothing_left() -> None:
 _WORKER = """
 import sys
 import numpy as np
-from dbelief.layout import Span
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Pusher
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Pusher
+from dbelief.rpc.client.shard_client import ShardedParameters
 
 address, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 length = size // count

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.data import load
 from dbelief.data.digits import load_digits
-from dbelief.evaluation import evaluate
 from dbelief.job import load_job
-from dbelief.session import build_model, initial_values
+from dbelief.training.evaluation import evaluate
+from dbelief.training.session import build_model, initial_values
 
 from .conftest import Operator
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dbelief.status import Place, look
-from dbelief.steering import scale_job
+from dbelief.cli.job_control import scale_job
+from dbelief.monitor.status import Place, look
 
 from .conftest import Operator, wait_for
 

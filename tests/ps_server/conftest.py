@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.layout import Span
+from dbelief.core.layout import Span
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.store.shard import Shard, Taken
 from tests.ps_server.servers import Job
 

@@ -12,17 +12,17 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.layout import Span, cut, place
-from dbelief.metrics import Metrics
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Push, Pusher
+from dbelief.core.layout import Span, cut, place
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.convert import push_to_wire, spans_to_wire
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.serving import Server
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire.convert import push_to_wire, spans_to_wire
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 
 SGD = segments.Rule(name="sgd")

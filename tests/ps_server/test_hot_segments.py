@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.clock import ManualClock
+from dbelief.process.clock import ManualClock
 from ps_server.hot_segments import WINDOW_S, Hottest
 
 COUNTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12)

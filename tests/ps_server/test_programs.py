@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.core.push import Push
+from dbelief.core.vector_program import Operation, check, copy, dots, lincomb, rotate, zero
 from dbelief.errors import Refused
-from dbelief.metrics import Metrics
-from dbelief.programs import Operation, check, copy, dots, lincomb, rotate, zero
-from dbelief.pushes import Push
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.convert import program_to_wire
-from dbelief.space import LocalSpace
+from dbelief.rpc.wire.convert import program_to_wire
+from dbelief.telemetry.metrics import Metrics
 from ps_server import controller
 from ps_server.programs import Programs
+from tests.local_vectors import LocalSpace
 from tests.ps_server.servers import A, Job, status
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 import json
 from pathlib import Path
 
-from dbelief.pushes import Pusher
-from ps_server.record import Recorder
+from dbelief.core.push import Pusher
+from dbelief.rundir.ps_record import Recorder
 
 
 def test_rows_are_written_in_order(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A shard writes its part of a set while it trains, and any number of shards go on from it as if nothing had been.
 
-What may be wrong with a set on disk: tests/dbelief/test_parts.py.
+What may be wrong with a set on disk: tests/dbelief/checkpoint/test_shard_file.py.
 """
 
 import gc
@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.checkpoint.checksummed_json import seal
+from dbelief.checkpoint.shard_file import check_parts, read_parts
+from dbelief.core.layout import cut, place
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import NotWritten, Refused, Torn
-from dbelief.layout import cut, place
 from dbelief.optim import RULES, make_rule
 from dbelief.optim.momentum import Momentum
-from dbelief.parts import check_parts, read_parts
-from dbelief.pushes import Push, Pusher
-from dbelief.sealed import seal
 from ps_server import snapshot
 from ps_server.store.limits import MOST_VECTORS
 from ps_server.store.shard import Shard

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dbelief.errors import Mistake
-from dbelief.metrics import Metrics
+from dbelief.telemetry.metrics import Metrics
 from worker.comm import Comm
 from worker.comm.threads import Group, ThreadEngine
 from worker.process import Options, live

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from dbelief.core.lease import Lease
+from dbelief.core.push import Pushed, Pusher, Spread
+from dbelief.core.ranks import Alone, Ranks
 from dbelief.errors import Refused, Unreachable
-from dbelief.pushes import Pushed, Pusher, Spread
-from dbelief.ranks import Alone, Ranks
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.coordination import CoordinatorClient, Member
-from dbelief.work import Lease
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, Member
 from worker.comm import Comm, run_ranks
 from worker.pipeline.buffers import Outgoing
 from worker.replica import Replica

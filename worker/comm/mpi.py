@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.clock import Clock, SystemClock
-from dbelief.console import announce
 from dbelief.errors import Mistake
+from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.console import announce
 
 from .engine import Death, Message, died, late
 from .polling import poll

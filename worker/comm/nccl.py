@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.clock import Clock, SystemClock
+from dbelief.process.clock import Clock, SystemClock
 
 from .engine import Engine, Message, late
 from .polling import poll

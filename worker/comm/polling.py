@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dbelief.clock import Clock
+from dbelief.process.clock import Clock
 
 FIRST_S = 20e-6
 LONGEST_S = 2e-3

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dbelief.clock import Clock, SystemClock
+from dbelief.process.clock import Clock, SystemClock
 
 from .communicator import Comm
 from .engine import Death, Message, died, late

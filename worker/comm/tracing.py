@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dbelief.clock import Clock, SystemClock
+from dbelief.process.clock import Clock, SystemClock
 
 from .engine import Engine, Handle, Message
 

@@ -20,8 +20,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from dbelief.backend import Backend
-from dbelief.layout import Layout
+from dbelief.arrays.backend import Backend
+from dbelief.core.layout import Layout
 from dbelief.nn import Array, Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import EVALUATED, Eq1
 from dbelief.nn.kernels import Blocks

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.layout import Layout
+from dbelief.core.layout import Layout
 from dbelief.nn import Array, Batch, Dropout, Network, batch_key, step_settings
 from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid, Window

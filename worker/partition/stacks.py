@@ -20,10 +20,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dbelief.layout import Layout
+from dbelief.core.layout import Layout
 from dbelief.nn import Array, Batch
-from dbelief.nn.chain import Chain
 from dbelief.nn.stack import Stack
+from dbelief.nn.stack_chain import Chain
 from dbelief.nn.stacks import Stacks, own_tensors, tensor_name
 from dbelief.partition import Grid, Window
 from dbelief.partition.stacks import StackParts

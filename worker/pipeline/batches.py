@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from dbelief.data import BatchBuffer, Split, permutation
 from dbelief.nn import Batch
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import Allocate, Backend, floats
-from dbelief.layout import RankPart
-from dbelief.outgoing import OnDevice
+from dbelief.arrays.backend import Allocate, Backend, floats
+from dbelief.arrays.push_source import OnDevice
+from dbelief.core.layout import RankPart
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from dbelief.placement import Parameters
+from dbelief.core.placement import Parameters
 
 from .buffers import Fetched
 

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from dbelief.pushes import Pushed
+from dbelief.core.push import Pushed
 
 from .buffers import Outgoing
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dbelief.backend import Backend, aligned
-from dbelief.clip import clip
-from dbelief.layout import RankPart
+from dbelief.arrays.backend import Backend, aligned
+from dbelief.core.layout import RankPart
+from dbelief.core.lease import Cadence, Lease
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
-from dbelief.work import Cadence, Lease
+from dbelief.optim.clip import clip
 
 from ..pipeline.buffers import Fetched, Outgoing
 from ..pipeline.fetch_thread import Fetcher

@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.backend import Backend
-from dbelief.layout import RankPart
+from dbelief.arrays.backend import Backend
+from dbelief.arrays.push_source import OnDevice
+from dbelief.core.layout import RankPart
+from dbelief.core.lease import Cadence, Lease
+from dbelief.core.push import Push, Pushed, Pusher
 from dbelief.nn import Batch, Model
-from dbelief.outgoing import OnDevice
-from dbelief.own import OwnWeights
-from dbelief.pushes import Push, Pushed, Pusher
-from dbelief.work import Cadence, Lease
+from dbelief.training.elastic_weights import OwnWeights
 
 from ..pipeline.buffers import Done
 from .downpour import Phases

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from dbelief import job
+from dbelief.core.lease import Cadence, Lease
+from dbelief.core.push import Push, Pushed
 from dbelief.data import Split
-from dbelief.finite import check_finite
 from dbelief.nn import Model
-from dbelief.pushes import Push, Pushed
-from dbelief.schedule import rate_at, total_samples
-from dbelief.session import Session
-from dbelief.work import Cadence, Lease
+from dbelief.optim.finite import check_finite
+from dbelief.training.schedule import rate_at, total_samples
+from dbelief.training.session import Session
 
 from ..pipeline.batches import Batches
 from ..pipeline.buffers import Done, Fetched, Outgoing

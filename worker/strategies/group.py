@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from dbelief.core.lease import Cadence, Lease
 from dbelief.errors import RankDied, Unreachable
 from dbelief.nn import Batch
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.work import Cadence, Lease
 
 from ..comm import Comm
 from ..comm.tracing import Taken, Tracing

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief import job
-from dbelief.backend import Allocate, Backend, floats
-from dbelief.clip import clip
-from dbelief.layout import RankPart
-from dbelief.loops import compiled
+from dbelief.arrays.backend import Allocate, Backend, floats
+from dbelief.arrays.vector_kernels import compiled
+from dbelief.core.layout import RankPart
+from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
+from dbelief.optim.clip import clip
 from dbelief.optim.elastic import Elastic
-from dbelief.own import OwnWeights
-from dbelief.reduction import named
+from dbelief.training.elastic_weights import OwnWeights
 
 from ..comm import Comm
 from ..comm.collectives import Allreduce, RingAllreduce, TreeAllreduce

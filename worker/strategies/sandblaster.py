@@ -17,15 +17,15 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.backend import Backend, floats
-from dbelief.console import told
+from dbelief.arrays.backend import Backend, floats
+from dbelief.core.layout import RankPart
+from dbelief.core.push import ACCRUED, TRIAL, Push, Pushed, Pusher
+from dbelief.core.ranks import Alone, Ranks, together
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import RankPart
 from dbelief.nn import Batch, Model
-from dbelief.pushes import ACCRUED, TRIAL, Push, Pushed, Pusher
-from dbelief.ranks import Alone, Ranks, together
+from dbelief.process.console import told
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameters
 
 from ..pipeline.buffers import Fetched, Outgoing
 from ..pipeline.push_thread import Sender

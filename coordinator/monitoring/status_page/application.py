@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
-from dbelief.report.plain import plain
+from dbelief.rundir.json_values import plain
 from dbelief.security import PERSONS, Credentials
 
 FRESH_S = 0.5
@@ -49,7 +49,7 @@ class Page:
     Attributes
     ----------
     tell
-        Asked for the status, as `dbelief.status.status_of` gives it with its curves; None: there is no job yet.
+        Asked for the status, as `dbelief.monitor.status.status_of` gives it with its curves; None: there is no job yet.
     """
 
     def __init__(self, credentials: Credentials | None = None) -> None:

@@ -23,9 +23,9 @@ import numpy as np
 
 from dbelief.nn.model import Array
 
+from .batched_gemm import ALIGNMENT, Matrices, Products, RoundedProducts
 from .blocks import Blocks, row_length
 from .cuda import choose_part, options, source
-from .products import ALIGNMENT, Matrices, Products, RoundedProducts
 
 REMEMBERED = 64
 """Lists of addresses: far more than a layer's arrays have, and few enough where arrays are new at every call."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from dbelief.backend import aligned
+from dbelief.arrays.backend import aligned
 
 from .blocks import Blocks, row_length
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.cluster.rebalance import BATCH, left_out, moved, moves, taken_in
-from dbelief.layout import Span
-from dbelief.placement import Place, Placement, runs_of
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement, runs_of
 
 
 @st.composite

@@ -13,8 +13,8 @@ from coordinator.core.effects import Revive, RollBack, RunProgram, TakeSnapshot
 from coordinator.core.states import Compute, Evaluate, Shape, State, Wait
 from coordinator.sandblaster.lbfgs_driver import Step
 from coordinator.sandblaster.pass_scheduler import Asks
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
-from dbelief.pushes import Push, Pusher
 from ps_server.programs import Programs
 from tests.coordinator.sandblaster.test_batch_method import SHAPE, STRATEGY, Batch
 from tests.coordinator.world import World, make_job

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.core.effects import SetMembership
 from coordinator.core.states import Evaluate, State, Wait
-from dbelief.work import Lease
+from dbelief.core.lease import Lease
 
 if TYPE_CHECKING:
     from tests.coordinator.replica import Replica

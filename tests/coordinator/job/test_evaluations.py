@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.core.effects import TakeSnapshot
 from coordinator.core.states import Evaluate, Shape, State, Told
-from dbelief.work import Lease
+from dbelief.core.lease import Lease
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.core.effects import AssignShards, Fence, MakeReady, TakeSnapshot
 from coordinator.core.states import State, Wait
+from dbelief.core.layout import Layout
 from dbelief.errors import Refused
-from dbelief.layout import Layout
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World

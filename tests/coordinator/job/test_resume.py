@@ -11,8 +11,8 @@ import pytest
 from coordinator.core.effects import MakeReady, Restore, TakeSnapshot
 from coordinator.core.states import Evaluate, Shape, State, Told
 from coordinator.job.machine import JobMachine
+from dbelief.core.layout import Layout
 from dbelief.errors import Mistake, Refused
-from dbelief.layout import Layout
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World

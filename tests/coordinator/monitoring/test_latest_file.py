@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coordinator.monitoring.latest_file import Latest
-from dbelief.clock import ManualClock
 from dbelief.errors import NotWritten
-from dbelief.report.folder import LAST_PASS
+from dbelief.process.clock import ManualClock
+from dbelief.rundir.folder import LAST_PASS
 
 
 def written(folder: Path) -> Any:

@@ -12,9 +12,9 @@ import pytest
 from coordinator.core.states import Spent, State, Told
 from coordinator.monitoring.metrics import Shown
 from coordinator.monitoring.speed import Speed
-from dbelief.clock import ManualClock
-from dbelief.collectors import STATES
-from dbelief.metrics import Metrics
+from dbelief.process.clock import ManualClock
+from dbelief.telemetry.metric_specs import STATES
+from dbelief.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World

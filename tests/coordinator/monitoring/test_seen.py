@@ -21,8 +21,8 @@ from coordinator.monitoring.rates import WINDOW_S, Rates
 from coordinator.monitoring.recent_events import MOST as MOST_EVENTS
 from coordinator.monitoring.recent_events import RecentEvent, RecentEvents
 from coordinator.monitoring.seen import Seen
-from dbelief.clock import ManualClock
-from dbelief.report import event_text
+from dbelief.monitor import event_text
+from dbelief.process.clock import ManualClock
 
 NOWHERE = Path("nowhere/events.jsonl")
 TIME = "2023-11-14T22:13:20.500Z"

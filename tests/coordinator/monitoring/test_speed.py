@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.monitoring.speed import Speed
-from dbelief.clock import ManualClock
+from dbelief.process.clock import ManualClock
 
 
 def test_speed_is_that_of_the_last_seconds() -> None:

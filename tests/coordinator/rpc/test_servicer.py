@@ -17,9 +17,9 @@ from coordinator.core.states import State
 from coordinator.job.machine import JobMachine
 from coordinator.monitoring.seen import Seen
 from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
-from dbelief.clock import ManualClock
+from dbelief.process.clock import ManualClock
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.convert import layout_to_wire
+from dbelief.rpc.wire.convert import layout_to_wire
 from tests.coordinator.replica import LAYOUT, Replica
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def test_a_report_is_a_workers_of_itself_and_a_launchers_of_the_job(
     training: Caller, monkeypatch: pytest.MonkeyPatch, role: str, own: bool
 ) -> None:
     """With credentials a launcher has the operator's token; it reports for no member, and no member for the job."""
-    monkeypatch.setattr("dbelief.rpc.guard.caller", lambda: role)
+    monkeypatch.setattr("dbelief.rpc.server.auth.caller", lambda: role)
     request = report(training, 1, trouble="one's own") if own else wire.ReportRequest(trouble="all died")
     if own is (role == "worker"):
         training("Report", request)

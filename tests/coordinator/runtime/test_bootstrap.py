@@ -10,12 +10,12 @@ import pytest
 from coordinator.core.states import Shape
 from coordinator.job.persistence import sections
 from coordinator.runtime.bootstrap import make_machine, start
+from dbelief.checkpoint.shard_file import write_part
+from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.core.layout import cut
 from dbelief.errors import Mistake
 from dbelief.job import Job
-from dbelief.layout import cut
 from dbelief.optim import make_rule
-from dbelief.parts import write_part
-from dbelief.sets import write_set
 from ps_server import snapshot
 from ps_server.store.shard import Shard
 

@@ -23,16 +23,16 @@ from coordinator.runtime import executor as module_of_actor
 from coordinator.runtime.event_loop import Runner
 from coordinator.runtime.leader_lease import Leadership
 from coordinator.sandblaster.pass_scheduler import Computed
-from dbelief.clock import ManualClock
-from dbelief.console import DEBUG
+from dbelief.checkpoint.snapshot_set import newest_count
 from dbelief.errors import Failure, Full, Moved, NotWritten, Refused, Unreachable
-from dbelief.metrics import Metrics
+from dbelief.monitor.status_table import taken
+from dbelief.process.clock import ManualClock
+from dbelief.process.console import DEBUG
 from dbelief.registry import MemoryRegistry
-from dbelief.report.events import read_events
-from dbelief.report.summary import read_summary
-from dbelief.report.table import taken
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.sets import newest_count
+from dbelief.rundir.events import read_events
+from dbelief.rundir.summary import read_summary
+from dbelief.telemetry.metrics import Metrics
 from tests.coordinator.replica import LAYOUT
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from coordinator.core.effects import Fence, StandAlone, TakeSnapshot
 from coordinator.job.machine import JobMachine
 from coordinator.runtime.executor import Actor
 from coordinator.runtime.shard_client import Shards
-from dbelief.clock import SystemClock
+from dbelief.checkpoint.snapshot_set import read_set
+from dbelief.core.placement import Placement
 from dbelief.errors import Unreachable
-from dbelief.placement import Placement
+from dbelief.process.clock import SystemClock
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.sets import read_set
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import wait_until
 

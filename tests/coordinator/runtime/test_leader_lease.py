@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.runtime import leader_lease as module
 from coordinator.runtime.leader_lease import LEASE_TTL_S, Leadership
-from dbelief.clock import ManualClock
 from dbelief.errors import Refused, Unreachable
+from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
 NEVER = threading.Event()

@@ -15,18 +15,18 @@ from coordinator.cluster.rebalance import moved
 from coordinator.core.effects import Move
 from coordinator.runtime.shard_client import Shards
 from coordinator.sandblaster.lbfgs import Lbfgs, Space
+from dbelief.core.layout import cut, place
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.core.vector_program import Operation, dots, lincomb
 from dbelief.errors import Moved, Refused, Unreachable
 from dbelief.job.load import parse_job
-from dbelief.layout import cut, place
-from dbelief.metrics import Metrics
-from dbelief.placement import Place, Placement
-from dbelief.programs import Operation, dots, lincomb
-from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.serving import Server
-from dbelief.space import LocalSpace
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.server.server import Server
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
+from tests.local_vectors import LocalSpace
 
 SIZE = 700
 WRITER = Pusher(0, 1)

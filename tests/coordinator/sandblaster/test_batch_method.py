@@ -18,8 +18,8 @@ from coordinator.monitoring.summary import summary_of
 from coordinator.sandblaster.batch_method import Sandblaster
 from coordinator.sandblaster.lbfgs_driver import PASSES, Step
 from coordinator.sandblaster.pass_scheduler import Asks, Computed
+from dbelief.core.push import Push, Pusher
 from dbelief.job import Sandblaster as Settings
-from dbelief.pushes import Push, Pusher
 
 if TYPE_CHECKING:
     from tests.coordinator.replica import Replica

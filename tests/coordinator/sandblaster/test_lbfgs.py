@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import LbfgsInvHessProduct
 
 from coordinator.sandblaster.lbfgs import Lbfgs
-from dbelief.space import LocalSpace
+from tests.local_vectors import LocalSpace
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -158,7 +158,7 @@ def test_on_other_samples_the_pairs_stay_and_the_gradient_is_new() -> None:
 
 
 def test_without_a_search_the_iterates_are_torchs() -> None:
-    """Golden trajectory by tests/oracles/torch_lbfgs.py."""
+    """Golden trajectory by tests/reference/torch_lbfgs.py."""
     with np.load(GOLDEN / "torch_lbfgs.npz") as golden:
         matrix, b, w, expected = golden["matrix"], golden["b"], golden["w0"], golden["trajectory"]
         rate, method = float(golden["rate"]), Lbfgs(int(golden["history"]))

@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import minimize, rosen, rosen_der
 
 from coordinator.sandblaster.lbfgs_driver import PASSES, Iterations, Rules, Step
-from dbelief.space import LocalSpace
+from tests.local_vectors import LocalSpace
 
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """Mean loss over the samples, and its gradient."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.sandblaster.pass_scheduler import ATTEMPTS, Asks, Bundle, Computed, Pass
-from dbelief.pushes import MOST_AHEAD
+from dbelief.core.push import MOST_AHEAD
 
 
 def simulated(turn: Pass, seconds: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from coordinator.sandblaster.pass_scheduler import NOTHING, Asks
 from coordinator.scheduling.groups import IN_VAIN_AT_MOST, Groups
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.training import Training
-from dbelief.work import Cadence
+from dbelief.core.lease import Cadence
 from tests.coordinator.world import SHAPE, make_job
 
 BATCH, EPOCH = 4, 90

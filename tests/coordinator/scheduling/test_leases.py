@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.scheduling.leases import Leases
-from dbelief.work import Cadence, Lease
+from dbelief.core.lease import Cadence, Lease
 
 BATCH_10 = Cadence(10)
 

@@ -6,8 +6,8 @@ import pytest
 
 from coordinator.core.states import Shape
 from coordinator.scheduling.sizing import cadence, lease_size, progress
+from dbelief.core.lease import Cadence
 from dbelief.job import Job
-from dbelief.work import Cadence
 
 MakeJob = Callable[..., Job]
 SHAPE = Shape(train=10_000, validation=1_000, test=500)

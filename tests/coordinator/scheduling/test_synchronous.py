@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coordinator.core.states import Wait
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.synchronous import Rounds
-from dbelief.work import Cadence, Lease
+from dbelief.core.lease import Cadence, Lease
 
 
 class Block:

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from dbelief.bench import apply
 from dbelief.bench.apply import TORCH, bytes_each
-from dbelief.cli import main
+from dbelief.cli.main import main
 from dbelief.optim import RULES, make_rule
 
 

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from dbelief.bench import kernels
-from dbelief.cli import main
+from dbelief.cli.main import main
 
 SMALL = "--tiles", "5", "4", "--window", "3", "--depth", "2", "--neurons", "3", "--batch", "8", "--device", "cpu"
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from dbelief.bench import peers, wire, wire_table, workers
-from dbelief.bench.rays import Ray
+from dbelief.bench.ray_peer import Ray
 from dbelief.bench.shards import Shards
-from dbelief.bench.torches import Gloo, TorchRpc
+from dbelief.bench.torch_peer import Gloo, TorchRpc
 from dbelief.bench.workers import TRANSPORTS
 from dbelief.errors import Failure
 
@@ -105,7 +105,7 @@ def test_what_is_not_installed_and_what_does_not_come_up_is_told(
     here = wire._others(wanted, missing)
     assert [(other.name, other.busy) for other in here] == [("gloo", False), ("torch RPC", True)]
     assert missing == {"Ray": "ray is not installed"}
-    monkeypatch.setattr("dbelief.processes.with_parent.__file__", str(tmp_path / "missing.py"))
+    monkeypatch.setattr("dbelief.launch.child_process.with_parent.__file__", str(tmp_path / "missing.py"))
     with ExitStack() as stack:
         assert wire._begin(stack, tmp_path, here, missing) == []
     assert {"gloo", "torch RPC", "Ray"} == {*missing}
@@ -113,7 +113,7 @@ def test_what_is_not_installed_and_what_does_not_come_up_is_told(
 
 
 def test_a_shard_that_does_not_come_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbelief.processes.with_parent.__file__", str(tmp_path / "missing.py"))
+    monkeypatch.setattr("dbelief.launch.child_process.with_parent.__file__", str(tmp_path / "missing.py"))
     with pytest.raises(Failure, match="no shard to measure: ps-0 ended with exit code 2"):
         Shards(tmp_path, 4096)
     with pytest.raises(Failure, match="no socket to measure: socket ended with exit code 2"):

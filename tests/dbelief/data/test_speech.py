@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dbelief.cli import main
+from dbelief.cli.main import main
 from dbelief.data import load
 from dbelief.data.mel import log_mel, with_context
 from dbelief.data.speech import read_wav, write_speech

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from dbelief.cli import main
+from dbelief.cli.main import main
 from dbelief.data import load
 from dbelief.data.photographs import photographs
 from dbelief.data.whiten import cut_images, uncorrelated, whitened

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from dbelief.job import ComparisonFile, build_job, document, schema
+from dbelief.job import ComparisonFile, build_job, schema, yaml_document
 from tests.examples import examples
 
 from .test_round_trip import JOBS
@@ -33,7 +33,7 @@ limits: {samples: 6e4}
 
 
 def wrong(text: str) -> list[Any]:
-    return list(CHECK.iter_errors(document.read(text, "job").value))
+    return list(CHECK.iter_errors(yaml_document.read(text, "job").value))
 
 
 def test_it_is_a_schema_of_the_draft_it_names() -> None:

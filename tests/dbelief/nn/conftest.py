@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.layers import Layer
 from dbelief.nn.workspace import Workspace
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, Model
 from dbelief.nn.autoencoder import EVALUATED, Eq1, SparseAutoencoder

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Network, build_network, load_python_model
 

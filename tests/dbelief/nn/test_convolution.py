@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import correlate
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import convolution
 from dbelief.nn.convolution import Conv
 from dbelief.nn.workspace import Workspace

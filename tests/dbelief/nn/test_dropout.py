@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Network
 from dbelief.nn.dropout import Dropout, batch_key
 from dbelief.nn.layers import Dense, Tanh

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.workspace import Workspace
 

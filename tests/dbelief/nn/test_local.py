@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn.convolution import Conv
 from dbelief.nn.local import Local

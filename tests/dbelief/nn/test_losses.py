@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import DataError, ModelError
 from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace

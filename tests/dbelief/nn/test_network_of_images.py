@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.data import BatchBuffer, load
 from dbelief.job import DigitsData
 from dbelief.nn import Batch, Network, build_network

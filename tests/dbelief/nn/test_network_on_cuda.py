@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
 from dbelief.nn import Batch, SparseAutoencoder, build_network
 from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.neurons import Neurons
+from dbelief.nn.neuron_response import Neurons
 from dbelief.nn.stacks import Stacks
 from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn
 

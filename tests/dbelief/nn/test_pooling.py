@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.pooling import AveragePool, L2Pool, MaxPool, Pool
 from dbelief.nn.workspace import Workspace
 

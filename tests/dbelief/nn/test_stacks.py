@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates
 from dbelief.nn.autoencoder import EVALUATED, Eq1, SparseAutoencoder
-from dbelief.nn.contrast import Lcn
+from dbelief.nn.lcn import Lcn
 from dbelief.nn.stack import sizes_of
 from dbelief.nn.stacks import Stacks, tensor_shapes
 from tests.dbelief.nn.test_autoencoder import gradient, tiled

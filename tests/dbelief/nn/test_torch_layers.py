@@ -1,4 +1,4 @@
-"""Agreement with torch, by what tests/oracles/torch_layers.py wrote; and that it would write the same again."""
+"""Agreement with torch, by what tests/reference/torch_layers.py wrote; and that it would write the same again."""
 
 import importlib.util
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.build import LAYERS, LOSSES
 from dbelief.nn.workspace import Workspace
 

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
+from dbelief.checkpoint.export import write_model
+from dbelief.core.layout import Layout, Span
 from dbelief.data import load
 from dbelief.errors import ModelError
-from dbelief.evaluation import evaluate
-from dbelief.export import write_model
 from dbelief.job import load_job
-from dbelief.layout import Layout, Span
+from dbelief.launch.train import train
 from dbelief.nn import Batch, build_network
 from dbelief.nn.torch_model import TorchModel
-from dbelief.run import train
-from dbelief.session import initial_values
+from dbelief.training.evaluation import evaluate
+from dbelief.training.session import initial_values
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.workspace import Workspace
 
 FLOAT = np.dtype(np.float32)

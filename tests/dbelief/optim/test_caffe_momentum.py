@@ -7,7 +7,7 @@ import pytest
 from dbelief.job import build_job
 from dbelief.optim.caffe_momentum import CaffeMomentum
 from dbelief.optim.momentum import Momentum
-from dbelief.schedule import rate_at
+from dbelief.training.schedule import rate_at
 
 Run = Callable[..., np.ndarray]
 

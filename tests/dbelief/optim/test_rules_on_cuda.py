@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
 from dbelief.optim import RULES, make_rule
 
 

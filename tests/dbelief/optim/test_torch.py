@@ -1,4 +1,4 @@
-"""Agreement with torch.optim, by trajectories that tests/oracles/torch_trajectories.py wrote."""
+"""Agreement with torch.optim, by trajectories that tests/reference/torch_trajectories.py wrote."""
 
 import json
 from collections.abc import Callable

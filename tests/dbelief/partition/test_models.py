@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import build_network
 from dbelief.partition import Grid, layout_of

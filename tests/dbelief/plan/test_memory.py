@@ -13,21 +13,21 @@ import pytest
 from scipy.optimize import rosen, rosen_der
 
 from coordinator.sandblaster.lbfgs_driver import PASSES, Iterations, Rules, Step
-from dbelief.backend import choose, floats
+from dbelief.arrays.backend import choose, floats
+from dbelief.core.layout import Layout
+from dbelief.core.push import Push, Pusher
+from dbelief.core.ranks import Alone
 from dbelief.data import BatchBuffer, Split
 from dbelief.job import Job, build_job
-from dbelief.layout import Layout
 from dbelief.nn import Batch
 from dbelief.optim import RULES, make_rule, warm_up
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import make_plan
+from dbelief.plan.job_plan import placed
 from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory
-from dbelief.plan.plan import placed
-from dbelief.pushes import Push, Pusher
-from dbelief.ranks import Alone
-from dbelief.session import build_model, initial_values
-from dbelief.space import LocalSpace
+from dbelief.training.session import build_model, initial_values
 from ps_server.store.shard import Shard
+from tests.local_vectors import LocalSpace
 from worker.comm import Comm, run_ranks
 from worker.partition import partitioned
 from worker.replica import Replica

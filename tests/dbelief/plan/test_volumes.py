@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dbelief.job import build_job, load_job
+from dbelief.job.zoo import NETWORKS, Name
 from dbelief.plan import Plan, make_plan, plan_network
+from dbelief.plan.job_plan import copies
 from dbelief.plan.network import network_layers
-from dbelief.plan.plan import copies
 from dbelief.plan.volumes import Volumes
-from dbelief.zoo import NETWORKS, Name
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -122,7 +122,7 @@ def test_copies_of_weights_and_data_in_the_fast_memory() -> None:
 
 
 def test_replicas_of_one_machine_have_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbelief.plan.plan.machine_bytes", lambda: 10**9)
+    monkeypatch.setattr("dbelief.plan.job_plan.machine_bytes", lambda: 10**9)
     model = {"layers": [{"dense": 10}], "loss": "softmax_cross_entropy"}
     plan = planned(model, replicas=4)
     (fit,) = (fit for fit in plan.fits if fit.what.startswith("weights and data"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from dbelief.clock import ManualClock, SystemClock
+from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, Registry, embedded_available, open_registry
 
 _jobs = itertools.count()

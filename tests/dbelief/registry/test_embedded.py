@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from dbelief.clock import ManualClock, SystemClock
 from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, embedded, embedded_available, open_registry
 
 pytestmark = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dbelief.clock import ManualClock, SystemClock
 from dbelief.errors import Refused
+from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, MemoryRegistry, Registry
 from dbelief.registry.server import RedisRegistry
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from dbelief.clock import ManualClock, SystemClock
 from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, open_registry
 from dbelief.registry.server import RedisRegistry
 from dbelief.registry.url import without_password

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from dbelief.backend import choose
-from dbelief.nn.neurons import Neurons
+from dbelief.arrays.backend import choose
+from dbelief.nn.neuron_response import Neurons
 from dbelief.report.filters import side_by_side
 from dbelief.report.stimuli import ACROSS, choose_neurons, draw_stimuli
 from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn

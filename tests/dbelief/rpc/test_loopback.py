@@ -12,11 +12,11 @@ from dbelief.errors import Refused
 from dbelief.rpc import coordination_pb2, parameters_pb2
 from dbelief.rpc import coordination_pb2_grpc as coordination
 from dbelief.rpc import parameters_pb2_grpc as parameters
-from dbelief.rpc.bearing import BEARER, KEY, BearingChannel
 from dbelief.rpc.channel import answers, open_channel, streams
-from dbelief.rpc.coordination import CoordinatorClient
-from dbelief.rpc.health import check_serving
-from dbelief.rpc.serving import Server
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.server.health import check_serving
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.token_channel import BEARER, KEY, BearingChannel
 from dbelief.security import Loopback, identity, loopback
 
 pytestmark = pytest.mark.processes
@@ -122,7 +122,7 @@ def test_whoever_says_so_is_open_to_all(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_the_token_is_one_that_logs_hide(server: Server) -> None:
-    from dbelief.logs import _masked
+    from dbelief.process.log import _masked
 
     token = Loopback(server.address).text()
     assert token not in _masked(f"{KEY}: {BEARER}{token}")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dbelief.nn.kernels import products
+from dbelief.nn.kernels import batched_gemm
 
 from . import operators as operators
 from .functions import Functions
@@ -81,7 +81,7 @@ def standing_in(devices: int = 1, **options: Any) -> Iterator[Machine]:
             patch.setitem(sys.modules, name, module)
         # cuBLAS itself is a shared library that CuPy has loaded.
         extended = SimpleNamespace(cublasGemmBatchedEx=functools.partial(blas.gemmBatchedEx))
-        patch.setattr(products, "_loaded", lambda name: name)
-        patch.setattr(products, "ctypes", SimpleNamespace(**{**vars(ctypes), "CDLL": lambda name: extended}))
+        patch.setattr(batched_gemm, "_loaded", lambda name: name)
+        patch.setattr(batched_gemm, "ctypes", SimpleNamespace(**{**vars(ctypes), "CDLL": lambda name: extended}))
         yield machine
     assert not machine.order.mistakes, machine.order.mistakes

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.clock import ManualClock
+from dbelief.core.layout import Span
+from dbelief.core.push import ACCRUED, Push, Pusher
+from dbelief.core.vector_program import Operation
 from dbelief.errors import Moved, Refused
-from dbelief.layout import Span
-from dbelief.metrics import Metrics
 from dbelief.optim import make_rule
-from dbelief.programs import Operation
-from dbelief.pushes import ACCRUED, Push, Pusher
+from dbelief.process.clock import ManualClock
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.serving import Server
+from dbelief.rpc.server.server import Server
+from dbelief.telemetry.metrics import Metrics
 from ps_server.programs import Programs
 from ps_server.replication.link import MOST_QUEUED, Chain, Link
 from ps_server.replication.migration import Moves

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbelief.core.layout import Span
+from dbelief.core.placement import Placement, runs_of
+from dbelief.core.push import ACCRUED, Push, Pusher
 from dbelief.errors import Moved, Refused
-from dbelief.layout import Span
 from dbelief.optim import make_rule
-from dbelief.placement import Placement, runs_of
-from dbelief.pushes import ACCRUED, Push, Pusher
 from dbelief.rpc import carried_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments

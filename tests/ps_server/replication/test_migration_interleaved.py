@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
-from dbelief.metrics import Metrics
-from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.telemetry.metrics import Metrics
 from ps_server.controller import Life
 from ps_server.replication.migration import Moves
 from ps_server.replication.segment_state import Carried

@@ -12,13 +12,13 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.core.placement import Placement
+from dbelief.core.push import Push, Pushed
 from dbelief.errors import Moved, Refused, Unreachable
-from dbelief.placement import Placement
-from dbelief.pushes import Push, Pushed
-from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.streams import Stream
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.stream_pool import Stream
+from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.replication.test_migration import give, hold, moved
 from tests.ps_server.servers import A, B, Job, status
@@ -107,7 +107,7 @@ def test_nothing_is_kept_of_an_address_that_has_no_shard_any_more(job: Job, tmp_
 def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int, here: bool
 ) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)  # a message for each segment
     dying = Dying(4, messages)
     job = start(prepare=dying)
     client = job.client(A, refresh=lambda: job.placement)
@@ -130,7 +130,7 @@ def test_a_push_is_sent_whole_to_the_next_life_though_the_death_was_not_known_at
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The placement that is read first after the break is the old one; 16 segments were acknowledged before."""
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)
     dying, looked = Dying(1, 18), threading.Event()
     job = start(prepare=dying)
     old = job.placement
@@ -289,7 +289,7 @@ def test_a_push_cut_by_the_death_of_a_shard_that_has_left_since_is_sent_whole_to
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: int
 ) -> None:
     """It came back from a snapshot, gave its segments away and left, before the client looked."""
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)  # a message for each segment
     dying = Dying(3, messages)
     job = start(prepare=dying)
     client = job.client(A, refresh=lambda: job.placement)

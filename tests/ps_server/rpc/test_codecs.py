@@ -17,14 +17,14 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
+from dbelief.core.push import Push
 from dbelief.errors import NotFinite, Refused
-from dbelief.pushes import Push
-from dbelief.rpc import coded, frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.coded import Codecs
-from dbelief.rpc.convert import pusher_to_wire
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.wire import bulk, payloads
+from dbelief.rpc.wire.convert import pusher_to_wire
+from dbelief.rpc.wire.payloads import Codecs
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.replication.test_link import LENGTH, Pair
 from tests.ps_server.replication.test_recovery import Dying
@@ -205,7 +205,7 @@ class Seen:
     def until(self, messages: Iterator[bytes], most: int) -> Iterator[bytes]:
         seen = self.streams[-1]
         for message in messages:
-            seen.update({part.index: bytes(part.data or b"") for part in frames.decode(message)[1]})
+            seen.update({part.index: bytes(part.data or b"") for part in bulk.decode(message)[1]})
             yield message
             if len(seen) >= most:
                 return
@@ -215,7 +215,7 @@ class Seen:
 def test_a_push_that_breaks_is_sent_again_as_it_was(
     start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, codec: Codec
 ) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)
     seen = Seen()
     job = start(prepare=seen)
     seen.streams.clear()
@@ -238,7 +238,7 @@ def test_a_push_that_breaks_is_sent_again_as_it_was(
 def test_a_push_goes_to_the_next_life_as_it_was(
     start: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
 ) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)
     dying = Dying(2, 9)
     job = start(prepare=dying)
     first, second = drawn(job, 8), drawn(job, 9)
@@ -277,25 +277,25 @@ def test_what_cannot_be_sent_ends_the_push(job: Job) -> None:
 @pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5), BFloat16(), Float16()], ids=lambda codec: codec.name)
 def test_a_follower_is_sent_what_its_leader_was(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     pair, residual = Pair("adagrad", None), np.zeros(LENGTH, np.float32)
-    payloads, came = [], []
+    sent, came = [], []
     pair.begin()
     try:
         pair.settle()
-        whole = coded.numbers
+        whole = payloads.numbers
 
-        def seen(part: frames.Part) -> np.ndarray:
+        def seen(part: bulk.Part) -> np.ndarray:
             came.append(bytes(part.data or b""))
             return whole(part)
 
-        monkeypatch.setattr(coded, "numbers", seen)
+        monkeypatch.setattr(payloads, "numbers", seen)
         for number in range(1, 4):
             values = np.random.default_rng(number).standard_normal(LENGTH, dtype=np.float32)
             payload = codec.encode(values, residual)
-            payloads.append(payload.tobytes())
-            part = frames.Part(1, 0, 0, LENGTH, coded.NUMBERS[codec.name], data=payload.data)
-            pair.leader.push(Push(A, number, ONE), 1, whole(part), form=coded.form_of(part))
+            sent.append(payload.tobytes())
+            part = bulk.Part(1, 0, 0, LENGTH, payloads.NUMBERS[codec.name], data=payload.data)
+            pair.leader.push(Push(A, number, ONE), 1, whole(part), form=payloads.form_of(part))
         pair.settle()
-        assert came == payloads
+        assert came == sent
         leader, follower = pair.leader.segments[1], pair.moves._come[1]
         np.testing.assert_array_equal(follower.vectors["w"], leader.vectors["w"])
         np.testing.assert_array_equal(follower.state[0], leader.state[0])
@@ -404,7 +404,7 @@ def test_an_answer_of_another_length_is_refused(job: Job, monkeypatch: pytest.Mo
     address = job.placement.places[0].address
     short = ShardedParameters("digits", job.placement, codecs=Codecs(None, BFloat16()))
     job.clients.append(short)
-    whole = frames.decode
+    whole = bulk.decode
 
     def cut(message: bytes) -> Any:
         opening, parts = whole(message)
@@ -412,6 +412,6 @@ def test_an_answer_of_another_length_is_refused(job: Job, monkeypatch: pytest.Mo
             part.length -= 1
         return opening, parts
 
-    monkeypatch.setattr(frames, "decode", cut)
+    monkeypatch.setattr(bulk, "decode", cut)
     with pytest.raises(Refused, match=rf"^pull: shard 0 at {address}: segment 0 of 7 numbers, not 8"):
         short.pull(job.full(0.0), job.held())

@@ -10,10 +10,10 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.core.push import WINDOW, Push, Pusher
 from dbelief.errors import Refused
-from dbelief.pushes import WINDOW, Push, Pusher
-from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.servers import A, B, Job, status
 
@@ -25,7 +25,7 @@ HALF = np.float32(0.5)
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     """Twenty segments on each of two shards, each in a message of its own: more than the window holds."""
-    monkeypatch.setattr(frames, "FULL_BYTES", 32)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 32)
     made = Job(rule="elastic")
     yield made
     made.close()
@@ -71,7 +71,7 @@ class Breaks:
 
 @pytest.mark.parametrize("after", [[0], [1], [WINDOW], [19], [3, 0, 7, 5]])
 def test_a_broken_exchange_goes_on_with_the_same_answers(after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 32)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 32)
     job, values = Job(rule="elastic", prepare=Breaks(after)), None
     try:
         values, before = drawn(job, 1), job.full(np.nan)

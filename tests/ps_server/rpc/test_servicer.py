@@ -11,19 +11,19 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused
-from dbelief.metrics import Metrics
-from dbelief.parts import Stored
-from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.convert import push_to_wire
-from dbelief.rpc.serving import Server
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire.convert import push_to_wire
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 from ps_server.store.shard import Shard
-from tests.dbelief.test_files import files_end_at
+from tests.dbelief.process.test_atomic_file import files_end_at
 from tests.ps_server.servers import INITIALISER, SGD, A, B, Job, status
 
 pytestmark = pytest.mark.processes

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.arrays.shared_memory import FOLDER
+from dbelief.core.layout import Span, cut
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import Span, cut
-from dbelief.pushes import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.pushing import ExchangeLeg, PushLeg
-from dbelief.shared import FOLDER
+from dbelief.rpc.client.push_call import ExchangeLeg, PushLeg
 from ps_server.rpc.servicer import ShardService
 from ps_server.rpc.shared_memory import Area
 from ps_server.store.segment import Segment

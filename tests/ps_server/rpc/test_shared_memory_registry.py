@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.arrays.shared_memory import HEADER_BYTES, Block, make_block, open_block
+from dbelief.core.layout import Span
 from dbelief.errors import Moved, Refused
-from dbelief.layout import Span
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.segments_pb2 import SharedArray
-from dbelief.shared import HEADER_BYTES, Block, make_block, open_block
 from ps_server.rpc.shared_memory import Attached
 
 Answer = Callable[[wire.AttachRequest], wire.AttachReply]

@@ -11,18 +11,18 @@ import grpc
 import numpy as np
 import pytest
 
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused
-from dbelief.metrics import Metrics
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Push, Pusher
-from dbelief.rpc import frames
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
+from dbelief.rpc.client.shard_client import ShardedParameters
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.serving import Server
+from dbelief.rpc.server.server import Server
+from dbelief.rpc.wire import bulk
+from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
 from tests.ps_server.rpc.test_streams import Feed
 from tests.ps_server.servers import SGD, A, B, Job, status
@@ -67,7 +67,7 @@ def test_a_client_keeps_one_stream_per_shard_and_direction(start: Callable[..., 
 
 @pytest.mark.parametrize("bytes_", [1, 100, 1 << 20])
 def test_messages_of_any_size_mean_the_same(job: Job, monkeypatch: pytest.MonkeyPatch, bytes_: int) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", bytes_)
+    monkeypatch.setattr(bulk, "FULL_BYTES", bytes_)
     values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
     client, out = job.client(A), job.full(np.nan)
     for number in (1, 2):

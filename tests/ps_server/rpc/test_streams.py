@@ -11,13 +11,13 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
-from dbelief.outgoing import OnDevice
-from dbelief.placement import Placement
-from dbelief.pushes import Push, Pusher
-from dbelief.rpc import frames
+from dbelief.arrays.backend import choose
+from dbelief.arrays.push_source import OnDevice
+from dbelief.core.placement import Placement
+from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
 from tests.device.standin.cupy import standing_in
 from tests.ps_server.servers import A, B, Job
@@ -87,7 +87,7 @@ def test_named_vectors_are_kept_and_read_segment_by_segment(job: Job) -> None:
 
 
 def test_a_gradient_on_a_device_is_fetched_as_it_is_sent(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "FULL_BYTES", 100)
+    monkeypatch.setattr(bulk, "FULL_BYTES", 100)
     values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
     with standing_in() as machine:
         xp = choose("cuda").xp
@@ -212,10 +212,10 @@ def test_the_client_goes_on_from_the_first_segment_not_acknowledged(
                 began.append(seen)
 
             def watched() -> Iterator[bytes]:
-                seen.extend(part.index for part in frames.decode(first)[1])
+                seen.extend(part.index for part in bulk.decode(first)[1])
                 yield first
                 for request in requests:
-                    seen.extend(part.index for part in frames.decode(request)[1])
+                    seen.extend(part.index for part in bulk.decode(request)[1])
                     yield request
 
             if not training or len(began) > 2:  # the first stream to each of the two shards breaks
@@ -229,7 +229,7 @@ def test_the_client_goes_on_from_the_first_segment_not_acknowledged(
 
         service.Push = push  # type: ignore[method-assign]
 
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)  # a message for each segment
     job = start(count=80, prepare=breaks_once)
     asked: list[int] = []
 
@@ -267,7 +267,7 @@ def test_a_stream_on_which_nothing_moves_is_cancelled_and_opened_again(
 
         service.Pull = pull  # type: ignore[method-assign]
 
-    monkeypatch.setattr(frames, "FULL_BYTES", 1)  # a message for each segment
+    monkeypatch.setattr(bulk, "FULL_BYTES", 1)  # a message for each segment
     job = start(prepare=stalls_once)
     out = job.full(np.nan)
     job.client(A, deadline_s=0.2).pull(out, job.held())

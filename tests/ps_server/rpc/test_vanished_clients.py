@@ -10,13 +10,13 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push
 from dbelief.errors import Unreachable
-from dbelief.placement import Place, Placement
-from dbelief.pushes import Push
 from dbelief.rpc.channel import named_errors, open_channel
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.stream_pool import Streams
 from dbelief.rpc.keepalive import Keepalive
-from dbelief.rpc.parameters import ShardedParameters
-from dbelief.rpc.streams import Streams
 from tests.ps_server.rpc.test_stream_limit import Small
 from tests.ps_server.servers import A, wait_until
 
@@ -69,7 +69,7 @@ def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
 
 
 def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dbelief.rpc.handlers.IDLE_S", 0.1)
+    monkeypatch.setattr("dbelief.rpc.server.handler_threads.IDLE_S", 0.1)
     small = Small(handlers=16, keepalive=QUICK)
     stack.callback(small.close)
     relay = Relay(small.server.port, stack)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused
-from dbelief.pushes import Push, Pusher
 from tests.ps_server.servers import A, B, Job
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief import parts
+from dbelief.checkpoint import shard_file
+from dbelief.checkpoint.shard_file import Stored, check_parts, read_parts
+from dbelief.core.layout import cut
+from dbelief.core.push import Push, Pusher
+from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
 from dbelief.errors import NotWritten, Refused
-from dbelief.files import DISK
-from dbelief.layout import cut
 from dbelief.optim import make_rule
-from dbelief.parts import Stored, check_parts, read_parts
-from dbelief.programs import Operation, copy, lincomb, rotate, zero
-from dbelief.pushes import Push, Pusher
+from dbelief.process.atomic_file import DISK
 from ps_server import snapshot
 from ps_server.programs import Programs
 from ps_server.store.shard import Shard
@@ -41,7 +41,7 @@ def save(shard: Shard, folder: Path) -> None:
 @contextmanager
 def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
     """Before each segment that is written, and after the last, one of these happens; none once they are over."""
-    write = parts.write_part
+    write = shard_file.write_part
 
     def held(folder: Path, number: int, about: Any, table: Any, segments: Iterable[Stored]) -> tuple[Path, int]:
         def each() -> Iterator[Stored]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.core.layout import Span
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused
-from dbelief.layout import Span
 from dbelief.optim import make_rule
 from dbelief.optim.sgd import SGD
-from dbelief.pushes import Push, Pusher
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 

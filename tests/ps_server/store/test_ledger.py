@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Refused
-from dbelief.parts import Stored
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.store.segment import Outcome
 
 Make = Callable[..., Any]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.core.vector_program import zero
 from dbelief.errors import Refused
-from dbelief.programs import zero
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server import programs
 from ps_server.programs import Programs
 from ps_server.store import accumulator, limits, segment

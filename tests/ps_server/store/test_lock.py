@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from dbelief.layout import Span
+from dbelief.core.layout import Span
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.store import lock as module
 from ps_server.store.lock import Lock
 from ps_server.store.shard import Shard

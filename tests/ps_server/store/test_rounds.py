@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Refused, Unreachable
 from dbelief.optim import RULES, make_rule
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.store.segment import Outcome
 
 Make = Callable[..., Any]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.errors import Refused
 from dbelief.optim import make_rule
-from dbelief.parts import Stored
-from dbelief.pushes import PARAMETERS, Push, Pusher
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.checkpoint.shard_file import Stored
+from dbelief.core.push import Push, Pusher
 from dbelief.errors import Refused, Unreachable
-from dbelief.parts import Stored
-from dbelief.pushes import Push, Pusher
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.clock import ManualClock
+from dbelief.process.clock import ManualClock
 from tests.worker.comm.mpiexec import MPIEXEC, needs_mpi
 from worker.comm.polling import FIRST_S, LONGEST_S, poll
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.clock import ManualClock
 from dbelief.errors import RankDied, Unreachable
+from dbelief.process.clock import ManualClock
 from tests.worker.comm.group import BODIES, OneRaises
 from worker.comm import Comm, Message, run_ranks
 from worker.comm.communicator import HIGHEST_TAG

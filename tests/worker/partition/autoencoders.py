@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid, layout_of

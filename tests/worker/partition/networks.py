@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Network, build_network
 from dbelief.partition import Grid
 from worker.comm import Comm

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.contrast import Lcn
+from dbelief.nn.lcn import Lcn
 from dbelief.nn.stacks import Stacks, tensor_shapes
 from dbelief.partition import Grid
 from worker.comm import Comm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
 from dbelief.nn import Batch, Network, build_network
 from dbelief.partition import Grid
 from worker.comm import Comm

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.nn import Batch, Conv, Dense, Local, Network
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.partition import Grid

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.backend import choose
+from dbelief.arrays.backend import choose
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
-from dbelief.nn.contrast import Lcn
+from dbelief.nn.lcn import Lcn
 from dbelief.nn.stack import sizes_of
 from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid, layout_of

@@ -11,14 +11,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dbelief.backend import choose, floats
+from dbelief.arrays.backend import choose, floats
+from dbelief.core.layout import Layout
+from dbelief.core.push import Push, Pushed, Pusher
+from dbelief.core.ranks import Ranks
 from dbelief.errors import Refused, Unreachable
-from dbelief.layout import Layout
 from dbelief.nn import Batch
-from dbelief.pushes import Push, Pushed, Pusher
-from dbelief.ranks import Ranks
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.parameters import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameters
 from worker.comm import Comm, run_ranks
 from worker.strategies.downpour import Phases
 from worker.strategies.sandblaster import Bundles

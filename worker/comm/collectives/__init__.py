@@ -6,7 +6,7 @@
     ring       2 (P - 1)                         2 (P - 1) / P n               2 (P - 1) (alpha + n / P beta)
 
 for P ranks and n bytes, where a message of m bytes takes alpha + m beta seconds, and a rank's link takes one at a time
-in each direction (`dbelief/reduction`). The first two are FireCaffe's (Iandola et al. 2016, section 6): a parameter
+in each direction (`dbelief.core`). The first two are FireCaffe's (Iandola et al. 2016, section 6): a parameter
 server is a tree of height 1. `Comm.allreduce` sends a ring's bytes too, but each piece straight to the rank that adds
 it, and so adds in rank order: the bits of a loop over the ranks, for which it holds P pieces at a time.
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle, product
 from typing import Any
 
-from dbelief.reduction import Shape
+from dbelief.core.reduction_tree import Shape
 
 from ..communicator import Comm, Pending
 from .allreduce import Allreduce, Gives, cut, parts_of

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from dbelief.clock import Clock, SystemClock
+from dbelief.process.clock import Clock, SystemClock
 
 from ..engine import Death, Message, died, late
 from .connection import Stream, Transfer

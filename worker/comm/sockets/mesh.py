@@ -12,8 +12,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from dbelief.clock import Clock, SystemClock
 from dbelief.errors import Unreachable
+from dbelief.process.clock import Clock, SystemClock
 from dbelief.security import TOKEN_BYTES, Loopback, Verdict
 from dbelief.security.same_user import same_user
 

@@ -21,7 +21,7 @@ import pytest
 from coordinator.monitoring.status_page import application as module
 from coordinator.monitoring.status_page.application import Page
 from dbelief.security import Credentials
-from dbelief.web import WebServer
+from dbelief.telemetry.http_server import WebServer
 
 Answer = tuple[str, dict[str, str], bytes]
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dbelief.nn.kernels.batched_gemm import Math, Products, RoundedProducts
 from dbelief.nn.kernels.cuda import FOLDER
-from dbelief.nn.kernels.products import Math, Products, RoundedProducts
 
 SHIM = Path(__file__).with_name("on_host.hpp")
 COMPILED = Path(__file__).parents[4] / ".cache" / "kernels"

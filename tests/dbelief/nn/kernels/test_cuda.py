@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend, choose
+from dbelief.arrays.backend import Backend, choose
 from dbelief.nn.kernels import Blocks, HostKernels, make_kernels
 from dbelief.nn.kernels.cuda import PARTS, Part, options, source
 from tests.dbelief.nn.kernels.operands import draw

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from dbelief.nn.kernels import Blocks, HostKernels
+from dbelief.nn.kernels.batched_gemm import Math
 from dbelief.nn.kernels.cuda import PARTS, Part, choose_part
 from dbelief.nn.kernels.device import REMEMBERED, DeviceKernels
-from dbelief.nn.kernels.products import Math
 from tests.dbelief.nn.kernels.cuda_on_host import ColumnsFirst, OnHost, array, products, rounded_products
 from tests.dbelief.nn.kernels.operands import draw, shapes
 from tests.examples import examples

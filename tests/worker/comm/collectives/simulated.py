@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.reduction import Link
+from dbelief.plan.allreduce_cost import Link
 from worker.comm import Comm, run_ranks
 from worker.comm.engine import Engine, Handle, Message
 

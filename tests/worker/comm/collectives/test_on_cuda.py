@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.backend import Backend
+from dbelief.arrays.backend import Backend
 from tests.worker.comm.collectives.ways import any_numbers, ways
 from worker.comm import Comm, run_ranks
 

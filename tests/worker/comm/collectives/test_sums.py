@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbelief.core.reduction_tree import binomial, server, with_arity
 from dbelief.errors import RankDied, Unreachable
-from dbelief.reduction import binomial, server, with_arity
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
 from worker.comm import Comm, run_ranks
 from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce

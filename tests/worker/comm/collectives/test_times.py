@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from dbelief.plan.sums import Sum, predict, sums
-from dbelief.reduction import Link
+from dbelief.plan.allreduce_cost import Link
+from dbelief.plan.communication_cost import Sum, predict, sums
 from tests.worker.comm.collectives.simulated import simulated_s
 from tests.worker.comm.collectives.ways import Way
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.clock import ManualClock
-from dbelief.reduction import Link, binomial, ring_seconds, server, tree_seconds, with_arity
+from dbelief.core.reduction_tree import binomial, server, with_arity
+from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
+from dbelief.process.clock import ManualClock
 from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
 from worker.comm import Comm, run_ranks
 from worker.comm.tracing import Taken, Tracing

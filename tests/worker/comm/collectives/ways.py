@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.reduction import Shape, binomial, server, with_arity
+from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
 from worker.comm import Comm
 from worker.comm.collectives import Allreduce, EngineAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.allreduce import Gives

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.clock import Clock, ManualClock
 from dbelief.errors import RankDied, Unreachable
+from dbelief.process.clock import Clock, ManualClock
 from worker.comm import Comm, Message
 from worker.comm.sockets import SocketEngine
 

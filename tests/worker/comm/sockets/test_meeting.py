@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dbelief.clock import ManualClock
-from dbelief.console import host_and_port
 from dbelief.errors import Unreachable
+from dbelief.process.clock import ManualClock
+from dbelief.process.console import host_and_port
 from dbelief.security import TOKEN_BYTES, Loopback
 from tests.worker.comm.sockets.joined import elsewhere
 from worker.comm import Comm

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.console import host_and_port
 from dbelief.errors import RankDied, Unreachable
+from dbelief.process.console import host_and_port
 from dbelief.security import Credentials
 from tests.worker.comm.group import BODIES
 from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined

@@ -1,0 +1,344 @@
+"""Blocks of memory that a worker and a shard on one host share.
+
+A block is anonymous memory (memfd) of the worker that makes it. Its size is sealed: a process that maps it cannot lose
+pages by what another one does, and be killed by SIGBUS. The worker passes the file descriptor to shards over a Unix
+socket in a folder that both see. The socket has a name there only while shards are to fetch the descriptor, so two
+processes find out by trying whether they can share memory, whatever machines, containers and addresses lie between. The
+memory exists as long as a process has it open or mapped: one that is killed leaves none.
+
+A process that is killed while it offers a block leaves the name of a socket on which nobody listens. Every process that
+makes a block, or loses a worker, removes such names. This works across containers, where process numbers mean nothing.
+
+All pages are allocated when a block is made (posix_fallocate). Both sides check that the other is of their user, by the
+kernel's word: the socket's peer credentials, and the owner of the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import functools
+import hmac
+import mmap
+import os
+import re
+import secrets
+import socket
+import stat
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dbelief.errors import Refused
+from dbelief.process.console import announce
+from dbelief.security.same_user import same_user
+
+FOLDER = Path("/dev/shm")
+"""Where the sockets have their names; containers that have this folder in common can share memory."""
+HEADER_BYTES = 4096
+"""The first page, which has the token; numbers begin on the next."""
+TOKEN_BYTES = 32
+FETCH_S = 5.0
+"""How long the process that offers a block may take to pass its descriptor."""
+STALE_S = 10.0
+"""A name that is older, and has no listener, is of a process that was killed: it listens at once."""
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+_PREFIX = "dbelief-"
+_MODE = 0o600
+_BACKLOG = 64
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
+_MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to this very address
+_ALONE = -1
+"""In place of a descriptor: memory of this process alone."""
+_told = threading.Event()
+
+
+class Block:
+    """Memory that is mapped here for as long as arrays over it are used; made by `make_block` or `open_block`.
+
+    Parameters
+    ----------
+    size
+        Bytes, with the first page.
+    name
+        32 hexadecimal digits; "" where no other process can open it.
+    token
+        What its first page holds.
+    fd
+        Of the memory; stays the caller's.
+    """
+
+    def __init__(self, size: int, name: str, token: bytes, fd: int) -> None:
+        self.size, self.name, self.token = size, name, token
+        self._address = _map(size, fd)
+        self._fd: int | None = None
+        # What a process has mapped at its end its other threads may be at work on: it is left to the kernel.
+        weakref.finalize(self, _libc().munmap, self._address, size).atexit = False
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """For NumPy: arrays over the block keep it mapped."""
+        return {"data": (self._address, False), "shape": (self.size,), "typestr": "|u1", "version": 3}
+
+    def bytes(self, offset: int, length: int) -> np.ndarray:
+        """(length,) bytes from `offset` on.
+
+        Raises
+        ------
+        Refused
+            They are not all behind the first page and within the block.
+        """
+        if offset < HEADER_BYTES or offset + length > self.size:
+            raise Refused(f"{length} bytes at {offset} are not within a block of {self.size}")
+        return np.asarray(self)[offset : offset + length]
+
+    def offset_of(self, values: np.ndarray) -> int | None:
+        """Where in the block an array lies, in bytes; None where that is elsewhere, or its numbers are scattered."""
+        offset: int = values.__array_interface__["data"][0] - self._address
+        here = offset >= HEADER_BYTES and offset + values.nbytes <= self.size
+        return offset if here and values.flags.c_contiguous else None
+
+    # -- for the process that made it ----------------------------------------------------------------------
+
+    def hold(self, fd: int) -> None:
+        """Own the descriptor, to offer it."""
+        self._fd = fd
+
+    @contextmanager
+    def offered(self) -> Iterator[None]:
+        """Pass the descriptor to every process of this user that asks for it, for the length of a `with`.
+
+        Raises
+        ------
+        OSError
+            The socket cannot have a name here. The block stays this process's own.
+        """
+        assert self._fd is not None
+        path = _path(self.name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            try:
+                os.fchmod(door.fileno(), _MODE)  # and so has the name
+                door.bind(str(path))
+                door.listen(_BACKLOG)
+            except OSError:
+                path.unlink(missing_ok=True)
+                self.name = ""
+                self.close()
+                raise
+            thread = threading.Thread(target=_pass_on, args=(door, self._fd), name="offer", daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+                door.shutdown(socket.SHUT_RDWR)  # wakes the thread
+                thread.join()
+
+    def renew(self) -> None:
+        """Leave the memory to the other processes that have it mapped, and have a copy of it at the same address.
+
+        Arrays over the block keep their numbers, and no longer see what others write. The copy has a new name. Where
+        no memory for it can be shared, it belongs to this process alone. Only reads of the block may go on meanwhile.
+        Cost: one copy.
+
+        Raises
+        ------
+        OSError
+            There is no memory at all.
+        """
+        self.close()
+        self.name = ""
+        fd, name, token = _ALONE, "", b""
+        try:
+            fd, name, token = _memory(self.size)
+        except OSError as error:
+            tell_why_not(self.size, error)
+        try:
+            address = _map(self.size, fd)
+            copy = np.frombuffer(memoryview((ctypes.c_char * self.size).from_address(address)), np.uint8)
+            copy[HEADER_BYTES:] = np.asarray(self)[HEADER_BYTES:]
+            _check(_libc().mremap(address, self.size, self.size, _MOVE, self._address), "mremap")
+        except BaseException:
+            if fd != _ALONE:
+                os.close(fd)
+            raise
+        if fd != _ALONE:
+            self.name, self.token = name, token
+            self.hold(fd)
+
+    def close(self) -> None:
+        """Close the descriptor; the memory stays."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def make_block(room: int) -> Block | None:
+    """A block with room for so many bytes behind its first page; None, and a line, where it cannot be had here.
+
+    The line is said once in a process.
+    """
+    sweep()
+    size = HEADER_BYTES + room
+    try:
+        fd, name, token = _memory(size)
+        block = Block(size, name, token, fd)
+    except OSError as error:
+        tell_why_not(size, error)
+        return None
+    block.hold(fd)
+    return block
+
+
+def open_block(name: str, token: bytes, size: int) -> Block:
+    """A block that another process offers.
+
+    Raises
+    ------
+    Refused
+        No process of this user offers it here, or it is not safe to be mapped; says why.
+    """
+    if not _NAME.fullmatch(name) or len(token) != TOKEN_BYTES:
+        raise Refused("no block has such a name or token")
+    try:
+        fd = _fetch(_path(name))
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise Refused("no such block is on this host") from None
+    except OSError as error:
+        raise Refused(f"the block cannot be fetched: {error.strerror or error}") from None
+    try:
+        _check_ours(fd, size)
+        if not hmac.compare_digest(os.pread(fd, TOKEN_BYTES, 0), token):
+            raise Refused("the block has another token")
+        return Block(size, name, token, fd)
+    except OSError as error:
+        raise Refused(f"the block cannot be mapped: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+def sweep() -> None:
+    """Remove the names of sockets whose processes were killed while they offered a block."""
+    with suppress(OSError):
+        for entry in os.scandir(FOLDER):
+            if entry.name.startswith(_PREFIX) and _NAME.fullmatch(entry.name.removeprefix(_PREFIX)):
+                _sweep(entry)
+
+
+def _sweep(entry: os.DirEntry[str]) -> None:
+    with suppress(OSError):
+        found = entry.stat(follow_symlinks=False)
+        if not stat.S_ISSOCK(found.st_mode) or time.time() - found.st_mtime < STALE_S:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(entry.path)
+            except ConnectionRefusedError:
+                os.unlink(entry.path)
+
+
+def _path(name: str) -> Path:
+    return FOLDER / f"{_PREFIX}{name}"
+
+
+def _pass_on(door: socket.socket, fd: int) -> None:
+    """Send a descriptor to every caller of this user, until the socket is shut down."""
+    while True:
+        try:
+            call, _ = door.accept()
+        except OSError:
+            return
+        with call, suppress(OSError):
+            if same_user(call):
+                socket.send_fds(call, [b"\0"], [fd])
+
+
+def _fetch(path: Path) -> int:
+    """The descriptor that a process offers at a socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as call:
+        call.settimeout(FETCH_S)
+        call.connect(str(path))
+        _, found, _, _ = socket.recv_fds(call, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not found:
+        raise OSError("no descriptor came")
+    return found[0]
+
+
+def _check_ours(fd: int, size: int) -> None:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not _keeps_its_size(fd):
+        raise Refused("the block is not memory of this user's whose size is sealed")
+    if found.st_size != size or found.st_blocks * 512 < size:
+        raise Refused(f"the block has {found.st_size} bytes, {found.st_blocks * 512} of them in memory, and not {size}")
+
+
+def _keeps_its_size(fd: int) -> bool:
+    """Whether nobody can shorten it: to touch pages that are gone would kill this process."""
+    try:
+        return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
+    except OSError:  # no file that can be sealed
+        return False
+
+
+def _memory(size: int) -> tuple[int, str, bytes]:
+    """Memory with all its pages, its size sealed, that begins with a token; its name to be, and the token."""
+    if sys.platform != "linux":
+        raise OSError(f"{sys.platform} has no memory with a descriptor")
+    fd = os.memfd_create("dbelief", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        os.pwrite(fd, token, 0)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, secrets.token_hex(16), token
+
+
+def tell_why_not(size: int, error: OSError) -> None:
+    """Say, once in a process, that there is no block to be had."""
+    if not _told.is_set():
+        _told.set()
+        announce(
+            f"no shared memory: {size / (1 << 20):.1f} MiB cannot be had or offered in {FOLDER} "
+            f"({error.strerror or error}); arrays that have none go over TCP, also between processes of one host"
+        )
+
+
+# -- the C library -------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.argtypes, libc.mmap.restype = (address, size, number, number, number, ctypes.c_long), address
+    libc.mremap.argtypes, libc.mremap.restype = (address, size, size, number, address), address
+    libc.munmap.argtypes, libc.munmap.restype = (address, size), number
+    return libc
+
+
+def _map(size: int, fd: int) -> int:
+    """Map a file, with all its pages at once: each would cost a fault at its first use."""
+    flags = mmap.MAP_POPULATE | (mmap.MAP_SHARED if fd != _ALONE else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _check(_libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0), "mmap")
+
+
+def _check(address: int | None, what: str) -> int:
+    if address is None or address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return address

@@ -1,0 +1,72 @@
+"""Compiled loops over the numbers of vectors: float32 or float64 in any mixture, computed in float64.
+
+No operation is fused or reordered: all but sums have NumPy's bits, and sums, which `lanes.py` adds in an order of
+its own, the same bits on every processor.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dbelief.arrays.jit import jit
+
+
+@functools.cache
+def compiled(name: str) -> Callable[..., Any]:
+    """A loop by its name, compiled for each mixture of types when it first meets them."""
+    from dbelief.arrays import lanes  # brings numba
+
+    loops: dict[str, Callable[..., Any]] = {
+        "one": _one,
+        "two": _two,
+        "four": _four,
+        "product": _product,
+        "dot": lanes.dot,
+        "norm1": lanes.norm1,
+        "maxabs": _maxabs,
+    }
+    return jit(loops[name], error_model="numpy")
+
+
+def _one(target: np.ndarray, c: float, x: np.ndarray) -> None:
+    for i in range(target.size):
+        target[i] = c * np.float64(x[i])
+
+
+def _two(target: np.ndarray, c: float, x: np.ndarray, d: float, y: np.ndarray) -> None:
+    for i in range(target.size):
+        target[i] = c * np.float64(x[i]) + d * np.float64(y[i])
+
+
+def _four(
+    total: np.ndarray,
+    a: float,
+    x: np.ndarray,
+    b: float,
+    y: np.ndarray,
+    c: float,
+    z: np.ndarray,
+    d: float,
+    u: np.ndarray,
+) -> None:
+    for i in range(total.size):
+        total[i] = total[i] + a * np.float64(x[i]) + b * np.float64(y[i]) + c * np.float64(z[i]) + d * np.float64(u[i])
+
+
+def _product(target: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    for i in range(target.size):
+        target[i] = np.float64(x[i]) * np.float64(y[i])
+
+
+def _maxabs(x: np.ndarray) -> float:
+    highest = 0.0
+    for i in range(x.size):
+        size = abs(np.float64(x[i]))
+        if size > highest or math.isnan(size):
+            highest = size
+    return highest

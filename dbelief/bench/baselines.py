@@ -1,0 +1,91 @@
+"""What the machine gives without anybody's protocol: a copy, and the same bytes through a socket."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.arrays.backend import aligned
+
+from .control_socket import Line
+from .interleave import SOCKET
+from .peers import Peer
+
+
+class Copy:
+    """One array into another, one thread."""
+
+    name, turns = "copy", ("copy",)
+
+    def prepare(self, size: int) -> None:
+        """See `Way`."""
+        self._target, self._source = aligned(size, np.uint8), aligned(size, np.uint8)
+        self._target[:], self._source[:] = 1, 2
+
+    def turn(self, what: str) -> float:
+        """See `Way`."""
+        began = time.perf_counter()
+        np.copyto(self._target, self._source)
+        return time.perf_counter() - began
+
+
+class Socket:
+    """A block through a socket into memory made beforehand; a push is acknowledged by a line.
+
+    Parameters
+    ----------
+    fast
+        Use it in the quickest way that is known (see `block_for`).
+    """
+
+    turns = ("pull", "push")
+
+    def __init__(self, stack: ExitStack, folder: Path, fast: bool = False) -> None:
+        self.name = "socket, aligned memory" if fast else SOCKET
+        self._fast = fast
+        self._peer = stack.enter_context(Peer("socket", folder, "fast-socket" if fast else "socket"))
+
+    def prepare(self, size: int) -> None:
+        """See `Way`."""
+        self._peer.ask({"bytes": size, "fast": self._fast})
+        self._block = block_for(self._peer.line, size, self._fast)
+
+    def turn(self, what: str) -> float:
+        """See `Way`."""
+        began = time.perf_counter()
+        self._peer.line.tell(what)
+        if what == "pull":
+            self._peer.line.receive(self._block)
+        else:
+            self._peer.line.send(self._block)
+            self._peer.hear()
+        return time.perf_counter() - began
+
+
+def block_for(line: Line, size: int, fast: bool) -> memoryview:
+    """Memory that a line is to carry, and the line made ready for it.
+
+    `fast` is the quickest way of a socket that is known: the memory begins at a multiple of 64 bytes, where the kernel
+    copies to and fro at twice the rate, as long as it is asked only for what is ready. Else it lies where NumPy has it.
+    """
+    if fast:
+        return aligned(size, np.uint8).data.cast("B")
+    line.wait_in_kernel()
+    return np.ones(size, np.uint8).data.cast("B")
+
+
+def be_socket(line: Line) -> None:
+    """Hold a block, give it and take it."""
+    block = memoryview(b"")
+    while (told := line.hear()) is not None:
+        if told == "pull":
+            line.send(block)
+            continue
+        if told == "push":
+            line.receive(block)
+        else:
+            block = block_for(line, told["bytes"], told["fast"])
+        line.tell("done")

@@ -1,0 +1,137 @@
+"""torch's own ways from process to process: gloo's send and receive, and the RPC of its tensorpipe agent.
+
+An agent keeps a core busy even where nobody calls it, so it is measured in rounds of its own, with a socket beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .control_socket import Line
+from .peers import Peer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _two(stack: ExitStack, folder: Path, kind: str) -> list[Peer]:
+    """Two processes that know each other, ready."""
+    meeting = (folder / f"{kind}.meeting").absolute().as_uri()  # a file: no port, which would be open to all
+    peers = [stack.enter_context(Peer(kind, folder, f"{kind}-{rank}")) for rank in range(2)]
+    for rank, peer in enumerate(peers):
+        peer.line.tell({"rank": rank, "meeting": meeting})
+    for peer in peers:
+        peer.hear()
+    return peers
+
+
+# -- gloo ----------------------------------------------------------------------------------------------------
+
+
+class Gloo:
+    """A tensor from rank to rank; a push is acknowledged by one number."""
+
+    name, turns = "gloo", ("pull", "push")
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._ranks = _two(stack, folder, "gloo")
+
+    def prepare(self, size: int) -> None:
+        """See `Way`."""
+        self._both({"bytes": size})
+
+    def turn(self, what: str) -> float:
+        """See `Way`."""
+        return float(self._both(what))
+
+    def _both(self, message: Any) -> Any:
+        """Tell both ranks; what the first one answers, once both have."""
+        for rank in self._ranks:
+            rank.line.tell(message)
+        answers = [rank.hear() for rank in self._ranks]
+        return answers[0]
+
+
+def be_rank(line: Line) -> None:
+    """One of two ranks of gloo; rank 0 takes and gives, and tells how long it took."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    from torch import distributed
+
+    told = line.hear()
+    torch.set_num_threads(1)
+    rank, other = told["rank"], 1 - told["rank"]
+    distributed.init_process_group("gloo", init_method=told["meeting"], rank=rank, world_size=2)
+    line.tell("ready")
+    block, done = torch.zeros(0), torch.zeros(1)
+    while (what := line.hear()) is not None:
+        began = time.perf_counter()
+        if isinstance(what, dict):
+            block = torch.zeros(what["bytes"] // 4)
+        else:
+            gives = (what == "pull") == (rank == 1)
+            (distributed.send if gives else distributed.recv)(block, other)
+            if what == "push":
+                (distributed.recv if gives else distributed.send)(done, other)
+        line.tell(time.perf_counter() - began)
+    distributed.destroy_process_group()
+
+
+# -- RPC -----------------------------------------------------------------------------------------------------
+
+
+class TorchRpc:
+    """A tensor returned by a call to the other process, or given to one that returns nothing."""
+
+    name, turns = "torch RPC", ("pull", "push")
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._caller, _ = _two(stack, folder, "torch-rpc")
+
+    def prepare(self, size: int) -> None:
+        """See `Way`."""
+        self._caller.ask({"bytes": size})
+
+    def turn(self, what: str) -> float:
+        """See `Way`."""
+        return float(self._caller.ask(what))
+
+
+_HELD: list[Tensor] = []
+"""What the process that is called holds: calls go to functions of a module."""
+
+
+def _hold(tensor: Tensor) -> None:
+    _HELD[:] = [tensor]
+
+
+def _held() -> Tensor:
+    return _HELD[0]
+
+
+def be_agent(line: Line) -> None:
+    """One of two agents; the first calls the second, and tells how long it took."""
+    os.environ["TP_SOCKET_IFNAME"] = "lo"
+    import torch
+    from torch.distributed import rpc
+
+    told = line.hear()
+    torch.set_num_threads(1)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=told["meeting"])
+    rpc.init_rpc(f"agent-{told['rank']}", rank=told["rank"], world_size=2, rpc_backend_options=options)
+    line.tell("ready")
+    block = torch.zeros(0)
+    while (what := line.hear()) is not None:
+        if isinstance(what, dict):
+            block = torch.ones(what["bytes"] // 4)
+        began = time.perf_counter()
+        if what == "pull":
+            rpc.rpc_sync("agent-1", _held)
+        else:
+            rpc.rpc_sync("agent-1", _hold, args=(block,))
+        line.tell(time.perf_counter() - began)
+    rpc.shutdown(graceful=False)

@@ -1,0 +1,282 @@
+"""A shard's part of a snapshot set on disk: a safetensors file of segments, and a JSON manifest that describes it.
+
+Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`, which names the
+parts and the life of each shard that wrote one. Every try to take a set has a folder of its own, and a part that
+another life has written is not replaced: a writer that was stopped and wakes later cannot touch the set of its
+successor. A set loads on any number of shards, for each of them looks its segments up in every manifest. A segment's
+vectors lie together in the data file, in the order of their names; the rule's state is among them, under `rule/NAME`.
+Each segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself.
+
+Both directions go segment by segment, through one buffer: nobody holds more than one segment beside the vectors.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dbelief.checkpoint.checksummed_json import read_sealed, write_sealed
+from dbelief.checkpoint.tensors import DTYPES, Tensor, dtype_name, write_tensors
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
+from dbelief.errors import NotWritten, SnapshotError, Torn
+
+FORMAT = 2
+_NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
+
+Vectors = Mapping[str, np.dtype[Any]]
+"""Names and element types of what a segment holds."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One segment as a set holds it.
+
+    Attributes
+    ----------
+    version, applied, rounds, lost, ledger
+        As in the shard's segment.
+    arrays
+        Vectors by name, the rule's state among them: (length,) each, valid until the next segment is asked for.
+    """
+
+    span: Span
+    version: int
+    applied: int
+    rounds: int
+    lost: int
+    ledger: Mapping[tuple[str, Pusher], int]
+    arrays: Mapping[str, np.ndarray]
+
+
+def state_key(name: str) -> str:
+    """The name that a vector of the rule's state has in a set."""
+    return f"rule/{name}"
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def write_part(
+    folder: Path,
+    shard: int,
+    about: Mapping[str, Any],
+    table: Iterable[tuple[Span, Vectors]],
+    segments: Iterable[Stored],
+) -> tuple[Path, int]:
+    """Write a shard's data file, then its manifest; returns the manifest and the bytes of the data file.
+
+    Parameters
+    ----------
+    about
+        What the manifest says beside the segments: job, set, rule and shard_epoch.
+    table
+        The segments in order and what each holds, which has to be known before the first is written.
+    segments
+        The same segments in the same order.
+
+    Raises
+    ------
+    NotWritten
+        Where a file cannot be written, or another life of the shard has written the part. Names it; what had its name
+        stays as it was.
+    """
+    held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
+    tensors: dict[str, Tensor] = {
+        f"{index}/{name}": (dtype, (span.length,))
+        for index, (span, here) in held.items()
+        for name, dtype in here.items()
+    }
+    data, manifest, rows = folder / f"shard-{shard}.safetensors", folder / f"shard-{shard}.json", []
+    with write_tensors(data, tensors, {"job": about["job"], "set": about["set"]}) as file:
+        for segment in segments:
+            index, (_, vectors) = segment.span.index, held[segment.span.index]
+            crc = 0
+            for name in vectors:
+                file.write(f"{index}/{name}", segment.arrays[name])
+                crc = zlib.crc32(segment.arrays[name].data, crc)
+            rows.append(_row(segment, vectors, file.offset(f"{index}/{next(iter(vectors))}"), crc))
+        _refuse_another_life(manifest, about["shard_epoch"])
+    content = {
+        **about,
+        "shard": shard,
+        "file": data.name,
+        "bytes": file.size,
+        "header_crc32": file.header_crc32,
+        "segments": rows,
+    }
+    write_sealed(manifest, FORMAT, content)
+    return manifest, file.size
+
+
+def _refuse_another_life(manifest: Path, shard_epoch: int) -> None:
+    """Raise NotWritten where a part is complete that this life has not written: it was stopped meanwhile."""
+    if manifest.exists() and (written := read_sealed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
+        raise NotWritten(f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}")
+
+
+def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str, Any]:
+    return {
+        "index": segment.span.index,
+        "start": segment.span.start,
+        "length": segment.span.length,
+        "version": segment.version,
+        "applied": segment.applied,
+        "rounds": segment.rounds,
+        "lost": segment.lost,
+        "ledger": [[vector, *pusher, last] for (vector, pusher), last in segment.ledger.items()],
+        "vectors": [[name, dtype_name(dtype)] for name, dtype in vectors.items()],
+        "offset": offset,
+        "crc32": crc32,
+    }
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[Span]) -> Iterator[Stored]:
+    """Read segments out of a set, in no order that could be relied on.
+
+    All that manifests tell is checked before this returns, the data as it is read.
+
+    Raises
+    ------
+    Torn
+        Where a file is missing or damaged; names it.
+    SnapshotError
+        Where the set is of another format, or holds another rule's state or another segment table.
+    """
+    left = {span.index: span for span in spans}
+    found: list[tuple[Path, dict[str, Any], list[dict[str, Any]]]] = []
+    for path, content in _manifests(folder, set_id, job, rule):
+        rows = [row for row in content.pop("segments") if row["index"] in left]
+        for row in rows:
+            span = left.pop(row["index"])
+            if (row["start"], row["length"]) != (span.start, span.length):
+                raise SnapshotError(
+                    f"{path}: segment {span.index} holds {row['length']} numbers from {row['start']}; the job's "
+                    f"table has {span.length} from {span.start}"
+                )
+        found.append((folder / content["file"], content, rows))
+    if left:
+        raise Torn(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
+    return (stored for part in found for stored in _read(*part))
+
+
+def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
+    """Read all of a set, and see that every one of its segments is there once and as it was written.
+
+    Raises
+    ------
+    Torn, SnapshotError
+        As `read_parts` does.
+    """
+    seen: set[int] = set()
+    for path, content in _manifests(folder, set_id, job, rule):
+        rows = content["segments"]
+        twice = sorted(seen & {row["index"] for row in rows})
+        if twice:
+            raise Torn(f"{path}: holds segment {twice[0]}, which another shard's manifest holds too")
+        for stored in _read(folder / content["file"], content, rows):
+            seen.add(stored.span.index)
+    missing = sorted(set(range(segments)) - seen)
+    if missing:
+        raise Torn(f"{folder}: set {set_id} lacks segment {missing[0]} ({len(missing)} missing)")
+
+
+def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """All manifests of a set, each checked."""
+    parts = _parts(folder)
+    for path in sorted(folder.glob("shard-*.json") if parts is None else map(folder.joinpath, parts)):
+        content = read_sealed(path, FORMAT)
+        try:
+            if content["set"] != set_id or content["job"] != job:
+                raise Torn(f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}")
+            if content["rule"] != rule:
+                raise SnapshotError(f"{path}: holds the state of rule {content['rule']}; the job's is {rule}")
+            if parts is not None and content["shard_epoch"] != parts[path.name]:
+                raise Torn(f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[path.name]}")
+            _check_shape(content)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Torn(f"{path}: is no manifest of a shard's part: {error!r}") from error
+        yield path, content
+
+
+def _parts(folder: Path) -> dict[str, int] | None:
+    """The shard epoch of each part by its manifest's name; None in a set of an earlier version."""
+    if not (folder / "set.json").exists():
+        return None
+    parts: dict[str, int] | None = read_sealed(folder / "set.json", FORMAT).get("parts")
+    return parts
+
+
+def _check_shape(content: dict[str, Any]) -> None:
+    """Raise KeyError or TypeError where a manifest is not made as `write_part` makes it."""
+    file, numbers = content["file"], [content["bytes"], content["header_crc32"]]
+    for row in content["segments"]:
+        numbers += (row[name] for name in _NUMBERS)
+        for vector, *counts in row["ledger"]:
+            replica, incarnation, rank, last = counts
+            numbers += (replica, incarnation, rank, last)
+            if not isinstance(vector, str):
+                raise TypeError(f"ledger row of {vector!r}")
+        for name, dtype in row["vectors"]:
+            if not isinstance(name, str) or dtype not in DTYPES:
+                raise TypeError(f"vector {name!r} of type {dtype!r}")
+    odd = [number for number in numbers if type(number) is not int or number < 0]
+    if odd or Path(file).name != file:
+        raise TypeError(f"{odd[0] if odd else file!r} where a {'number' if odd else 'file name'} was expected")
+
+
+def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Stored]:
+    """The segments of these rows out of a data file, each held against its checksum."""
+    if not rows:
+        return
+    try:
+        with open(path, "rb") as file:
+            _check_file(path, file, content)
+            buffer = np.empty(max(_size(row) for row in rows), np.uint8)
+            for row in rows:
+                block = buffer[: _size(row)]
+                file.seek(row["offset"])
+                if file.readinto(block.data) != len(block) or zlib.crc32(block.data) != row["crc32"]:
+                    raise Torn(f"{path}: segment {row['index']} does not match its checksum")
+                yield _stored(row, block)
+    except OSError as error:
+        raise Torn(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _check_file(path: Path, file: BinaryIO, content: dict[str, Any]) -> None:
+    size = file.seek(0, 2)
+    if size != content["bytes"]:
+        raise Torn(f"{path}: is {size} bytes long, and was written with {content['bytes']}")
+    file.seek(0)
+    length = file.read(8)
+    if (
+        zlib.crc32(file.read(min(size, int.from_bytes(length, "little"))), zlib.crc32(length))
+        != content["header_crc32"]
+    ):
+        raise Torn(f"{path}: its header does not match its checksum")
+
+
+def _size(row: dict[str, Any]) -> int:
+    """Bytes of one segment."""
+    return int(row["length"] * sum(DTYPES[dtype].itemsize for _, dtype in row["vectors"]))
+
+
+def _stored(row: dict[str, Any], block: np.ndarray) -> Stored:
+    """One segment over its bytes."""
+    arrays: dict[str, np.ndarray] = {}
+    at = 0
+    for name, dtype in row["vectors"]:
+        end = at + row["length"] * DTYPES[dtype].itemsize
+        arrays[name] = block[at:end].view(DTYPES[dtype])
+        at = end
+    ledger = {(vector, Pusher(replica, life, rank)): last for vector, replica, life, rank, last in row["ledger"]}
+    span = Span(row["index"], row["start"], row["length"])
+    return Stored(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)

@@ -1,0 +1,82 @@
+"""Writing safetensors piece by piece: whoever writes such a file never holds all of it.
+
+Format: 8 bytes little-endian header length, the header as JSON, then the tensors one after another without gaps. What
+a tensor is and where it lies is known before its first number, so the header comes first and numbers in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dbelief.process.atomic_file import whole_file
+
+DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+"""Element types by their names in the format."""
+
+Tensor = tuple[np.dtype[Any], tuple[int, ...]]
+_ALIGN = 8
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The format's name of an element type."""
+    return next(name for name, known in DTYPES.items() if known == dtype)
+
+
+class TensorFile:
+    """A safetensors file whose header is written.
+
+    Attributes
+    ----------
+    size
+        Bytes of the file when it is whole.
+    header_crc32
+        CRC-32 of all that comes before the first tensor.
+    """
+
+    def __init__(self, file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+        self._file = file
+        self._starts: dict[str, int] = {}
+        header: dict[str, object] = {"__metadata__": dict(metadata)}
+        total = 0
+        for name, (dtype, shape) in tensors.items():
+            end = total + dtype.itemsize * math.prod(shape)
+            header[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [total, end]}
+            self._starts[name] = total
+            total = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % _ALIGN)  # readers that map the file want the numbers aligned
+        before = len(text).to_bytes(8, "little") + text
+        file.write(before)
+        self._data = len(before)
+        self.header_crc32 = zlib.crc32(before)
+        self.size = self._data + total
+
+    def offset(self, name: str) -> int:
+        """The byte of the file that a tensor begins at."""
+        return self._data + self._starts[name]
+
+    def write(self, name: str, numbers: np.ndarray, first: int = 0) -> None:
+        """Write contiguous numbers of the tensor's own type, from its number `first` on."""
+        self._file.seek(self.offset(name) + first * numbers.itemsize)
+        self._file.write(numbers.data)
+
+
+@contextmanager
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[TensorFile]:
+    """A safetensors file of tensors (type and shape by name), which are written within the block.
+
+    Raises
+    ------
+    NotWritten
+        Where the file cannot be written; what has its name already stays as it was.
+    """
+    with whole_file(path) as file:
+        yield TensorFile(file, tensors, metadata)

@@ -1,0 +1,1 @@
+"""The command line: `dbelief` and its commands, without those of the roles."""

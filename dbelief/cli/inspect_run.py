@@ -1,0 +1,97 @@
+"""Commands about one run: its status, its live view, its report, its evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dbelief.arrays.backend import choose
+from dbelief.data import load
+from dbelief.errors import DataError
+from dbelief.job import load_job
+from dbelief.monitor.live_view import LiveView
+from dbelief.monitor.status import Place, look, watch
+from dbelief.monitor.status_table import outcome, overview
+from dbelief.monitor.top import whole
+from dbelief.process.console import on_signals
+from dbelief.report.text_report import account
+from dbelief.rundir.json_values import plain
+from dbelief.rundir.result import read_model
+from dbelief.rundir.summary import Summary
+from dbelief.training.evaluation import evaluate, evaluate_groups
+from dbelief.training.session import build_model, initial_values
+
+
+def tell_status(where: str, as_json: bool) -> None:
+    """Print how a job goes, or ended."""
+    found = look(Place.of(where))
+    if as_json:
+        print(json.dumps(plain(found.model_dump() if isinstance(found, Summary) else found)))
+    else:
+        Console().print(outcome(found) if isinstance(found, Summary) else overview(found))
+
+
+def show_top(where: str) -> int:
+    """Show how a job goes until it ends, or somebody presses Ctrl-C; the exit code: 1 where it failed."""
+    with on_signals() as interrupted, LiveView(Console(stderr=True), draw=whole) as view:
+        found = watch(Place.of(where), view.update, interrupted)
+    if isinstance(found, Summary):
+        Console().print(outcome(found))
+        return 1 if found.model_dump().get("state") == "failed" else 0
+    return 1 if found["state"] == "failed" else 0
+
+
+def report_run(run: Path, output: Path, images: Path | None = None) -> None:
+    """Print how a run went, or goes so far, and draw its pictures into a folder.
+
+    Parameters
+    ----------
+    images
+        An .npz file of labelled images: of autoencoders, what their neurons tell apart. Other models have none.
+
+    Raises
+    ------
+    Mistake
+        `run` is no run folder, or nothing has happened there.
+    """
+    from dbelief.report.neurons import tell_neurons
+    from dbelief.report.pictures import draw_pictures, read_reduction
+
+    job, facts = account(run)
+    Console().print(facts)
+    if (reduction := read_reduction(run)) is not None:
+        Console().print(reduction.table())
+    pictures = draw_pictures(run, output, job)
+    pictures += tell_neurons(run, output, job, images)
+    for picture in pictures:
+        print(picture)
+
+
+def evaluate_run(run: Path, split: str) -> dict[str, Any]:
+    """Loss and accuracy of a run's model.safetensors on one split of its job's data, of whole groups where it has any.
+
+    Raises
+    ------
+    DataError
+        Where the run has no model, or the data no such split.
+    ModelError
+        Where the model is not the one that the job describes.
+    """
+    job = load_job(run / "job.yaml", {})
+    data = load(job.data, job.folder)
+    samples = data.validation if split == "validation" else data.test
+    if samples is None:
+        raise DataError(f"job {job.name}: its data has no {split} set")
+    backend = choose(job.device)
+    model, _ = build_model(job, data, backend)
+    layout, flat = initial_values(job, model)
+    read_model(run / "model.safetensors", layout, flat, run)
+    views = layout.views(backend.to_device(flat))
+    loss, accuracy = evaluate(model, views, samples, layout, backend)
+    told = {"set": split, "samples": len(samples), "loss": loss, "accuracy": accuracy}
+    if (of_groups := evaluate_groups(model, views, samples, backend)) is not None:
+        told["groups"], told["group_accuracy"] = of_groups
+    return told

@@ -1,0 +1,362 @@
+"""The `dbelief` command: what is for people here, one command per role from its program by entry point."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import click
+
+from dbelief.cli.operator_commands import COMMANDS
+from dbelief.cli.role_options import sharing_option
+from dbelief.errors import Interrupted
+from dbelief.launch.slurm.command import guard_command, slurm_command
+from dbelief.process import log
+from dbelief.process.console import announce_error, debug, exits_cleanly, pairs
+
+GROUP = "dbelief.commands"
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let click say a wrong command line as all our errors are said: in one line, without the usage above it."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        help_by = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        raise _Wrong(" ".join(error.format_message().split()) + help_by) from None
+
+
+class _Wrong(click.UsageError):
+    """A wrong command line, which is said as all errors are."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say it."""
+        announce_error(self.format_message())
+
+
+class Commands(click.Group):
+    """Finds the programs' commands by entry point, and imports only the one that is asked for."""
+
+    @staticmethod
+    def _programs() -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=GROUP)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted({*super().list_commands(ctx), *self._programs()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command of ours, or a program's."""
+        program = self._programs().get(cmd_name)
+        if program is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = program.load()
+        return command
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        """Read what stands before the command's name."""
+        with _in_one_line():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Read the rest, and run the command; Ctrl-C while nobody is ready for it ends it in one line too."""
+        try:
+            with _in_one_line():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            announce_error("stopped by Ctrl-C")
+            raise SystemExit(Interrupted.exit_code) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("dbelief"), prog_name="dbelief")
+@click.option("--debug", "wanted", is_flag=True, help="Show tracebacks of errors, in the logs of child processes too.")
+def main(wanted: bool) -> None:
+    """Train models on machines that are slow, mixed, far apart, or may vanish."""
+    debug(wanted)
+    with exits_cleanly():
+        log.begin()
+
+
+for _command in (*COMMANDS, slurm_command, guard_command):
+    main.add_command(_command)
+
+
+@main.command("train")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
+@click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
+@click.option(
+    "--page", metavar="HOST:PORT", help="Address for browsers, where a page shows how it goes; port 0: any free."
+)
+@sharing_option
+def train_command(
+    job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
+) -> None:
+    """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
+    from dbelief.launch.train import run_job
+
+    with exits_cleanly():
+        code = run_job(job_file, pairs(overrides), resume, quiet, page, shared_memory)
+    raise SystemExit(code)
+
+
+@main.command("sweep")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE,VALUE",
+    help="Values of a field, a run for each; of several fields, every combination. lr is short for the rate.",
+)
+@click.option("--seeds", metavar="SEED,SEED", help="As --set seed=SEED,SEED.")
+@click.option("--jobs", "at_once", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the runs' folders and of the table; default: runs/NAME-sweep.",
+)
+def sweep_command(
+    job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None
+) -> None:
+    """Run a job once for each combination of settings, and print the table; again: what is missing of it."""
+    from dbelief.experiments.sweep import run_sweep
+
+    with exits_cleanly():
+        sets = pairs((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
+        code = run_sweep(job_file, sets, at_once, output)
+    raise SystemExit(code)
+
+
+@main.command("compare")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, metavar="LABEL", help="Run this strategy (and others so named) only.")
+@click.option("--seeds", default="", metavar="SEED,SEED", help="Run with these of the file's seeds only.")
+@click.option("--waits", default="", metavar="SECONDS,SECONDS", help="Run with these of its compute_wait_s only.")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder; default: runs/NAME.")
+def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, output: Path | None) -> None:
+    """Run strategies on the same model, data and seeds; tell time and samples to a test accuracy.
+
+    What is done already is not run again. Commands with other seeds may share a folder.
+    """
+    from dbelief.rpc.grpc_settings import prepare_process
+
+    prepare_process()
+    from dbelief.experiments.compare.comparison import compare
+
+    with exits_cleanly():
+        for path in compare(file, only, _listed(seeds), _listed(waits), output):
+            print(path)
+
+
+def _listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _rate(ctx: click.Context, param: click.Parameter, text: str) -> float:
+    """Read bytes a second, also with a unit."""
+    from dbelief.cli.plan import bytes_per_s
+
+    try:
+        return bytes_per_s(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+POSITIVE = click.FloatRange(0, min_open=True)
+
+
+@main.command("plan")
+@click.argument("what", type=click.Path(path_type=Path), metavar="JOB|NETWORK")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+@click.option("--replicas", type=click.IntRange(1), help="How many; default: the job's, of a network 32.")
+@click.option("--batch", type=click.IntRange(1), help="Samples of each replica's mini-batch; default: likewise.")
+@click.option("--memory", "memory_gib", type=POSITIVE, metavar="GIB", help="What each rank has.")
+@click.option("--latency", default=1e-4, show_default=True, type=click.FloatRange(0), help="Seconds of a message.")
+@click.option(
+    "--bandwidth", default="1Gbit", show_default=True, callback=_rate, help="Of each link: bytes a second, or 200Mbit."
+)
+@click.option("--flops", type=POSITIVE, help="Operations a second of a replica, to tell how long it computes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+def plan_command(
+    what: Path, overrides: tuple[str, ...], latency: float, bandwidth: float, flops: float | None, **more: Any
+) -> None:
+    """Tell what a job, or a network of the zoo, would need: parameters, memory, traffic; nothing of it is made."""
+    from dbelief.cli.plan import plan_job
+    from dbelief.plan import Speeds
+
+    with exits_cleanly():
+        plan_job(what, pairs(overrides), speeds=Speeds(latency, bandwidth, flops), **more)
+
+
+@main.command("zoo")
+@click.argument("name", required=False, metavar="[NETWORK]")
+def zoo_command(name: str | None) -> None:
+    """List the networks of the model zoo, or print one as a job file's model section."""
+    from dbelief.cli.plan import tell_zoo
+
+    with exits_cleanly():
+        tell_zoo(name)
+
+
+@main.command("evaluate")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--on", "split", type=click.Choice(["validation", "test"]), default="test", show_default=True)
+def evaluate_command(run: Path, split: str) -> None:
+    """Evaluate the model of a run folder on its job's data."""
+    from dbelief.cli.inspect_run import evaluate_run
+
+    with exits_cleanly():
+        print(json.dumps(evaluate_run(run, split)))
+
+
+@main.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: the job's name, here.")
+@click.option(
+    "--vector",
+    metavar="NAME",
+    help="Of the newest snapshot set: w (newest parameters), best (of the best evaluation), or another that it holds; "
+    "default: the job's result.",
+)
+def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
+    """Write a run's model as a file: as it ended, or of its newest snapshot set where it did not."""
+    from dbelief.rundir.export import export_run
+
+    with exits_cleanly():
+        print(export_run(run, form, output, vector))
+
+
+@main.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Of the pictures; default: RUN.")
+@click.option(
+    "--images",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="NPZ",
+    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron tells them apart.",
+)
+def report_command(run: Path, output: Path | None, images: Path | None) -> None:
+    """Tell how the run of a folder went, or goes so far, and draw its pictures."""
+    from dbelief.cli.inspect_run import report_run
+
+    with exits_cleanly():
+        report_run(run, output or run, images)
+
+
+@main.command("certs")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--days", type=POSITIVE, default=365.0, show_default=True, help="How long certificates hold.")
+@click.option(
+    "--registry-host",
+    "registry_hosts",
+    multiple=True,
+    default=("registry", "localhost"),
+    show_default=True,
+    metavar="NAME",
+    help="Name or address by which the coordinator calls the registry.",
+)
+@click.option(
+    "--page-host",
+    "page_hosts",
+    multiple=True,
+    default=("localhost",),
+    show_default=True,
+    metavar="NAME",
+    help="Name or address by which people call the coordinator's status page.",
+)
+def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], page_hosts: tuple[str, ...]) -> None:
+    """Make a development authority, and a folder with certificate and token for each role of a job.
+
+    A DIR that holds an authority already is left as it is. DIR/ca.key signs more; no process needs it.
+    """
+    from dbelief.security.certificates import make_credentials
+
+    with exits_cleanly():
+        made = make_credentials(folder, days, registry_hosts, page_hosts)
+        print(f"{folder}: {'certificates and tokens for a job' if made else 'has an authority already'}")
+
+
+@main.group("data")
+def data_group() -> None:
+    """Make data files."""
+
+
+@data_group.command("whiten")
+@click.argument("source", metavar="FOLDER|photographs")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+@click.option("--images", type=click.IntRange(1), default=20_000, show_default=True, help="How many are cut.")
+@click.option("--size", type=click.IntRange(1), default=20, show_default=True, help="Their sides, pixels.")
+@click.option("--height", type=click.IntRange(8), default=256, show_default=True, help="Photographs' shorter side.")
+@click.option("--colour", is_flag=True, help="Three channels; else grey.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the places that are cut.")
+def whiten_command(source: str, output: Path, images: int, size: int, height: int, colour: bool, seed: int) -> None:
+    """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut images for training."""
+    from dbelief.data.photographs import photographs
+    from dbelief.data.whiten import write_images
+
+    with exits_cleanly():
+        count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
+        print(f"{output}: {shape[0]:,} images of {' x '.join(map(str, shape[1:]))} out of {count} photographs")
+
+
+@data_group.command("faces")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+@click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Their sides, pixels.")
+def faces_command(output: Path, size: int) -> None:
+    """Whiten the 100 faces and 100 other images that scikit-image brings along, as `whiten` does; labels 1 and 0."""
+    from dbelief.data.faces import write_faces
+
+    with exits_cleanly():
+        images, faces = write_faces(output, size)
+        print(f"{output}: {images} images of {size} x {size} x 1, {faces} of them faces")
+
+
+@data_group.command("speech")
+@click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|ARCHIVE")
+@click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
+def speech_command(source: Path, output: Path) -> None:
+    """Turn recordings of spoken digits (DIGIT_SPEAKER_NUMBER.wav) into log-mel energies, 11 frames of 40 a sample.
+
+    Recordings 0 to 4 of each digit and speaker are the test set, 5 to 9 validate, the others are trained on.
+    """
+    from dbelief.data.speech import write_speech
+
+    with exits_cleanly():
+        for name, (recordings, frames) in write_speech(source, output).items():
+            print(f"{output}: {name}: {frames:,} frames of {recordings:,} recordings")
+
+
+@main.group("job")
+def job_group() -> None:
+    """Look after job files."""
+
+
+@job_group.command("check")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
+def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
+    """Check a job file, its data and its model, without training."""
+    from dbelief.training.job_check import check_job
+
+    with exits_cleanly():
+        for line in check_job(job_file, pairs(overrides)):
+            print(line)
+
+
+@job_group.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    from dbelief.job import schema
+
+    print(json.dumps(schema(), indent=2))

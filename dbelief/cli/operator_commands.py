@@ -1,0 +1,97 @@
+"""The commands of who operates a job that runs: how it goes, its end, its size, and whether a process serves."""
+
+from __future__ import annotations
+
+import click
+
+from dbelief.process.console import exits_cleanly
+from dbelief.process.printable import printable
+from dbelief.rpc.grpc_settings import prepare_process
+from dbelief.security.options import with_credentials
+
+_WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT | RUN]")
+
+
+@click.command("status")
+@_WHERE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@with_credentials()
+def status_command(where: str, as_json: bool) -> None:
+    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
+    prepare_process()
+    from dbelief.cli.inspect_run import tell_status
+
+    with exits_cleanly():
+        tell_status(where, as_json)
+
+
+@click.command("top")
+@_WHERE
+@with_credentials()
+def top_command(where: str) -> None:
+    """Show how a job goes, with its curves and how fast each member is, until it ends or Ctrl-C.
+
+    Where standard error is no terminal, a plain line now and then. Exit code 1 where the job fails.
+    """
+    prepare_process()
+    from dbelief.cli.inspect_run import show_top
+
+    with exits_cleanly():
+        code = show_top(where)
+    raise SystemExit(code)
+
+
+@click.command("stop")
+@_WHERE
+@click.option("--reason", default="stopped by a person", show_default=True, help="For people; stays with the run.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it has ended.")
+@click.option("--deadline", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait at most.")
+@with_credentials()
+def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
+    """End a job in good order: leased work is finished, a snapshot set taken, the model written; tell what was kept."""
+    prepare_process()
+    from dbelief.cli.job_control import stop_job
+
+    with exits_cleanly():
+        print(printable(stop_job(where, reason, deadline if wait else None)))
+
+
+@click.command("scale")
+@click.argument("what", type=click.Choice(["workers", "ps"]))
+@click.argument("count", type=click.IntRange(1))
+@_WHERE
+@with_credentials()
+def scale_command(what: str, count: int, where: str) -> None:
+    """Let a job that trains go on with COUNT workers, or with COUNT shards (ps).
+
+    `dbelief train` starts more workers, or lets some leave, each after its lease; elsewhere the refusal names the
+    command that does it. Of shards, segments move while training goes on; `dbelief train` starts those that are
+    missing, elsewhere the answer names the command. Shards that are too many end when they hold nothing.
+    """
+    prepare_process()
+    from dbelief.cli.job_control import scale_job, scale_shards
+
+    with exits_cleanly():
+        print(printable((scale_job if what == "workers" else scale_shards)(where, count)))
+
+
+@click.command("health")
+@click.argument("address", envvar="DBELIEF_LISTEN", metavar="HOST:PORT")
+@click.option("--timeout", "timeout_s", default=3.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option(
+    "--service",
+    default="",
+    metavar="NAME",
+    help="What it is to serve, as dbelief.v1.Coordinator, which one that stands by does not; default: anything.",
+)
+@with_credentials()
+def health_command(address: str, timeout_s: float, service: str) -> None:
+    """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
+    prepare_process()
+    from dbelief.rpc.server.health import check_serving
+
+    with exits_cleanly():
+        check_serving(address, timeout_s, service)
+
+
+COMMANDS = (status_command, top_command, stop_command, scale_command, health_command)

@@ -1,0 +1,1 @@
+"""What all programs agree on: layout, placement, pushes, leases, vector programs, ranks."""

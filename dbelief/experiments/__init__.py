@@ -1,0 +1,1 @@
+"""Many runs of one job: sweeps over settings, comparisons of strategies."""

@@ -1,0 +1,158 @@
+"""Copies of the parameters beside a run that trains: read from the shards at intervals, kept on disk, evaluated later.
+
+One copy of N parameters costs the shards a read of 4 N bytes, and replicas nothing. Where the shards hold nothing new
+since the copy before, none is kept: replicas that hold the parameters among themselves bring them there now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from dbelief.core.placement import Placement
+from dbelief.errors import Failure, Refused
+from dbelief.job import Every
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.wire.convert import placement_from_wire
+from dbelief.rundir.folder import ADDRESS
+
+from .time_to_target import Copy
+
+LOOK_S = 0.1
+DEADLINE_S = 5.0
+"""How long a shard may be silent: the next copy has its own chance."""
+
+
+class Watcher:
+    """Copies for as long as the block lasts, on a thread of its own.
+
+    Parameters
+    ----------
+    run
+        The run folder, where the coordinator tells its address.
+    copies
+        Folder of the copies; there already.
+
+    Attributes
+    ----------
+    copies
+        When each copy was made; the parameters of copy n are in `NNNNNN.npy`, (N,) float32.
+    """
+
+    def __init__(self, run: Path, copies: Path, every: Every) -> None:
+        self._run, self._folder, self._every = run, copies, every
+        self.copies: list[Copy] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to look out for the run."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self._thread.join()
+
+    def read(self, place: int) -> np.ndarray:
+        """The (N,) float32 parameters of a copy."""
+        values: np.ndarray = np.load(self._path(place))
+        return values
+
+    def _path(self, place: int) -> Path:
+        return self._folder / f"{place:06}.npy"
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            with contextlib.suppress(OSError, Failure):  # of one that has just ended, or begun
+                address = (self._run / ADDRESS).read_text()
+                client = CoordinatorClient(address, patience_s=0.0)
+                try:
+                    self._follow(client)
+                    return
+                finally:
+                    client.close()
+
+    def _follow(self, client: CoordinatorClient) -> None:
+        """Copy from a run's beginning to its end."""
+        began_s: float | None = None
+        due, reader = 0.0, _Reader(client, self._run.name)
+        try:
+            while not self._ended.wait(LOOK_S):
+                try:
+                    status = client.status()
+                    if status.state in OVER:
+                        return
+                    if status.state < wire.STATE_READY:
+                        continue
+                    began_s = status.elapsed_s if began_s is None else began_s
+                    now = Copy(status.elapsed_s - began_s, status.samples)
+                    at = now.seconds if self._every.samples is None else float(now.samples)
+                    if at < due and status.state == wire.STATE_READY:  # else this may be the last chance
+                        continue
+                    self._copy(reader, now)
+                    due = at - at % self._interval + self._interval
+                except Failure:  # a shard or the coordinator died: what lives of the run starts it again
+                    continue
+        finally:
+            reader.close()
+
+    @property
+    def _interval(self) -> float:
+        wanted = self._every.seconds if self._every.samples is None else self._every.samples
+        assert wanted is not None
+        return float(wanted)
+
+    def _copy(self, reader: _Reader, at: Copy) -> None:
+        values = reader.read()
+        if values is not None:
+            np.save(self._path(len(self.copies)), values)
+            self.copies.append(at)
+
+
+class _Reader:
+    """Reads the newest parameters, as one who is no member of the job."""
+
+    def __init__(self, client: CoordinatorClient, job: str) -> None:
+        self._client, self._job = client, job
+        self._parameters: ShardedParameters | None = None
+        self._values, self._versions = np.empty(0, np.float32), np.empty(0, np.int64)
+
+    def read(self) -> np.ndarray | None:
+        """The (N,) float32 parameters, overwritten by the next call; None where nothing is new."""
+        if self._parameters is None:
+            placement = self._placement()
+            self._parameters = ShardedParameters(self._job, placement, deadline_s=DEADLINE_S, refresh=self._placement)
+            self._values = np.empty(placement.size, np.float32)
+            self._versions = np.full(len(placement.spans), -1, np.int64)
+        before = self._versions.copy()
+        self._parameters.pull(self._values, self._versions)
+        return None if (before == self._versions).all() else self._values
+
+    def _placement(self) -> Placement:
+        """Where segments live.
+
+        Raises
+        ------
+        Refused
+            The job is over.
+        """
+        status: wire.StatusReply = self._client.call("Status", wire.StatusRequest(placement=True), DEADLINE_S)
+        if status.state in OVER or not status.HasField("placement"):
+            raise Refused(f"job {status.job} has no shards")
+        return placement_from_wire(status.placement)
+
+    def close(self) -> None:
+        """Close all channels."""
+        if self._parameters is not None:
+            self._parameters.close()

@@ -1,0 +1,153 @@
+"""A whole comparison: every strategy with every seed, what is done already left out; table and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from dbelief.errors import Failure, Mistake
+from dbelief.job import Comparison, ComparisonFile, Trial, nearest
+from dbelief.process.atomic_file import write_whole
+
+from .plots import draw_comparison
+from .record import Record, digest_of, key_of, read_record, write_record
+from .table import in_markdown, rows_of
+from .trial import Examiner, run_trial
+
+Run = Callable[[Trial, Comparison, Path, Examiner], Record]
+
+
+def compare(
+    file: Path,
+    only: Collection[str] = (),
+    seeds: Iterable[str] = (),
+    waits: Iterable[str] = (),
+    output: Path | None = None,
+    tell: Callable[[str], None] = print,
+    run: Run = run_trial,
+) -> list[Path]:
+    """Run what a comparison file names and is not done yet; write records, compare.json, table.md and pictures.
+
+    Parameters
+    ----------
+    only, seeds, waits
+        Labels, seeds and added waits to run now; none: all. The table has what is done, whenever that was.
+    output
+        Default: runs/NAME, below the current directory.
+    tell
+        Called with one line for each run.
+
+    Returns
+    -------
+    list
+        What was written.
+
+    Raises
+    ------
+    Mistake
+        What is wrong with the file, or a label, seed or wait that it does not have.
+    Failure
+        The run that others begin with failed; any other run that fails is a row with its reason.
+    """
+    folder = _folder(file, output)
+    found = ComparisonFile(file, folder / "runs")
+    comparison, trials, warm = found.comparison, found.trials(), found.warm_starts()
+    wanted = _wanted(trials, comparison, only, set(seeds), set(waits))
+    (folder / "records").mkdir(parents=True, exist_ok=True)
+    examiner = Examiner()
+    examiner.data_of(wanted[0].job)
+    for number, trial in enumerate(wanted, 1):
+        if _done(folder, trial, comparison) is not None:
+            continue
+        if trial.seed in warm:
+            _begin(warm[trial.seed], comparison, folder, examiner, run, tell)
+        record = run(trial, comparison, folder, examiner)
+        write_record(folder / "records", trial.name, record)
+        tell(f"{number}/{len(wanted)} {_line(trial, record)}")
+    done = [_any(folder, trial, comparison) for trial in trials]
+    return _write(comparison, folder, [record for record in done if record is not None])
+
+
+def _folder(file: Path, output: Path | None) -> Path:
+    if output is not None:
+        return output
+    return Path("runs") / ComparisonFile(file, Path("runs")).comparison.name
+
+
+def _wanted(
+    trials: list[Trial], comparison: Comparison, only: Collection[str], seeds: set[str], waits: set[str]
+) -> list[Trial]:
+    for label in only:
+        if label not in comparison.strategies:
+            near = nearest(label, comparison.strategies)
+            hint = f"; did you mean {near}?" if near else ""
+            raise Mistake(f"--only {label}: the file has no such strategy{hint} ({', '.join(comparison.strategies)})")
+    has = {
+        "seeds": (seeds, [str(seed) for seed in comparison.seeds]),
+        "waits": (waits, [f"{wait:g}" for wait in comparison.compute_wait_s]),
+    }
+    for option, (chosen, known) in has.items():
+        if unknown := sorted(chosen.difference(known)):
+            raise Mistake(f"--{option} {', '.join(unknown)}: the file has {', '.join(known)}")
+    return [
+        trial
+        for trial in trials
+        if (not only or trial.label in only)
+        and (not seeds or str(trial.seed) in seeds)
+        and (not waits or f"{trial.wait_s:g}" in waits)
+    ]
+
+
+def _any(folder: Path, trial: Trial, comparison: Comparison) -> Record | None:
+    return read_record(folder / "records", trial, digest_of(trial, comparison))
+
+
+def _done(folder: Path, trial: Trial, comparison: Comparison) -> Record | None:
+    record = _any(folder, trial, comparison)
+    return record if record is not None and not record.failed else None
+
+
+def _begin(
+    trial: Trial, comparison: Comparison, folder: Path, examiner: Examiner, run: Run, tell: Callable[[str], None]
+) -> None:
+    """Make the result that others begin with, where it is not there yet."""
+    if _done(folder, trial, comparison) is not None:
+        return
+    record = run(trial, comparison, folder, examiner)
+    if record.failed:
+        raise Failure(f"{trial.name}: {record.failed}")
+    write_record(folder / "records", trial.name, record)
+    tell(_line(trial, record))
+
+
+def _line(trial: Trial, record: Record) -> str:
+    """A run in one line."""
+    wait = f", +{trial.wait_s:g} s" if trial.wait_s else ""
+    what = f"{trial.label or 'warm start'}, {trial.replicas} replicas{wait}, seed {trial.seed}"
+    if record.failed:
+        return f"{what}: failed: {record.failed}"
+    accuracy = "?" if record.accuracy is None else f"{100 * record.accuracy:.2f} %"
+    reached = [
+        f"{100 * float(target):g} % after " + (f"{at.seconds:.1f} s, {at.samples:,.0f} samples" if at else "never")
+        for target, at in record.reached.items()
+    ]
+    return f"{what}: {accuracy} after {record.seconds:.1f} s, {record.samples:,} samples; {'; '.join(reached)}"
+
+
+def _write(comparison: Comparison, folder: Path, records: list[Record]) -> list[Path]:
+    rows = rows_of(records, comparison.targets)
+    found = {
+        "name": comparison.name,
+        "targets": [key_of(target) for target in comparison.targets],
+        "rows": [row.model_dump() for row in rows],
+        "runs": [record.model_dump() for record in records],
+    }
+    texts = {
+        "compare.json": json.dumps(found, indent=1, allow_nan=False) + "\n",
+        "table.md": in_markdown(comparison.name, rows, comparison.targets),
+    }
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode())
+    pictures = draw_comparison(records, rows, comparison.targets, folder, comparison.name)
+    return [*(folder / name for name in texts), *pictures]

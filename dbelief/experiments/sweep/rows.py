@@ -1,0 +1,183 @@
+"""What came of each run of a sweep: which settings are best, and the table, as text, JSON and CSV."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.monitor.format import number
+from dbelief.monitor.status_table import quality
+from dbelief.process.atomic_file import write_whole
+from dbelief.rundir.summary import Summary
+
+from .grid import SEED, Point, short_names
+
+DONE, FAILED, STOPPED = "done", "failed", "stopped"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes
+    ----------
+    run
+        Name of its folder.
+    state
+        done, failed, or stopped by Ctrl-C.
+    reason
+        Why it ended, in words.
+    validation_accuracy, test_accuracy
+        Shares of right answers, 0 to 1; None where there is none, here and below.
+    validation_loss, test_loss
+        Means per sample.
+    samples
+        Whose gradients were applied.
+    wall_s
+        Seconds from start to end.
+    """
+
+    run: str
+    settings: Mapping[str, str]
+    state: str
+    reason: str
+    validation_accuracy: float | None = None
+    validation_loss: float | None = None
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    samples: int | None = None
+    wall_s: float | None = None
+
+    @classmethod
+    def of(cls, point: Point, state: str, reason: str, summary: Summary | None) -> "Row":
+        """A run that has ended, with what its summary says where it left one."""
+        figures = {} if summary is None else {name: getattr(summary, name) for name in FIGURES}
+        return cls(point.name, point.settings, state, reason, **figures)
+
+    @property
+    def loss(self) -> float | None:
+        """On validation data; where there is none, on the test set."""
+        return self.test_loss if self.validation_loss is None else self.validation_loss
+
+    @property
+    def words(self) -> str:
+        """How it ended, on one line."""
+        if self.state != DONE:
+            return f"{self.state}: {self.reason}"
+        figures = {"validation": (self.validation_accuracy, self.validation_loss)}
+        figures["test"] = self.test_accuracy, self.test_loss
+        told = [f"{name} {quality(*pair)}" for name, pair in figures.items() if pair != (None, None)]
+        return ", ".join([*told, f"{self.wall_s:.1f} s"]) if self.wall_s is not None else self.reason
+
+    @property
+    def without_seed(self) -> tuple[tuple[str, str], ...]:
+        """What runs have in common that differ in their seed alone."""
+        return tuple((field, value) for field, value in self.settings.items() if field != SEED)
+
+
+FIGURES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss", "samples", "wall_s")
+_MEASURES: dict[str, Callable[[float], float]] = {
+    "validation_accuracy": lambda accuracy: -accuracy,
+    "validation_loss": lambda loss: loss,
+    "test_accuracy": lambda accuracy: -accuracy,
+    "test_loss": lambda loss: loss,
+}
+"""What settings are compared by: the first that every run has. Less of the value is better."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best settings: those of `runs`, by the mean of a figure over them."""
+
+    by: str
+    mean: float
+    runs: tuple[str, ...]
+    settings: Mapping[str, str]
+
+    @property
+    def words(self) -> str:
+        """On one line."""
+        settings = " ".join(f"{field}={value}" for field, value in self.settings.items()) or "these settings"
+        figure = f"{100 * self.mean:.2f} %" if self.by.endswith("accuracy") else f"{self.mean:.4g}"
+        over = f", mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+        return f"best by {self.by.replace('_', ' ')}: {settings}: {figure}{over}"
+
+
+def best_of(rows: Sequence[Row]) -> Best | None:
+    """The settings all of whose runs are done that have the best mean over seeds; the first of equals.
+
+    By validation accuracy; where runs have none, by validation loss, then by the test set's, which was made for other
+    things. None where nothing can be compared.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.without_seed, []).append(row)
+    whole = {key: group for key, group in groups.items() if all(row.state == DONE for row in group)}
+    for by, cost in _MEASURES.items():
+        values = {key: [getattr(row, by) for row in group] for key, group in whole.items()}
+        if values and all(value is not None for group in values.values() for value in group):
+            means = {key: statistics.fmean(group) for key, group in values.items()}
+            key = min(means, key=lambda one: cost(means[one]))
+            return Best(by, means[key], tuple(row.run for row in whole[key]), dict(key))
+    return None
+
+
+def table(rows: Sequence[Row]) -> RenderableType:
+    """What people read: a row for each run, those of the best settings marked; what is best; what failed, and why."""
+    best = best_of(rows)
+    fields = short_names(rows[0].settings) if rows else {}
+    shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    shown.add_column("")
+    for title in fields.values():
+        shown.add_column(title, overflow="fold")
+    for title in ("validation", "test", "loss", "samples", "seconds"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    shown.add_column("run", overflow="fold")
+    for row in rows:
+        marked = best is not None and row.run in best.runs
+        shown.add_row(
+            "*" if marked else "",
+            *(Text(row.settings[field]) for field in fields),
+            _percent(row.validation_accuracy),
+            _percent(row.test_accuracy),
+            number(row.loss, ".4g"),
+            number(row.samples, ",d"),
+            number(row.wall_s, ".1f"),
+            Text(row.run),
+            style="bold" if marked else "",
+        )
+    ends = [Text(f"{row.run}: {row.state}: {row.reason}") for row in rows if row.state != DONE]
+    return Group(shown, Text(f"* {best.words}" if best else "nothing can be compared"), *ends)
+
+
+def _percent(share: float | None) -> str:
+    return number(None if share is None else 100 * share, ".2f") + (" %" if share is not None else "")
+
+
+def write_rows(folder: Path, job: str, rows: Sequence[Row]) -> None:
+    """Write sweep.json and sweep.csv, whole or not at all.
+
+    Raises
+    ------
+    NotWritten
+        The disk is full, say.
+    """
+    best = best_of(rows)
+    told = {"job": job, "best": None if best is None else asdict(best), "runs": [asdict(row) for row in rows]}
+    write_whole(folder / "sweep.json", (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode())
+    text = io.StringIO(newline="")
+    fields = list(rows[0].settings) if rows else []
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*fields, *FIGURES, "best", "state", "reason", "run"])
+    for row in rows:
+        figures = ["" if (value := getattr(row, name)) is None else value for name in FIGURES]
+        marked = best is not None and row.run in best.runs
+        writer.writerow([*row.settings.values(), *figures, str(marked).lower(), row.state, row.reason, row.run])
+    write_whole(folder / "sweep.csv", text.getvalue().encode())

@@ -1,0 +1,174 @@
+"""Runs of `dbelief train`, one after the other or a few at a time, until every point of a grid has its row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dbelief.errors import DataError, Interrupted, JobError, Mistake
+from dbelief.job import Job, load_job
+from dbelief.launch.child_process import Child, end_all
+from dbelief.process.console import announce, on_signals
+from dbelief.rundir.summary import read_summary
+
+from .grid import Point, points
+from .rows import DONE, FAILED, STOPPED, Row, table, write_rows
+
+LOOK_S = 0.1
+
+
+def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output: Path | None = None) -> int:
+    """Train a job file once for each combination of values, and print the table; returns the exit code.
+
+    Parameters
+    ----------
+    sets : mapping of field to values between commas
+        See `points`.
+    at_once : int
+        Runs at a time.
+    output : Path, optional
+        Folder of the runs' folders and of the table; None: the job's name and -sweep, where its runs are.
+
+    Returns
+    -------
+    int
+        0; 1 where no run came to its end; 130 where Ctrl-C ended it.
+
+    Raises
+    ------
+    Mistake
+        Before anything is run: what is wrong with the job, or with one combination.
+    """
+    grid = points(sets)
+    first = load_job(job_file, grid[0].settings)
+    folder = (output or Path(first.output) / f"{first.name}-sweep").absolute()
+    todo = [_Planned.make(job_file, point, folder) for point in grid]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"{folder}: {error.strerror or error}") from error
+    rows, interrupted = _Sweep(first.name, folder, todo, at_once).run()
+    left = len(todo) - len(rows)
+    if rows:
+        Console().print(table(rows))
+    announce(f"{folder}/sweep.json and sweep.csv" + (f"; {left} of {len(todo)} runs were not begun" if left else ""))
+    if interrupted:
+        return Interrupted.exit_code
+    return 0 if any(row.state == DONE for row in rows) else 1
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A point, the job it makes, and how `dbelief train` is asked for it."""
+
+    point: Point
+    job: Job
+    folder: Path
+    arguments: list[str]
+
+    @classmethod
+    def make(cls, job_file: Path, point: Point, folder: Path) -> _Planned:
+        fields = {**point.settings, "name": point.name, "output": str(folder)}
+        try:
+            job = load_job(job_file, fields)
+        except JobError as error:
+            raise JobError(f"{point.words}: {error}") from None
+        sets = [part for field, value in fields.items() for part in ("--set", f"{field}={value}")]
+        return cls(point, job, folder / point.name, ["train", "--quiet", str(job_file), *sets])
+
+    def earlier(self) -> Row | None:
+        """The row of this very job, where it was run to its end before."""
+        try:
+            summary = read_summary(self.folder / "summary.json")
+            same = load_job(self.folder / "job.yaml").digest() == self.job.anchored().digest()
+        except (DataError, JobError):
+            return None
+        if not same or (summary.model_extra or {}).get("state") != DONE:
+            return None
+        return Row.of(self.point, DONE, summary.reason, summary)
+
+    def ended(self, child: Child, began_s: float, asked: bool) -> Row:
+        """The row of a run that has ended just now; `asked`: because it was asked to."""
+        path = self.folder / "summary.json"
+        try:
+            # One that failed early leaves what an earlier run says of itself.
+            summary = read_summary(path) if child.code == 0 or path.stat().st_mtime >= began_s else None
+        except (DataError, OSError):
+            summary = None
+        if child.code == 0:
+            return Row.of(self.point, DONE, "" if summary is None else summary.reason, summary)
+        if asked:
+            return Row.of(self.point, STOPPED, "by Ctrl-C", summary)
+        reason = child.last_words().removeprefix("Error: ") if summary is None else summary.reason
+        return Row.of(self.point, FAILED, reason or child.fate(), summary)
+
+
+class _Sweep:
+    """The runs under way, and the rows so far.
+
+    Each run is a `dbelief train` of its own: what ends one, or what it leaves in memory, is nothing to the next.
+    """
+
+    def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> None:
+        self._job, self._folder, self._todo, self._at_once = job, folder, todo, at_once
+        self._rows: dict[str, Row] = {}
+        self._running: list[tuple[_Planned, Child, float]] = []
+        self._asked: set[str] = set()
+
+    def run(self) -> tuple[list[Row], bool]:
+        """All rows in the order of the grid, and whether Ctrl-C has ended it."""
+        with ExitStack() as stack:
+            interrupted = stack.enter_context(on_signals())
+            stack.callback(lambda: end_all([child for _, child, _ in self._running]))
+            waiting = self._not_done()
+            while (waiting and not interrupted.is_set()) or self._running:
+                while waiting and len(self._running) < self._at_once and not interrupted.is_set():
+                    self._start(waiting.pop(0))
+                self._see_to(interrupted.is_set)
+                time.sleep(LOOK_S)
+            self._write()
+            return self._in_order(), interrupted.is_set()
+
+    def _not_done(self) -> list[_Planned]:
+        """What is to be run; what was run before has its row at once."""
+        for planned in self._todo:
+            row = planned.earlier()
+            if row is not None:
+                self._rows[planned.point.name] = row
+        if self._rows:
+            announce(f"{len(self._rows)} of {len(self._todo)} runs are done already, and not run again")
+        return [planned for planned in self._todo if planned.point.name not in self._rows]
+
+    def _start(self, planned: _Planned) -> None:
+        place = self._todo.index(planned) + 1
+        announce(f"run {place} of {len(self._todo)}: {planned.point.words}")
+        child = Child(planned.point.name, planned.arguments, self._folder / f"{planned.point.name}.log")
+        began_s = time.time()
+        child.start()
+        self._running.append((planned, child, began_s))
+
+    def _see_to(self, interrupted: Callable[[], bool]) -> None:
+        """Take the rows of those that have ended, and ask the others to where Ctrl-C was pressed."""
+        for one in list(self._running):
+            planned, child, began_s = one
+            if child.code is not None:
+                self._running.remove(one)
+                row = planned.ended(child, began_s, child.name in self._asked)
+                self._rows[planned.point.name] = row
+                self._write()
+                announce(f"{planned.point.words}: {row.words}")
+            elif interrupted() and child.name not in self._asked:
+                self._asked.add(child.name)
+                child.ask_to_end()
+
+    def _in_order(self) -> list[Row]:
+        names = [planned.point.name for planned in self._todo]
+        return [self._rows[name] for name in names if name in self._rows]
+
+    def _write(self) -> None:
+        write_rows(self._folder, self._job, self._in_order())

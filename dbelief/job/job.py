@@ -1,0 +1,320 @@
+"""The job: every field of a job file that is not a section of its own file."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+
+from .autoencoder import StacksModel
+from .downpour import Downpour
+from .elastic import Elastic
+from .model import Model, PythonModel
+from .paths import anchor, resolve
+from .sandblaster import Sandblaster
+from .schedule import ConstantSchedule, PolySchedule, Schedule
+from .section import Count, Name, Natural, NonNegative, PathText, Positive, Section, Whole, Words, not_empty, refusal
+from .sources import Data, NoData, lacks_validation
+from .strategy import Strategy
+from .synchronous import SyncSgd
+from .wire import Wire
+from .yaml_document import to_yaml
+
+
+class Limits(Section):
+    """When a job ends: at the first of these, or where its method says. An early stop needs validation data."""
+
+    epochs: Positive | None = Field(default=None, description="Passes over the training data")
+    samples: Count | None = Field(default=None, description="Training samples, over all replicas")
+    wall_s: Positive | None = Field(default=None, description="Seconds by the clock on the wall")
+    validation_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Stop at this share of right answers on validation data, 0 to 1"
+    )
+    validation_loss: float | None = Field(
+        default=None, description="Stop when the mean loss on validation data is this or less, per sample"
+    )
+    patience: Count | None = Field(default=None, description="Evaluations without improvement before a stop")
+
+    def early(self) -> list[str]:
+        """Names of the limits that need validation data and are set."""
+        return [
+            name for name in ("validation_accuracy", "validation_loss", "patience") if getattr(self, name) is not None
+        ]
+
+
+class Evaluate(Section):
+    """Evaluation on validation data while training."""
+
+    every: Count | None = Field(
+        default=None, description="Training samples from one evaluation to the next; null for half an epoch"
+    )
+    keep: Literal["best", "last"] | None = Field(
+        default=None,
+        description="Which parameters are the result: those of the best evaluation, or the last; "
+        "null for the best where limits stop early, else the last",
+    )
+
+
+class Divergence(Section):
+    """A loss above factor times its start, for so long, stops the job."""
+
+    factor: Annotated[float, Field(gt=1)] = Field(default=10.0, description="Multiple of the starting loss")
+    seconds: NonNegative = Field(default=10.0, description="How long the loss may stay above it, in seconds")
+
+
+class Snapshots(Section):
+    """Snapshots of all shards, whenever one of the conditions holds; one more is written at the end."""
+
+    every_s: Positive | None = Field(default=30.0, description="Seconds from one to the next; null for none by time")
+    every_iterations: Count | None = Field(
+        default=None, description="Iterations of a batch method from one to the next; null for none by iterations"
+    )
+    keep: Annotated[Whole, Field(ge=1, le=1000)] = Field(default=2, description="Snapshot sets kept on disk")
+
+
+class Deadlines(Section):
+    """How long silence is borne."""
+
+    beat_s: Positive = Field(default=5.0, description="Seconds of silence after which a member is dead")
+    lease_s: Positive = Field(
+        default=3.0, description="The same for a shard that is replicated: so long may it be without service"
+    )
+    progress_s: Positive = Field(
+        default=60.0, description="Seconds without an acknowledged segment until a call is given up"
+    )
+    join_s: Positive = Field(
+        default=120.0, description="Seconds until all shards and the first replica must have joined"
+    )
+
+
+def _two_axes(grid: tuple[int, ...]) -> tuple[int, ...]:
+    if len(grid) > 2:
+        raise refusal("", f"must be [n] or [rows, columns], not {len(grid)} numbers")
+    return grid
+
+
+class Job(Section):
+    """A job file, checked.
+
+    `folder` is not a field: it is the folder that relative paths start from.
+    """
+
+    name: Name = Field(description="Name of the run's folder and of the job in the registry")
+    model: Model = Field(description="What is trained: layers, or an object in a Python file")
+    data: Data = Field(description="What it is trained on")
+    strategy: Strategy = Field(description="How it is trained")
+    schedule: Schedule = Field(
+        default_factory=lambda: ConstantSchedule(kind="constant"),
+        description="Learning rate by samples seen",
+    )
+    wire: Wire = Field(default_factory=Wire, description="How numbers travel between replicas and shards")
+    limits: Limits = Field(default_factory=Limits, description="When the job ends")
+    evaluate: Evaluate = Field(default_factory=Evaluate, description="Evaluation while training")
+    divergence: Divergence = Field(default_factory=Divergence, description="When a rising loss stops the job")
+    grid: Annotated[
+        tuple[Annotated[Whole, Field(ge=1, le=1024)], ...],
+        Field(strict=False),
+        AfterValidator(not_empty),
+        AfterValidator(_two_axes),
+    ] = Field(
+        default=(1,),
+        description="Ranks of a replica, over which its model is cut: [n], or [rows, columns] for images",
+        json_schema_extra={"minItems": 1, "maxItems": 2},
+    )
+    shards: Annotated[Whole, Field(ge=1, le=256)] = Field(default=2, description="Parameter servers, a number")
+    replication: Annotated[Whole, Field(ge=1, le=2)] = Field(
+        default=1,
+        description="Processes that have each segment: with 2 another one follows each shard, and nothing acknowledged "
+        "is lost when one of both dies; with 1 a shard that dies takes along what came since the last snapshot set",
+    )
+    replicas: Annotated[Whole, Field(ge=0, le=1024)] = Field(default=1, description="Model replicas, a number")
+    seed: Natural = Field(default=0, description="Seed of initial values and sample order")
+    start_from: PathText | None = Field(
+        default=None,
+        description="Folder of a run whose result training begins with; null for the model's own initial values",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where replicas compute")
+    threads: Annotated[Whole, Field(ge=1, le=1024)] = Field(default=1, description="BLAS threads per replica")
+    pin_cores: bool = Field(
+        default=False,
+        description="Where `dbelief train` starts all replicas: each keeps to its share of the machine's cores, "
+        "with a BLAS thread for each, whatever `threads` says",
+    )
+    record: bool = Field(
+        default=False, description="Log the order in which pushes arrive, so that the run can be replayed"
+    )
+    snapshots: Snapshots = Field(default_factory=Snapshots, description="Snapshots of the shards")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="How long silence is borne")
+    output: Annotated[Path, Field(strict=False), Words("a path")] = Field(
+        default=Path("runs"), description="Folder of run folders, relative to the current directory"
+    )
+
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    def model_post_init(self, context: object) -> None:
+        """Take the folder from the validation's context."""
+        if isinstance(context, dict):
+            self._folder = context["folder"]
+
+    @model_validator(mode="after")
+    def _replayable(self) -> Self:
+        if self.record and math.prod(self.grid) != 1:
+            raise refusal("record", f"must be false with a model over {math.prod(self.grid)} ranks: it is not replayed")
+        return self
+
+    @model_validator(mode="after")
+    def _pushes_have_an_order(self) -> Self:
+        if self.record and not self.strategy.locked:
+            name = self.strategy.name
+            raise refusal("record", f"must be false with {name}: pushes that run side by side have no order to replay")
+        return self
+
+    @model_validator(mode="after")
+    def _followers_have_an_order(self) -> Self:
+        if self.replication > 1 and not self.strategy.locked:
+            name = self.strategy.name
+            raise refusal("replication", f"must be 1 with {name}: pushes that run side by side cannot be done again")
+        return self
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        limits, strategy = self.limits, self.strategy
+        own = isinstance(strategy, Sandblaster) and strategy.ends
+        if not own and limits.epochs is None and limits.samples is None and limits.wall_s is None:
+            also = ", or one of strategy's own," if isinstance(strategy, Sandblaster) else ","
+            raise refusal("limits", f"needs at least one of epochs, samples, wall_s{also} or the job would never end")
+        return self
+
+    @model_validator(mode="after")
+    def _limits_can_be_told(self) -> Self:
+        if isinstance(self.data, NoData) and self.limits.epochs is not None:
+            raise refusal("limits.epochs", "there is no epoch where data.source is none; give samples or wall_s")
+        early = self.limits.early()
+        if early and lacks_validation(self.data):
+            raise refusal(f"limits.{early[0]}", "needs validation data, and the data section gives none")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_have_data(self) -> Self:
+        if isinstance(self.data, NoData) and self.replicas:
+            raise refusal(
+                "replicas", "must be 0 where data.source is none: programs with loops of their own bring the gradients"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_batch_method_has_data(self) -> Self:
+        if isinstance(self.strategy, Sandblaster):
+            if isinstance(self.data, NoData):
+                raise refusal("strategy.name", "sandblaster needs data: its batches are cut in portions for replicas")
+            if self.record:
+                raise refusal("record", "must be false with sandblaster: there is no order of pushes to replay")
+        if isinstance(self.strategy, SyncSgd) and self.record:
+            raise refusal("record", "must be false with sync-sgd: there is no order of pushes to replay")
+        if self.strategy.grouped and math.prod(self.grid) != 1:
+            raise refusal("grid", f"must be [1] with {self.strategy.name} among the workers, not {list(self.grid)}")
+        if isinstance(self.strategy, Elastic) and self.strategy.grouped and self.record:
+            form = f"{self.strategy.name} in form {self.strategy.form}"
+            raise refusal("record", f"must be false with {form}: there is no order of exchanges to replay")
+        if not isinstance(self.strategy, Sandblaster) and self.snapshots.every_iterations is not None:
+            raise refusal("snapshots.every_iterations", "needs a batch method: strategy.name sandblaster")
+        return self
+
+    @model_validator(mode="after")
+    def _the_wire_fits(self) -> Self:
+        strategy, push = self.strategy, self.wire.push
+        if self.wire == Wire():
+            return self
+        if strategy.grouped:
+            raise refusal("wire", f"must be left out with {strategy.name} among the workers: reduction.wire is theirs")
+        if isinstance(strategy, Sandblaster):
+            raise refusal(
+                "wire", "must be left out with sandblaster: of a difference of two gradients, 16 bits would leave noise"
+            )
+        if isinstance(strategy, Elastic) and push.later:
+            raise refusal(
+                "wire.push",
+                f"must be one of fp32, fp16, bf16 with {strategy.name}, not {push.name}: a worker sends its weights, "
+                "and what is left out of weights is no step to be made later",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _poly_has_an_end(self) -> Self:
+        endless = self.limits.samples is None and self.limits.epochs is None
+        if isinstance(self.schedule, PolySchedule) and self.schedule.total is None and endless:
+            raise refusal("schedule.total", "must be given where limits has neither samples nor epochs")
+        return self
+
+    @model_validator(mode="after")
+    def _a_scaled_rate_moves_no_further(self) -> Self:
+        strategy, scale = self.strategy, self.schedule.scale
+        if isinstance(strategy, Elastic) and strategy.rho is not None and scale is not None:
+            rate = strategy.rate * scale.factor(self.samples_in_a_mean)
+            if rate * strategy.rho > 1:
+                raise refusal("strategy.rho", f"must be at most 1 / rate, scaled to {rate:g}: {1 / rate:g}")
+        return self
+
+    @property
+    def samples_at_once(self) -> int:
+        """Samples behind one gradient: of a mini-batch, or of a batch method's portion."""
+        strategy = self.strategy
+        return strategy.portion if isinstance(strategy, Sandblaster) else strategy.batch
+
+    @property
+    def samples_in_a_mean(self) -> int:
+        """Samples that the gradient of one update is the mean of: a mini-batch, or in step those of all replicas.
+
+        Sums of such means (n_push, sync-sgd's gives: sum) do not count: they are a longer step by themselves. Nor does
+        what elastic replicas do in step, for each steps by its own mini-batch.
+        """
+        strategy = self.strategy
+        together = isinstance(strategy, Downpour) and strategy.staleness == 0
+        together |= isinstance(strategy, SyncSgd) and strategy.gives == "mean"
+        return self.samples_at_once * (max(1, self.replicas) if together else 1)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job file: relative paths of data, model and the run to start from start there."""
+        return self._folder
+
+    def path(self, text: str) -> Path:
+        """Path on this machine of a path in the job file.
+
+        Raises
+        ------
+        JobError
+            It names an environment variable that is not set.
+        """
+        return resolve(text, self.folder)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the parameters of the best evaluation are the result, where there is validation data."""
+        return self.evaluate.keep == "best" or (self.evaluate.keep is None and bool(self.limits.early()))
+
+    def anchored(self) -> Self:
+        """The same job with paths that do not depend on where its file lies: for a copy in the run folder."""
+        paths = ("folder", "file", "train", "test", "validation_file", "test_file")
+        data = {name: getattr(self.data, name, None) for name in paths}
+        placed = {name: anchor(text, self.folder) for name, text in data.items() if isinstance(text, str)}
+        fields: dict[str, object] = {"data": self.data.model_copy(update=placed)}
+        if isinstance(self.model, PythonModel):
+            fields["model"] = self.model.model_copy(update={"python": anchor(self.model.python, self.folder)})
+        if isinstance(self.model, StacksModel):
+            trained = tuple(anchor(text, self.folder) for text in self.model.trained)
+            fields["model"] = self.model.model_copy(update={"trained": trained})
+        if self.start_from is not None:
+            fields["start_from"] = anchor(self.start_from, self.folder)
+        return self.model_copy(update=fields)
+
+    def to_yaml(self) -> str:
+        """Write all fields, defaults too, as a job file that `parse_job` reads back into an equal job."""
+        return to_yaml(self.model_dump(mode="json"))
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of the job's fields as canonical JSON; the folder does not count."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,208 @@
+"""The processes of a local cluster: started, watched, restarted a few times, ended by their own ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from dbelief.errors import Mistake
+from dbelief.process.log import message_in
+from dbelief.registry import with_parent
+
+RESTARTS = 3
+BACK_OFF_S = (0.5, 1.0, 2.0)
+ASKED_S = 5.0
+"""How long all of them together may take to end once they are asked to."""
+
+
+class Way(Protocol):
+    """How a child is started and ended, wherever it runs.
+
+    Attributes
+    ----------
+    noise
+        Beginnings of lines in its log that are not its own.
+    """
+
+    noise: tuple[str, ...]
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """The whole command line, for what follows `dbelief` on it; called once for each start."""
+        ...
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask the program to end."""
+        ...
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """The exit code of the program, and how it ended in words, where the process ended with `code`."""
+        ...
+
+    def possible(self) -> bool:
+        """Whether it can be started again."""
+        ...
+
+
+class Direct:
+    """The program is the child process itself, on this machine."""
+
+    noise: tuple[str, ...] = ()
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """See `Way`."""
+        return program(arguments)
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Way`."""
+        process.send_signal(signal.SIGTERM)
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """See `Way`."""
+        return code, how_it_ended(code)
+
+    def possible(self) -> bool:
+        """See `Way`."""
+        return True
+
+
+def program(arguments: list[str]) -> list[str]:
+    """The command line of a `dbelief` command, in this Python."""
+    return [sys.executable, "-P", "-m", "dbelief", *arguments]
+
+
+@dataclass
+class Child:
+    """One `dbelief` command as a child process; must be started from the main thread.
+
+    Each child has a session of its own, so that Ctrl-C reaches the launcher alone, and is killed by the kernel when
+    the launcher dies, however it dies.
+
+    Attributes
+    ----------
+    name
+        "ps-0", "worker-2": also the name of its log.
+    arguments
+        What follows `dbelief` on its command line.
+    restarts
+        How often it may be started again.
+    way
+        How it is started and ended.
+    """
+
+    name: str
+    arguments: list[str]
+    log: Path
+    restarts: int = 0
+    way: Way = field(default_factory=Direct)
+    process: subprocess.Popen[bytes] | None = None
+    started: int = 0
+    _due_s: float = field(default=0.0, repr=False)
+    _logged: int = field(default=0, repr=False)
+
+    def start(self) -> None:
+        """Start it, its output appended to its log."""
+        command = self.way.command(self.arguments)
+        # Not SIGTERM: a worker would first finish what it has, and wait minutes for a cluster that died with it.
+        guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
+        with open(self.log, "ab") as log:
+            self._logged = log.tell()
+            self.process = subprocess.Popen(
+                [*guard, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started += 1
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        code = None if self.process is None else self.process.poll()
+        return code if code is None else self.way.fate(code)[0]
+
+    def revive(self, now_s: float) -> bool:
+        """Start it again if it died and may be; False where it has died for good. To be called again and again."""
+        if self.code in (None, 0):
+            return True
+        if self.started > self.restarts or self.code == Mistake.exit_code:  # a person has to put that right first
+            return False
+        if not self.way.possible():
+            return False
+        if not self._due_s:
+            self._due_s = now_s + BACK_OFF_S[min(self.started, len(BACK_OFF_S)) - 1]
+        elif now_s >= self._due_s:
+            self._due_s = 0.0
+            self.start()
+        return True
+
+    def said(self) -> list[str]:
+        """Messages of its log since it was last started."""
+        with open(self.log, "rb") as log:
+            log.seek(self._logged)
+            return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
+
+    def last_words(self) -> str:
+        """Last message of its log."""
+        try:
+            lines = self.log.read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        lines = [line for line in lines if not line.startswith(self.way.noise)]
+        return message_in(lines[-1]) if lines else ""
+
+    def fate(self) -> str:
+        """How it ended and what it said last, in one line."""
+        code = None if self.process is None else self.process.poll()
+        if code is None:
+            return f"{self.name} runs"
+        code, ended = self.way.fate(code)
+        words = self.last_words().removeprefix("Error: ") if code >= 0 else ""
+        return f"{self.name} {ended}" + (f": {words}" if words else "")
+
+    def ask_to_end(self) -> bool:
+        """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        self.way.ask_to_end(self.process)
+        return True
+
+    def end(self, grace_s: float) -> None:
+        """Ask it to end, wait, and kill it if it does not."""
+        if self.ask_to_end():
+            self.finish(grace_s)
+
+    def finish(self, grace_s: float) -> None:
+        """Wait for one that was asked to end, and kill it if it does not."""
+        assert self.process is not None
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def how_it_ended(code: int) -> str:
+    """A process's exit code in words."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def end_all(children: list[Child], grace_s: float = 5.0) -> None:
+    """End all children, those that have not ended by themselves within `grace_s`."""
+    until_s = time.monotonic() + grace_s
+    for child in children:
+        if child.process is not None:
+            try:
+                child.process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+    asked = [child for child in children if child.ask_to_end()]
+    until_s = time.monotonic() + ASKED_S
+    for child in asked:
+        child.finish(max(0.0, until_s - time.monotonic()))

@@ -1,0 +1,286 @@
+"""A whole job, every role a process of its own: on this machine (`dbelief train`), or where a `Site` starts them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
+from dbelief.job import Job
+from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, Child, end_all, how_it_ended
+from dbelief.launch.site import Loopback, Site
+from dbelief.monitor.status import status_of
+from dbelief.process.console import announce, on_signals
+from dbelief.process.cpu_affinity import shares, usable, written
+from dbelief.registry import EmbeddedRegistry, embedded_available
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rundir.folder import prepare_folder
+
+START_S = 60.0
+"""How long the coordinator may take to come up."""
+LOOK_S = 0.25
+SILENT_S = 60.0
+"""How long it may leave questions unanswered."""
+STOP_S = 60.0
+"""How long a clean end may take after Ctrl-C."""
+
+
+class Cluster:
+    """Registry, coordinator, shards and workers of one job.
+
+    Parameters
+    ----------
+    job_file
+        Where the job was loaded from, with `overrides` applied: children load it again.
+    show
+        Called a few times a second with the job's status as a mapping, for the live view.
+    to_workers
+        More of their command lines.
+    page
+        Where the coordinator is to serve its status page, `host:port`; None: nowhere.
+    shared_memory
+        Whether workers and shards share memory.
+    site
+        Where all of them run; None: on this machine, on loopback.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        job_file: Path,
+        overrides: Mapping[str, str],
+        resume: bool,
+        show: Callable[[Mapping[str, Any]], None],
+        to_workers: Sequence[str] = (),
+        page: str | None = None,
+        shared_memory: bool = True,
+        site: Site | None = None,
+    ) -> None:
+        self.job = job
+        self._site = site or Loopback()
+        self._page = page
+        self._parts = shares(usable(), job.replicas) if job.pin_cores and job.replicas else []
+        self.folder = prepare_folder(job, resume)
+        self._job_file = job_file
+        self._overrides = overrides
+        self._resume = resume
+        self._show = show
+        apart = ["--no-shared-memory"] * (not shared_memory)
+        self._more = {"ps": apart, "worker": [*to_workers, *apart]}
+        self._logs = self.folder / "logs"
+        self._logs.mkdir(exist_ok=True)
+        self._children: list[Child] = []
+        self._shards: dict[int, Child] = {}
+        self._workers: dict[int, Child] = {}
+        self._leaving: dict[int, Child] = {}
+        self._wanted: int | None = None
+        self._given_up: set[str] = set()
+        self._registry: EmbeddedRegistry | None = None
+        self._registry_restarts = 0
+
+    def run(self) -> int:
+        """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, the site's if it was stopped."""
+        with ExitStack() as stack:
+            interrupted = stack.enter_context(on_signals())
+            stack.enter_context(self._site.entered(self._logs))
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
+            registry = "memory:"
+            if embedded_available():
+                data = self._site.registry_folder(self.folder, scratch)
+                self._registry = stack.enter_context(EmbeddedRegistry(data))
+                registry = self._registry.url
+            else:
+                announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
+            stack.callback(end_all, self._children)  # before what they use is gone: a stack unwinds backwards
+            arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
+            coordinator = self._start("coordinator", "coordinator", arguments)
+            client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
+            stack.callback(client.close)
+            # Its members know it by its address; and what it was begun with is in the registry by now.
+            coordinator.arguments = self._coordinator(registry, scratch, client.address, resume=False)
+            coordinator.restarts = RESTARTS if registry != "memory:" else 0
+            (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is gone on from
+            self._start_members(client.address)
+            return self._watch(coordinator, client, interrupted.is_set)
+
+    def _coordinator(self, registry: str, scratch: Path, listen: str, resume: bool) -> list[str]:
+        arguments = ["coordinator", str(self._job_file), "--listen", listen, "--registry", registry]
+        arguments += ["--name", f"{socket.gethostname()}:{os.getpid()}"]
+        arguments += ["--run-folder", str(self.folder), "--ready-file", str(scratch / "address")]
+        arguments += [part for name, value in self._overrides.items() for part in ("--set", f"{name}={value}")]
+        arguments += ["--page", self._page] if self._page is not None else []
+        return [*arguments, *["--resume"] * resume, *self._site.arguments("coordinator")]
+
+    def _start(self, role: str, name: str, arguments: list[str], restarts: int = 0) -> Child:
+        child = Child(name, arguments, self._logs / f"{name}.log", restarts, self._site.way(role, name))
+        self._children.append(child)
+        child.start()
+        return child
+
+    def _address(self, coordinator: Child, scratch: Path, interrupted: Callable[[], bool]) -> str:
+        """Where the coordinator listens, as soon as it does."""
+        until_s = time.monotonic() + START_S
+        while not (scratch / "address").exists():
+            if coordinator.code is not None:
+                words = coordinator.last_words().removeprefix("Error: ")
+                if coordinator.code == Mistake.exit_code:
+                    raise Mistake(words)
+                raise Failure(f"{coordinator.fate()}; see {coordinator.log}")
+            if interrupted():
+                coordinator.end(ASKED_S)
+                raise Interrupted("stopped before the coordinator was up")
+            if time.monotonic() > until_s:
+                raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
+            time.sleep(0.02)
+        address = (scratch / "address").read_text()
+        for line in itertools.takewhile(lambda line: address not in line, coordinator.said()):
+            announce(line)  # what people should know before it begins: sets that are torn
+        return address
+
+    def _start_members(self, address: str) -> None:
+        for number in range(self.job.shards * self.job.replication):
+            self._shards[number] = self._start_member("ps", number, address)
+        for number in range(self.job.replicas):
+            self._workers[number] = self._start_member("worker", number, address)
+
+    def _start_member(self, role: str, number: int, address: str) -> Child:
+        name = f"{role}-{number}"
+        arguments = [role, "--coordinator", address, "--name", name]
+        # Where shards are followed, each process may be any of them.
+        arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
+        arguments += ["--record", str(self.folder / "record")] * self.job.record
+        arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
+        return self._start(role, name, [*arguments, *self._more[role], *self._site.arguments(role)], RESTARTS)
+
+    def _scale(self, wanted: int, address: str) -> None:
+        """Start or end workers, until there are as many as somebody wants."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        for number in [number for number, child in self._workers.items() if child.name in self._given_up]:
+            self._given_up.discard(self._workers.pop(number).name)
+        for number in sorted(self._workers)[wanted:]:
+            announce(f"worker-{number} is asked to end: {wanted} workers are wanted")
+            leaving = self._workers.pop(number)
+            leaving.ask_to_end()
+            self._leaving[number] = leaving
+        for number in itertools.count():
+            if len(self._workers) >= wanted:
+                break
+            going = self._leaving.get(number)
+            if number not in self._workers and (going is None or going.code is not None):
+                announce(f"worker-{number} is started: {wanted} workers are wanted")
+                self._workers[number] = self._start_member("worker", number, address)
+
+    def _scale_shards(self, wanted: int, needed: Collection[int], ended: Collection[int], address: str) -> None:
+        """Start shards until there are as many as the job wants; forget those that it has let end.
+
+        Parameters
+        ----------
+        needed, ended
+            Numbers of the shards without whom the job cannot go on, as it told after these had ended.
+        """
+        for number in ended:
+            child = self._shards[number]
+            if number not in needed and (child.code == 0 or number >= wanted * self.job.replication):
+                announce(f"{child.name} has ended: {wanted} shards are wanted")
+                del self._shards[number]
+        for number in range(wanted * self.job.replication):
+            if number not in self._shards:
+                announce(f"ps-{number} is started: {wanted} shards are wanted")
+                self._shards[number] = self._start_member("ps", number, address)
+
+    def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
+        """Show how it goes until the coordinator ends; see to those who die."""
+        stop_by_s = 0.0
+        heard_s = time.monotonic()
+        while self._leads(coordinator):
+            if interrupted() and not stop_by_s:
+                stop_by_s = time.monotonic() + STOP_S
+                self._ask_to_stop(client)
+            if stop_by_s and time.monotonic() > stop_by_s:
+                raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
+            self._see_to_the_registry()
+            ended = [number for number, child in self._shards.items() if child.code is not None]
+            try:
+                status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
+                heard_s = time.monotonic()
+                self._show(status_of(status))
+                self._site.look(status, self._shards.values())
+                if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
+                    self._scale(status.wanted_replicas, client.address)
+                # Where shards are followed, no process is: the coordinator knows when a shard has nobody left.
+                needed = set(status.needed_shards) if self.job.replication == 1 else set()
+                if status.state == wire.STATE_READY:
+                    self._scale_shards(status.wanted_shards, needed, ended, client.address)
+                if status.state not in OVER:
+                    self._see_to_the_dead(client, needed, ended)
+            except DbeliefError as error:  # where it has just ended, the loop's condition sees that
+                if time.monotonic() - heard_s > SILENT_S:
+                    raise Failure(
+                        f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
+                    ) from error
+            time.sleep(LOOK_S)
+        if not (self.folder / "summary.json").exists():
+            end_all(self._children, grace_s=0.0)  # nobody tells them that it is over
+            hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
+            raise Failure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
+        return coordinator.code or (self._site.stopped if interrupted() else 0)
+
+    def _leads(self, coordinator: Child) -> bool:
+        """Whether the job goes on: the coordinator runs, or is started again because it did not end by itself."""
+        closed = (self.folder / "summary.json").exists()
+        return coordinator.code is None or (not closed and self._revive(coordinator))
+
+    def _see_to_the_registry(self) -> None:
+        """Start the registry again where it died; its data is on the disk."""
+        registry = self._registry
+        if registry is None or registry.process.poll() is None:
+            return
+        fate = f"the registry {how_it_ended(registry.process.returncode)}"
+        if self._registry_restarts == RESTARTS:
+            raise Failure(f"{fate}, after {RESTARTS} restarts")
+        time.sleep(BACK_OFF_S[min(self._registry_restarts, len(BACK_OFF_S) - 1)])
+        self._registry_restarts += 1
+        registry.restart()
+        announce(f"{fate}; started again ({self._registry_restarts} of {RESTARTS} times)")
+
+    def _ask_to_stop(self, client: CoordinatorClient) -> None:
+        announce("stopping: where it trains already, leased work is finished and a snapshot set taken")
+        try:
+            client.call("Stop", wire.StopRequest(reason="stopped by Ctrl-C"))
+        except DbeliefError as error:
+            announce(f"the coordinator could not be told to stop: {error}")
+
+    def _see_to_the_dead(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
+        """Start the dead again; where a shard that is needed, or every worker, died for good, say why, and end."""
+        workers = list(self._workers.values())
+        alive = [self._revive(child) for child in workers]
+        reason = ""
+        for number in ended:
+            shard = self._shards.get(number)
+            if shard is not None and (shard.code == 0 or not self._revive(shard)) and number in needed:
+                reason = f"{shard.fate()}; its part of the parameters is gone"
+        if workers and not any(alive):
+            reason = f"no worker is left: {workers[-1].fate()}"
+        if reason:
+            client.call("Report", wire.ReportRequest(trouble=reason))
+
+    def _revive(self, child: Child) -> bool:
+        """Start a process that died again, some time later, and say so; False where it is dead for good."""
+        fate, started = child.fate(), child.started
+        alive = child.revive(time.monotonic())
+        if child.started > started:
+            announce(f"{fate}; started again ({started} of {child.restarts} times)")
+        elif not alive and child.name not in self._given_up:
+            self._given_up.add(child.name)
+            announce(f"{fate}; not started again")
+        return alive

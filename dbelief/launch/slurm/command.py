@@ -1,0 +1,64 @@
+"""`dbelief slurm`, which a batch script calls, and the guard that it starts on another node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dbelief.process.console import exits_cleanly, pairs
+
+
+@click.command("slurm")
+@click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    envvar="DBELIEF_SET",
+    show_envvar=True,
+    help="Replace a field of the job file.",
+)
+@click.option(
+    "--shards",
+    type=click.IntRange(1),
+    envvar="DBELIEF_SHARDS",
+    show_envvar=True,
+    help="Shards; default: the job's.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    envvar="DBELIEF_WORKERS",
+    show_envvar=True,
+    help="Workers; default: one for each task that coordinator and shards leave.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    envvar="DBELIEF_RESUME",
+    show_envvar=True,
+    help="Go on from the newest whole snapshot set of the run folder, as a requeued job does by itself.",
+)
+def slurm_command(
+    job_file: Path, overrides: tuple[str, ...], shards: int | None, workers: int | None, resume: bool
+) -> None:
+    """Run a whole job on the nodes of a batch job of Slurm, to be called by its script: see deploy/slurm."""
+    from dbelief.launch.slurm.launch import run_batch
+
+    with exits_cleanly():
+        sets = pairs((*overrides, *[f"shards={shards}"] * (shards is not None)))
+        code = run_batch(job_file, sets, workers, resume)
+    raise SystemExit(code)
+
+
+@click.command("slurm-guard", hidden=True)
+@click.argument("job")
+@click.argument("node")
+def guard_command(job: str, node: str) -> None:
+    """Requeue a batch job once Slurm has taken NODE, the first of its nodes, for dead."""
+    from dbelief.launch.slurm.guard import guard
+
+    with exits_cleanly():
+        guard(job, node)

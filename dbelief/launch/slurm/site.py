@@ -1,0 +1,107 @@
+"""The nodes of an allocation as the site of a cluster: coordinator on the first one, members as steps on all."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dbelief.launch.child_process import ASKED_S, RESTARTS, Child, Direct, Way
+from dbelief.process.console import announce
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.security.certificates import make_credentials
+from dbelief.security.identity import take
+
+from .allocation import Allocation
+from .places import Places
+from .silence import Silence
+from .steps import Nodes, Step
+
+DAYS = 365.0
+"""How long the job's certificates hold."""
+
+
+class SlurmSite:
+    """A `Site` of one batch job.
+
+    Parameters
+    ----------
+    credentials
+        Folder on storage that all nodes share; made, and removed at the end.
+    beat_s
+        The job's heartbeat deadline.
+    """
+
+    stopped = 0  # Slurm says itself why it sent a signal
+
+    def __init__(
+        self,
+        allocation: Allocation,
+        credentials: Path,
+        beat_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.listen = f"{allocation.first}:0"
+        self._allocation = allocation
+        self._nodes = Nodes(allocation)
+        self._places = Places(allocation.tasks)
+        self._places.put("coordinator", "coordinator", [allocation.first])
+        self._credentials = credentials
+        self._silence = Silence(beat_s)
+        self._clock = clock
+        self._guard: Child | None = None
+
+    @contextmanager
+    def entered(self, logs: Path) -> Iterator[None]:
+        """See `Site`."""
+        make_credentials(self._credentials, DAYS, ("localhost",), (self._allocation.first, "localhost"))
+        take(self._credentials / "operator", ("operator",))
+        try:
+            if len(self._allocation.tasks) > 1:
+                self._guard = self._guarding(logs)
+                self._guard.start()
+            yield
+        finally:
+            if self._guard is not None and self._guard.process is not None:
+                self._guard.process.terminate()  # srun ends its step
+                self._guard.finish(ASKED_S)
+            shutil.rmtree(self._credentials, ignore_errors=True)
+
+    def registry_folder(self, run: Path, scratch: Path) -> Path:
+        """See `Site`: where the first node dies the job begins again from a snapshot set, so its own disk will do."""
+        return scratch / "registry"
+
+    def arguments(self, role: str) -> list[str]:
+        """See `Site`."""
+        return ["--credentials", str(self._credentials / role)]
+
+    def way(self, role: str, name: str) -> Way:
+        """See `Site`."""
+        return Direct() if role == "coordinator" else Step(role, name, self._nodes, self._places)
+
+    def look(self, status: wire.StatusReply, shards: Iterable[Child]) -> None:
+        """See `Site`."""
+        now_s = self._clock()
+        if self._guard is not None and not self._guard.revive(now_s):
+            announce(f"{self._guard.fate()}; where node {self._allocation.first} dies, nobody requeues the job")
+            self._guard = None
+        silent_s: dict[str, float] = {}
+        for member in status.members:
+            silent_s[member.name] = min(member.silent_s, silent_s.get(member.name, member.silent_s))
+        for child in shards:
+            silence_s = silent_s.get(child.name)
+            if silence_s is None or child.process is None or child.code is not None:
+                continue
+            if self._silence.is_lost(child.name, child.started, silence_s, now_s) and isinstance(child.way, Step):
+                child.way.abandon(child.process, silence_s)
+
+    def _guarding(self, logs: Path) -> Child:
+        """The guard over the first node, on another one."""
+        first = self._allocation.first
+        others = Places({node: count for node, count in self._allocation.tasks.items() if node != first})
+        arguments = ["slurm-guard", self._allocation.job, first]
+        return Child(
+            "guard", arguments, logs / "guard.log", RESTARTS, Step("guard", "guard", self._nodes, others, False)
+        )

@@ -1,0 +1,118 @@
+"""A member as a step of its own on one node: started by srun, so that a node that dies ends its own members only."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+
+from dbelief.errors import Failure, Mistake
+from dbelief.launch.child_process import how_it_ended, program
+from dbelief.process.console import announce
+
+from .allocation import Allocation
+from .places import WORKER, Places
+
+FRESH_S = 2.0
+
+
+class Nodes:
+    """The nodes that are left of an allocation, asked for at most every `FRESH_S`, except where it matters.
+
+    Where Slurm does not answer, they are what they were.
+    """
+
+    def __init__(self, allocation: Allocation, clock: Callable[[], float] = time.monotonic) -> None:
+        self.allocation = allocation
+        self._clock = clock
+        self._left = list(allocation.tasks)
+        self._asked_s = clock()
+
+    def left(self, fresh: bool = False) -> list[str]:
+        """The nodes that are left, the batch script's among them."""
+        if fresh or self._clock() - self._asked_s > FRESH_S:
+            self._asked_s = self._clock()
+            try:
+                left = self.allocation.left()
+            except Failure as error:
+                announce(f"{error}; nodes {', '.join(self._left)} are taken to be there")
+            else:
+                for node in [node for node in self._left if left and node not in left]:
+                    announce(f"node {node} is lost")
+                self._left = [node for node in self._left if node in left] or self._left  # none: the job is ending
+        return self._left
+
+
+class Step:
+    """How one member is started on a node: a `Way` of `dbelief.launch.child_process`.
+
+    Parameters
+    ----------
+    listens
+        Whether the member takes `--listen`; it listens by its node's name, by which the others call it.
+    """
+
+    noise: tuple[str, ...] = ("srun: ", "slurmstepd")
+
+    def __init__(self, role: str, name: str, nodes: Nodes, places: Places, listens: bool = True) -> None:
+        self._role, self._name = role, name
+        self._nodes, self._places = nodes, places
+        self._listens = listens
+        self._node = ""
+        self._ended: tuple[int, str] | None = None
+
+    def command(self, arguments: list[str]) -> list[str]:
+        """See `Way`."""
+        self._ended = None
+        self._node = self._places.put(self._role, self._name, self._nodes.left())
+        listening = ["--listen", f"{self._node}:0"] if self._listens else []
+        srun = [shutil.which("srun") or "srun", *self._sharing(), "--kill-on-bad-exit=0", f"--job-name={self._name}"]
+        where = ["--nodes=1", "--ntasks=1", f"--nodelist={self._node}"]
+        return [*srun, *where, *program([*arguments, *listening])]
+
+    def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """See `Way`: by Slurm, since srun itself would kill the member at SIGTERM."""
+        try:
+            for step in self._steps():
+                self._nodes.allocation.run(["scancel", "--signal=TERM", step])
+        except Failure as error:
+            # Slurm 22.05 says "Invalid job id" of a step that it has signalled, too.
+            if process.poll() is None and "Invalid job id" not in str(error):
+                announce(f"{self._name} could not be asked to end: {error}")
+
+    def fate(self, code: int) -> tuple[int, str]:
+        """See `Way`: srun ends with 0 where its node died."""
+        if self._ended is None:
+            self._ended = code, f"on node {self._node} {how_it_ended(code)}"
+            if self._node not in self._nodes.left(fresh=True):
+                self._ended = 1, f"was lost with node {self._node}"
+            if self._ended[0] not in (0, Mistake.exit_code):
+                self._places.failed(self._node)
+        return self._ended
+
+    def possible(self) -> bool:
+        """See `Way`."""
+        return self._places.again(self._role, self._name, self._nodes.left())
+
+    def abandon(self, process: subprocess.Popen[bytes], silent_s: float) -> None:
+        """End a member that nobody has heard for `silent_s`, to start it on another node."""
+        self._ended = 1, f"was silent on node {self._node} for {silent_s:.0f} s, and is given up there"
+        self._places.failed(self._node)
+        process.kill()
+
+    def _sharing(self) -> list[str]:
+        """What the step has of its node: it waits for nothing, but for GPUs of its own, which are there or never.
+
+        All steps share CPUs and memory that the job has there. Steps that overlap would be given the same GPU.
+        """
+        gpus = self._nodes.allocation.gpus
+        if gpus and self._role == WORKER:
+            return ["--exact", f"--gpus-per-task={gpus}", "--immediate=60", "--mem=0", "--cpu-bind=none"]
+        return ["--overlap", *["--gres=none"] * bool(gpus), "--mem=0", "--cpu-bind=none"]
+
+    def _steps(self) -> list[str]:
+        """Numbers of the steps of this name that run."""
+        job = self._nodes.allocation.job
+        rows = self._nodes.allocation.run(["squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"])
+        return [row.split()[0] for row in rows.splitlines() if row.split()[1:] == [self._name]]

@@ -1,0 +1,111 @@
+"""A whole job as one call: `dbelief train` and `dbelief.train`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dbelief.arrays.backend import choose
+from dbelief.errors import Failure
+from dbelief.job import load_job
+from dbelief.launch.local_cluster import Cluster
+from dbelief.launch.site import Site
+from dbelief.monitor.live_view import LiveView
+from dbelief.monitor.status_table import taken
+from dbelief.process.console import announce
+from dbelief.rundir.summary import Summary, read_summary
+from dbelief.training.job_check import build_job
+
+
+def run_job(
+    job_file: Path,
+    overrides: Mapping[str, str],
+    resume: bool = False,
+    quiet: bool = False,
+    page: str | None = None,
+    shared_memory: bool = True,
+    site: Site | None = None,
+) -> int:
+    """Run a job with a live view, and at `page` (`host:port`) one for browsers; the exit code.
+
+    It runs at `site`; None: on this machine.
+    """
+    code, folder = _run_cluster(job_file, overrides, resume, quiet, page, shared_memory, site)
+    if code or not quiet:
+        announce(verdict(read_summary(folder / "summary.json"), folder))
+    return code
+
+
+def _run_cluster(
+    job_file: Path,
+    overrides: Mapping[str, str],
+    resume: bool,
+    quiet: bool,
+    page: str | None = None,
+    shared_memory: bool = True,
+    site: Site | None = None,
+) -> tuple[int, Path]:
+    """Exit code and run folder."""
+    job = load_job(job_file, overrides)
+    build_job(job, choose("cpu"), resume)  # before a folder is made, an earlier run moved aside, or a process started
+    with ExitStack() as stack:
+        view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
+        show = view.update if view else lambda status: None
+        cluster = Cluster(job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory, site=site)
+        return cluster.run(), cluster.folder
+
+
+def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
+    """Run a job file on this machine, as `dbelief train` does.
+
+    Parameters
+    ----------
+    job
+        Path of the job file.
+    quiet
+        Show nothing while it runs.
+    overrides
+        Fields to replace, dots written as double underscores: `strategy__batch=64`.
+
+    Returns
+    -------
+    Summary
+        What `runs/NAME/summary.json` holds.
+
+    Raises
+    ------
+    Mistake
+        What is wrong with the job.
+    Failure
+        Why it did not end as planned.
+    """
+    fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
+    code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
+    summary = read_summary(folder / "summary.json")
+    if code:
+        raise Failure(f"job {summary.job}: {summary.reason}")
+    return summary
+
+
+def verdict(summary: Summary, folder: Path) -> str:
+    """How a run ended, in one line."""
+    parts = [summary.reason]
+    if summary.test_accuracy is not None:
+        parts.append(f"test accuracy {100 * summary.test_accuracy:.2f} %")
+    elif summary.test_loss is not None:
+        parts.append(f"test loss {summary.test_loss:.4g}")
+    parts.append(taken(summary))
+    if summary.died:
+        lost = f"{summary.pushes_lost} pushes lost, {summary.pushes_trained_twice} trained twice"
+        parts.append(f"died on the way: {', '.join(summary.died)} ({lost})")
+    return f"{summary.job}: {', '.join(parts)}; see {folder}"
+
+
+def _as_yaml(value: Any) -> str:
+    """A field's new value as text: None is null, a mapping a mapping."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)

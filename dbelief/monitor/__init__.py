@@ -1,0 +1,1 @@
+"""Looking at a running job: the status client and its displays."""

@@ -1,0 +1,63 @@
+"""An event of a run as one line of text: who joined, died or was replaced, and what the job did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dbelief.monitor.format import plural
+from dbelief.monitor.states import job_state
+
+Event = Mapping[str, Any]
+
+_NAMES = {"ps": "shard", "worker": "replica"}
+"""What logs of earlier versions call members."""
+
+
+def _member(event: Event) -> str:
+    member = f"{_NAMES.get(event['role'], event['role'])} {event['id']}"
+    name = f" ({event['name']})" if event.get("name") else ""
+    reason = f": {event['reason']}" if event.get("reason") else ""
+    return f"{member}{name} {event['what']}{reason}"
+
+
+def _state(event: Event) -> str:
+    reason = f": {event['reason']}" if event.get("reason") else ""
+    state = job_state(str(event["state"]))
+    return f"job {'failed' if state == 'failed' else 'is ' + state}{reason}"
+
+
+_TEXTS: Mapping[str, Callable[[Event], str]] = {
+    "member": _member,
+    "state": _state,
+    "snapshot": lambda event: f"snapshot {event['set']} is complete",
+    "snapshot_failed": lambda _: "snapshot failed",
+    "warm_start": lambda event: f"warm start ended after {event['samples']:,} samples",
+    "takeover": lambda _: "another coordinator took over",
+    "promoted": lambda event: f"follower of shard {event['shard']} was promoted to leader",
+    "followed": lambda event: f"shard {event['shard']} has a follower in sync",
+    "unfollowed": lambda event: f"shard {event['shard']} lost its follower: {event['reason']}",
+    "shard_back": lambda event: (
+        f"shard {event['shard']} was restored" + (f" from snapshot {event['set']}" if event.get("set") else "")
+    ),
+    "shard_taken_in": lambda event: f"shard {event['shard']} is ready to take segments",
+    "rolled_back": lambda event: f"rolled back to snapshot {event['set']}: {plural(event['iterations'], 'iteration')}",
+    "scaling": lambda event: f"resharding from {event['from']} to {plural(event['to'], 'shard')}",
+    "scaled": lambda event: f"resharded to {plural(event['to'], 'shard')} in {event['seconds']:.1f} s",
+    "not_moved": lambda event: (
+        f"{plural(event['segments'], 'segment')} stayed at shard {event['shard']}: {event['reason']}"
+    ),
+    "bundle_failed": lambda event: f"replica {event['replica']} failed at a bundle: {event['reason']}",
+}
+_TROUBLE = frozenset({"snapshot_failed", "takeover", "unfollowed", "rolled_back", "not_moved", "bundle_failed"})
+
+
+def event_text(name: str, fields: Event) -> str | None:
+    """The event as a line without its time; None for an event that curves show, or an unknown one."""
+    text = _TEXTS.get(name)
+    return None if text is None else text(fields)
+
+
+def is_trouble(name: str, fields: Event) -> bool:
+    """Whether the event says that something failed or was lost."""
+    return name in _TROUBLE or fields.get("what") == "died" or (name == "state" and fields.get("state") == "failed")

@@ -1,0 +1,280 @@
+"""What `dbelief train` shows while it runs: a quiet picture on a terminal, plain lines elsewhere."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.monitor.format import NONE, duration, number, plural
+from dbelief.monitor.states import member_state
+from dbelief.process.clock import Clock, SystemClock
+from dbelief.process.console import announce
+from dbelief.process.log import as_json
+from dbelief.process.printable import printable
+
+Status = Mapping[str, Any]
+
+_OTHER_LINES = 9  # of the picture, besides the rows of members
+_FEWEST_ROWS = 3
+
+
+class LiveView:
+    """A view of a running job, fed with `update`; to be used in a `with` block.
+
+    Parameters
+    ----------
+    console
+        Where it is drawn. If that is no terminal, one plain line is printed every so often instead.
+    every_s
+        The shortest time between two such lines.
+    clock
+        What that time runs by.
+    draw
+        What is drawn of a status on a terminal of so many lines.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        every_s: float = 5.0,
+        clock: Clock | None = None,
+        draw: Callable[[Status, int], RenderableType] | None = None,
+    ) -> None:
+        self._console = console
+        self._draw = draw or picture
+        self._every_s = every_s
+        self._clock = clock or SystemClock()
+        self._live: Live | None = None
+        self._printed_s = -math.inf
+        self._waiting: Status | None = None
+        if console.is_terminal:
+            self._live = Live(console=console, auto_refresh=False)
+
+    def update(self, status: Status) -> None:
+        """Show the job's state.
+
+        Parameters
+        ----------
+        status
+            job, state, reason, waiting_for, samples, total_samples (None where only time ends the job), epoch, loss,
+            validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
+            members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
+            last_seen_s of a member (seconds since it was heard of), and of a batch method `batch`: {iteration,
+            iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
+            eta_s, seconds until its end. What is missing or None is left out.
+        """
+        if self._live is not None:
+            self._live.update(self._draw(status, self._console.height), refresh=True)
+            return
+        if self._clock.now() - self._printed_s >= self._every_s:
+            self._print(status)
+        else:
+            self._waiting = status
+
+    def __enter__(self) -> Self:
+        """Start drawing."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing; what was shown last stays, and a plain view prints what it held back."""
+        if self._live is not None:
+            self._live.stop()
+        elif self._waiting is not None:
+            self._print(self._waiting)
+
+    def _print(self, status: Status) -> None:
+        if as_json():
+            announce(line(status))
+        else:
+            self._console.print(line(status), soft_wrap=True, markup=False, highlight=False)
+        self._printed_s = self._clock.now()
+        self._waiting = None
+
+
+def line(status: Status) -> str:
+    """The status in one plain line."""
+    share, batch = progress(status), status.get("batch")
+    total = status.get("total_samples")
+    samples = f"{status.get('samples') or 0:,}" + (f" of {total:,}" if total else "") + " samples"
+    parts = [
+        _headline(status),
+        (iterations(batch) if batch else samples) + ("" if share is None else f" ({100 * share:.0f} %)"),
+        *([under_way(batch)] if batch and batch.get("pass") else []),
+        *(f"{name} {value}" for name, value in _numbers(status) if value != NONE),
+        *_members_lines(status),
+    ]
+    return " | ".join(parts)
+
+
+def progress(status: Status) -> float | None:
+    """How much of the job is done, 0 to 1: of its samples, else of its time; None where neither is known.
+
+    A batch method's end is that of its iterations: a limit of samples only keeps it from going on for ever.
+    """
+    if status.get("batch"):
+        status = {**status, **status["batch"], "total_samples": None}
+    for done, whole in (("iteration", "iterations"), ("samples", "total_samples"), ("elapsed_s", "wall_limit_s")):
+        if status.get(whole):
+            return float(min(1.0, max(0.0, (status.get(done) or 0) / status[whole])))
+    return None
+
+
+def picture(status: Status, height: int = 40) -> RenderableType:
+    """The status as it is drawn on a terminal of `height` lines."""
+    workers, batch = _workers(status), status.get("batch")
+    parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
+    if batch and batch.get("pass"):
+        parts.append(Text(under_way(batch), "dim"))
+        height -= 1
+    if workers:
+        parts += [Text(), _member_table(workers, max(_FEWEST_ROWS, height - _OTHER_LINES), not batch)]
+    return Group(*parts)
+
+
+def _headline(status: Status) -> str:
+    reason = why(status)
+    state = str(status.get("state", ""))
+    if state and reason.startswith(state):  # waiting for shards
+        return f"{printable(status.get('job', ''))}: {reason}"
+    return f"{printable(status.get('job', ''))}: {state}" + (f" ({reason})" if reason else "")
+
+
+def why(status: Status) -> str:
+    """Why the job is in its state, or what it waits for in it; may be empty."""
+    waiting_for = status.get("waiting_for")
+    return printable(str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else "")))
+
+
+def head(status: Status) -> RenderableType:
+    """Job, state and reason, and how many members there are."""
+    left = Text.assemble((printable(str(status.get("job", ""))), "bold"), "  ", (str(status.get("state", "")), "cyan"))
+    if reason := why(status):
+        left.append(f"  {reason}", "dim")
+    row = Table.grid(expand=True)
+    row.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    row.add_column(justify="right", no_wrap=True, style="dim")
+    row.add_row(left, ", ".join(_members_lines(status)))
+    return row
+
+
+def bar(status: Status) -> RenderableType:
+    """How far the job is."""
+    share, total, limit = progress(status), status.get("total_samples"), status.get("wall_limit_s")
+    if batch := status.get("batch"):
+        label = iterations(batch)
+    elif total:
+        label = f"{_count(status.get('samples') or 0)} of {_count(total)} samples"
+    elif limit:
+        label = f"{duration(status.get('elapsed_s') or 0)} of {duration(limit)}"
+    else:
+        label = f"{_count(status.get('samples') or 0)} samples"
+    row = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    # Of a job without an end in samples or time the bar stays empty: how far it is, nobody knows.
+    done = 0.0 if share is None else share
+    bar = ProgressBar(total=1.0, completed=done, complete_style="cyan", finished_style="green")
+    percent = "" if share is None else f"{100 * share:3.0f} %  "
+    row.add_row(bar, Text.assemble((percent, "bold"), (label, "dim")))
+    return row
+
+
+def _numbers(status: Status) -> list[tuple[str, str]]:
+    accuracy, batch = status.get("validation_accuracy"), status.get("batch")
+    validation = ("validation", NONE if accuracy is None else f"{100 * accuracy:.2f} %")
+    speed = ("samples/s", number(status.get("samples_per_s"), ",.0f"))
+    eta_s = status.get("eta_s")
+    times = [("elapsed", duration(status.get("elapsed_s") or 0))]
+    times += [] if eta_s is None else [("left", duration(eta_s))]
+    if batch:
+        return [
+            ("loss", number(batch.get("loss"), ".4f")),
+            ("gradient norm", number(batch.get("gradient_norm"), ".3g")),
+            ("step", number(batch.get("step"), ".3g")),
+            validation,
+            speed,
+            ("backups", backups(batch.get("backups_launched") or 0, batch.get("backups_won") or 0)),
+            *times,
+        ]
+    return [
+        ("loss", number(status.get("loss"), ".4f")),
+        validation,
+        speed,
+        ("staleness", number(status.get("staleness_mean"), ".2f")),
+        ("epoch", number(status.get("epoch"), ".2f")),
+        *times,
+    ]
+
+
+def iterations(batch: Status) -> str:
+    """How far a batch method is: 12 of 200 iterations."""
+    whole = batch.get("iterations")
+    return f"{_count(batch.get('iteration') or 0)}" + (f" of {_count(whole)}" if whole else "") + " iterations"
+
+
+def under_way(batch: Status) -> str:
+    """How far the pass at hand is: pass 23: 14 of 60 portions."""
+    return f"pass {batch['pass']}: {batch.get('portions_done') or 0} of {batch.get('portions') or 0} portions"
+
+
+def backups(launched: int, won: int) -> str:
+    """Copies of bundles, and how many of them were done first: 3 (2 won)."""
+    return f"{_count(launched)} ({_count(won)} won)"
+
+
+def number_table(status: Status) -> RenderableType:
+    """The job's numbers in a row, under their names."""
+    table = Table.grid(expand=True)
+    numbers = _numbers(status)
+    for name, value in numbers:
+        table.add_column(ratio=2 + max(len(name), len(value), 6), no_wrap=True)
+    table.add_row(*(Text(name, "dim") for name, _ in numbers))
+    table.add_row(*(Text(value, "bold") for _, value in numbers))
+    return table
+
+
+def _members_lines(status: Status) -> list[str]:
+    shards = status.get("shards") or 0
+    return [plural(shards, "shard"), plural(len(_workers(status)), "replica")]
+
+
+def _workers(status: Status) -> list[Status]:
+    """Members that push gradients: replicas, and loops of people's own."""
+    return [member for member in status.get("members") or () if member.get("role") != "ps"]
+
+
+def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> RenderableType:
+    """A row for each replica; if there are more than `rows`, the others are only counted."""
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("replica", ratio=2, no_wrap=True)
+    table.add_column("state", ratio=2, no_wrap=True)
+    for title in ("samples", *["staleness"] * stale, "last seen"):
+        table.add_column(title, ratio=1, justify="right", no_wrap=True)
+    shown = workers if len(workers) <= rows else workers[: rows - 1]
+    for member in shown:
+        seen = member.get("last_seen_s")
+        table.add_row(
+            Text(str(member.get("id", ""))),
+            Text(member_state(member)),
+            number(member.get("samples"), ",d"),
+            *[number(member.get("staleness"), ".2f")] * stale,
+            NONE if seen is None else f"{seen:.1f} s",
+        )
+    if len(shown) < len(workers):
+        table.add_row(Text(f"and {len(workers) - len(shown)} more", "dim"))
+    return table
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"

@@ -1,0 +1,218 @@
+"""How a job goes, as its coordinator tells it; where a run has ended, as its folder does."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dbelief.core.push import STALENESS
+from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.monitor.states import job_state
+from dbelief.process.console import host_and_port
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
+from dbelief.rundir.folder import ADDRESS
+from dbelief.rundir.summary import Summary, read_summary
+
+LOOK_S = 0.25
+SILENT_S = 5.0
+"""A coordinator that was heard of and then is silent for so long is gone."""
+
+_STATES = {number: job_state(name.removeprefix("STATE_").lower()) for name, number in wire.State.items()}
+_ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
+ENDED = frozenset(_STATES[state] for state in OVER)
+
+
+def status_of(status: wire.StatusReply) -> dict[str, Any]:
+    """The status in plain words, as `LiveView.update` takes it; `curves` and `events` where they were asked for."""
+    told = {
+        "job": status.job,
+        "state": _STATES[status.state],
+        "reason": status.reason,
+        "waiting_for": status.waiting_for,
+        "samples": status.samples,
+        "total_samples": status.total_samples or None,
+        "epoch": status.epoch,
+        "loss": _known(status.loss),
+        "validation_accuracy": _known(status.validation_accuracy),
+        "validation_loss": _known(status.validation_loss),
+        "test_accuracy": _known(status.test_accuracy),
+        "test_loss": _known(status.test_loss),
+        "samples_per_s": status.samples_per_s,
+        "staleness_mean": _known(status.staleness_mean),
+        "staleness": _spread(status.staleness),
+        "elapsed_s": status.elapsed_s,
+        "wall_limit_s": status.wall_limit_s or None,
+        "eta_s": _known(status.eta_s),
+        "shards": status.shards,
+        "run_folder": status.run_folder,
+        "batch": _batch(status.batch) if status.HasField("batch") else None,
+        "members": _members(status.members),
+        "wanted_replicas": status.wanted_replicas if status.HasField("wanted_replicas") else None,
+        "wanted_shards": status.wanted_shards,
+    }
+    if status.curves:
+        told["curves"] = {one.name: {"over": one.over, "x": list(one.x), "y": list(one.y)} for one in status.curves}
+    if status.events:
+        told["events"] = [{"time_s": one.time_s, "text": one.text, "trouble": one.trouble} for one in status.events]
+    return told
+
+
+def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
+    """Pushes by staleness: `up_to` so many versions; None: more than the others."""
+    return [{"up_to": most, "pushes": count} for most, count in zip((*STALENESS, None), counts, strict=False)]
+
+
+def _members(members: Iterable[wire.MemberStatus]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    for member in members:
+        row: dict[str, Any] = {
+            "id": member.id,
+            "role": _ROLES[member.role],
+            "name": member.name,
+            "state": member.state,
+            "samples": None,
+            "staleness": _known(member.staleness_mean),
+            "last_seen_s": member.silent_s,
+        }
+        if member.role == wire.ROLE_SHARD:
+            row |= {"pushes_per_s": member.pushes_per_s, "bytes_per_s": member.bytes_per_s}
+            row |= {"segments": member.segments, "parameters": member.parameters, "follows": member.follower}
+        else:
+            row |= {"samples": member.samples, "samples_per_s": member.samples_per_s, "straggler": member.straggler}
+        told.append(row)
+    return told
+
+
+def _batch(batch: wire.BatchStatus) -> dict[str, Any]:
+    return {
+        "iteration": batch.iteration,
+        "iterations": batch.iterations or None,
+        "loss": _known(batch.loss),
+        "gradient_norm": _known(batch.gradient_norm),
+        "step": _known(batch.step),
+        "evaluations": batch.evaluations,
+        "pass": batch.turn,
+        "portions_done": batch.portions_done,
+        "portions": batch.portions,
+        "bundles": batch.bundles,
+        "backups_launched": batch.backups,
+        "backups_won": batch.backups_won,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where somebody wants to look: an address, or a run folder, or (of a run that lives) both."""
+
+    address: str | None
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """The place that a person names.
+
+        Raises
+        ------
+        Mistake
+            It is neither `host:port` nor a run folder.
+        """
+        folder = Path(text)
+        if (folder / "job.yaml").is_file():
+            folder = folder.resolve()
+            try:
+                address = (folder / ADDRESS).read_text()
+                host_and_port(address)
+            except FileNotFoundError:
+                return cls(None, folder)
+            except Mistake as error:
+                raise Mistake(f"{folder / ADDRESS}: {error}") from None
+            return cls(address, folder)
+        if folder.is_dir():
+            raise Mistake(f"{text}: is no run folder: it holds no job.yaml")
+        if not re.fullmatch(r"[^/\s]+:\d{1,5}", text):
+            raise Mistake(f"{text}: neither a run folder nor HOST:PORT of a coordinator")
+        return cls(text)
+
+
+def look(place: Place) -> dict[str, Any] | Summary:
+    """How the job goes; of a run that has ended, how it ended.
+
+    Raises
+    ------
+    Failure
+        Nobody is there, and nothing is left that tells more.
+    """
+    if place.address is not None:
+        try:
+            with closing(CoordinatorClient(place.address, patience_s=0.0)) as client:
+                status = _ask(client)
+            if place.folder is None or status["job"] == place.folder.name:  # a port may be another's by now
+                return status
+        except (Unreachable, Refused) as error:
+            if place.folder is None:
+                raise _nobody(place.address, error) from error
+    assert place.folder is not None
+    return _ended(place.folder)
+
+
+def _ask(client: CoordinatorClient) -> dict[str, Any]:
+    return status_of(client.status())
+
+
+def _nobody(address: str, error: Failure) -> Failure:
+    if isinstance(error, Refused):
+        return Failure(f"{address}: somebody answers there who is no coordinator ({error})")
+    return Unreachable(f"{address}: no coordinator answers there")
+
+
+def _ended(folder: Path) -> Summary:
+    if not (folder / "summary.json").exists():
+        raise Failure(
+            f"{folder}: no coordinator answers, and there is no summary.json: the run is not up yet, or was killed"
+        )
+    return read_summary(folder / "summary.json")
+
+
+def watch(
+    place: Place, show: Callable[[Mapping[str, Any]], None], interrupted: threading.Event
+) -> dict[str, Any] | Summary:
+    """Show how the job goes, with its curves, until it ends or `interrupted` is set; how it ended, or was last.
+
+    Raises
+    ------
+    Failure
+        The coordinator is gone, and its run folder is not here, or does not tell how the run ended.
+    """
+    first = look(place)
+    if isinstance(first, Summary):
+        return first
+    assert place.address is not None
+    status = first
+    with closing(CoordinatorClient(place.address, patience_s=SILENT_S)) as client:
+        while status["state"] not in ENDED:
+            show(status)
+            if interrupted.wait(LOOK_S):
+                return status
+            try:
+                status = status_of(client.status(curves=True))
+            except Unreachable:  # it may have ended between two looks
+                folder = place.folder or Path(status["run_folder"])
+                if (folder / "summary.json").exists():
+                    return read_summary(folder / "summary.json")
+                job, samples = status["job"], status["samples"]
+                raise Failure(
+                    f"{place.address}: the coordinator of job {job} is gone, after {samples} samples"
+                ) from None
+        show(status)
+    return status

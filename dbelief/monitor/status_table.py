@@ -1,0 +1,128 @@
+"""What `dbelief status` prints: how a job goes, member by member, or how it ended."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.monitor.format import duration, number, plural
+from dbelief.monitor.states import job_state, member_state
+from dbelief.process.printable import printable
+from dbelief.rundir.summary import Summary
+
+from .live_view import Status, backups, iterations, progress, under_way, why
+
+_ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
+
+
+def overview(status: Status) -> RenderableType:
+    """A job that runs; `status` as `LiveView.update` takes it, and `name` of a member (its host and process)."""
+    total, share, batch = status.get("total_samples"), progress(status), status.get("batch")
+    done = f"{status['samples']:,}" + (f" of {total:,}" if total else "") + " samples"
+    percent = "" if share is None else f", {100 * share:.0f} %"
+    rows = [
+        ("state", status["state"] + (f": {why(status)}" if why(status) else "")),
+        ("progress", iterations(batch) + percent if batch else f"{done}{percent}, epoch {status['epoch']:.2f}"),
+        ("speed", f"{status['samples_per_s']:,.0f} samples/s, for {duration(status['elapsed_s'])}"),
+        ("loss", number(batch["loss"] if batch else status["loss"], ".4f")),
+        *(_of_batch(batch) if batch else []),
+        ("validation", quality(status["validation_accuracy"], status["validation_loss"])),
+        ("test", quality(status["test_accuracy"], status["test_loss"])),
+        *([] if batch else [("staleness", number(status["staleness_mean"], ".2f") + " versions")]),
+        ("run folder", status["run_folder"]),
+    ]
+    facts, members = facts_of(status["job"], rows), status["members"]
+    return Group(facts, Text(), _members(members, stale=not batch)) if members else facts
+
+
+def _of_batch(batch: Status) -> list[tuple[str, str]]:
+    return [
+        ("gradient norm", number(batch["gradient_norm"], ".3g")),
+        ("last step", number(batch["step"], ".3g")),
+        ("evaluations", f"{batch['evaluations']:,}" + (f"; {under_way(batch)}" if batch["pass"] else "")),
+        ("bundles", f"{batch['bundles']:,}, backups {backups(batch['backups_launched'], batch['backups_won'])}"),
+    ]
+
+
+def outcome(summary: Summary) -> RenderableType:
+    """A run that has ended."""
+    shares, batch = summary.samples_per_replica, batch_of(summary)
+    mini_batches = "" if batch else f" in {summary.steps:,} mini-batches"
+    rows = [
+        ("state", job_state(str((summary.model_extra or {}).get("state", "ended"))) + f": {summary.reason}"),
+        *(_end_of_batch(batch) if batch else []),
+        ("samples", f"{summary.samples:,}{mini_batches}, {summary.epochs:.2f} epochs"),
+        ("by replica", ", ".join(f"{name}: {count:,}" for name, count in shares.items()) or number(None, "")),
+        ("validation", quality(summary.validation_accuracy, summary.validation_loss)),
+        ("test", quality(summary.test_accuracy, summary.test_loss)),
+        *([] if batch else _end_of_pushes(summary)),
+        ("members", f"{summary.shards} shards, {summary.replicas} replicas, lost {summary.members_lost}"),
+        ("model", f"{summary.parameters:,} parameters"),
+        ("wall time", taken(summary)),
+    ]
+    return facts_of(summary.job, rows)
+
+
+def taken(summary: Summary) -> str:
+    """The wall time of a run, and of its last leg where it was resumed."""
+    leg = "" if summary.last_leg_s is None else f" ({summary.last_leg_s:.1f} s since it was resumed)"
+    return f"{summary.wall_s:.1f} s{leg}"
+
+
+def batch_of(summary: Summary) -> dict[str, Any]:
+    """The fields that only a batch method's summary has; none of another job's."""
+    more = summary.model_extra or {}
+    return dict(more) if "iterations" in more else {}
+
+
+def _end_of_batch(batch: Mapping[str, Any]) -> list[tuple[str, str]]:
+    loss, norm = number(batch["loss"], ".6g"), number(batch["gradient_norm"], ".3g")
+    return [
+        ("iterations", f"{batch['iterations']:,}, in {plural(batch['evaluations'], 'evaluation')}"),
+        ("loss", f"{loss}, gradient norm {norm}"),
+        ("backups", backups(batch["backups_launched"], batch["backups_won"])),
+    ]
+
+
+def _end_of_pushes(summary: Summary) -> list[tuple[str, str]]:
+    return [
+        ("staleness", number(summary.staleness_mean, ".2f") + " versions"),
+        ("pushes", f"{summary.pushes:,}, of them trained twice {summary.pushes_trained_twice:,}"),
+    ]
+
+
+def quality(accuracy: float | None, loss: float | None) -> str:
+    """Share of right answers and loss, as far as they are known."""
+    known = [] if accuracy is None else [f"{100 * accuracy:.2f} %"]
+    return ", ".join(known + ([] if loss is None else [f"loss {loss:.4f}"])) or number(None, "")
+
+
+def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> RenderableType:
+    """Names and values, one to a line."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(kind, Text(printable(name), "bold"))
+    for title, value in rows:
+        table.add_row(title, Text(printable(value, lines=True)))
+    return table
+
+
+def _members(members: Iterable[Mapping[str, Any]], stale: bool) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("member", "state", "process"):
+        table.add_column(title)
+    for title in ("samples", *["staleness"] * stale, "last seen"):
+        table.add_column(title, justify="right")
+    for member in members:
+        table.add_row(
+            f"{_ROLES[member['role']]} {member['id']}",
+            Text(member_state(member)),
+            Text(printable(member["name"])),
+            number(member["samples"], ",d"),
+            *[number(member["staleness"], ".2f")] * stale,
+            f"{member['last_seen_s']:.1f} s",
+        )
+    return table

@@ -1,0 +1,137 @@
+"""What `dbelief top` shows: a job with its curves, and every member with how fast it goes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.monitor.format import duration, number
+from dbelief.monitor.states import GONE, member_state
+
+from .live_view import Status, bar, head, number_table, under_way
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARKS = 48
+_CURVES = {"loss": "loss", "validation_accuracy": "validation", "validation_loss": "validation loss"}
+_FEWEST_ROWS = 3
+_STYLES = {"training": "", "serving": "", "straggling": "yellow", "died": "red"}
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def whole(status: Status, height: int = 40) -> RenderableType:
+    """The status, as `dbelief.monitor.status.status_of` gives it, on a terminal of `height` lines."""
+    parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
+    taken = 5
+    if (batch := status.get("batch")) and batch.get("pass"):
+        parts.append(Text(under_way(batch), "dim"))
+        taken += 1
+    curves = _curves(status.get("curves") or {})
+    if curves is not None:
+        parts += [Text(), curves]
+        taken += 1 + len(curves.rows)
+    shards = [member for member in status["members"] if member["role"] == "ps"]
+    workers = [member for member in status["members"] if member["role"] != "ps"]
+    room = max(2 * _FEWEST_ROWS, height - taken - 5)  # two empty lines, two heads, and the cursor's
+    for_shards = min(len(shards), max(_FEWEST_ROWS, room // 3, room - len(workers)))
+    if workers:
+        parts += [Text(), _workers(workers, max(_FEWEST_ROWS, room - for_shards), not batch)]
+    if shards:
+        parts += [Text(), _shards(shards, for_shards)]
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
+    """Numbers as a row of bars, from the lowest to the highest of them; of more than `width` the mean of each part."""
+    count = min(width, len(values))
+    cuts = [index * len(values) // count for index in range(count + 1)] if count else [0]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    lowest, highest = min(means, default=0.0), max(means, default=0.0)
+    apart = highest - lowest or 1.0
+    return "".join(_BARS[round((mean - lowest) / apart * (len(_BARS) - 1))] for mean in means)
+
+
+def bytes_per_s(rate: float | None) -> str:
+    """A rate of bytes as people say it: 1.5 MB/s."""
+    if rate is None:
+        return number(None, "")
+    power = min(len(_UNITS) - 1, int(math.log(rate, 1000))) if rate >= 1 else 0
+    return f"{rate / 1000**power:.3g} {_UNITS[power]}/s"
+
+
+def _curves(curves: Mapping[str, Any]) -> Table | None:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for name, title in _CURVES.items():
+        if name not in curves or (name == "validation_loss" and "validation_accuracy" in curves):
+            continue
+        values = curves[name]["y"]
+        form = ".2%" if name == "validation_accuracy" else ".4g"
+        table.add_row(title, sparkline(values), f"{values[0]:{form}} → {values[-1]:{form}}")
+    return table if table.row_count else None
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column(title, ratio=2, no_wrap=True)
+    table.add_column("state", ratio=2, no_wrap=True)
+    for column in columns:
+        table.add_column(column, ratio=2, justify="right", no_wrap=True)
+    return table
+
+
+def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
+    """The fastest first, the gone last; if there are more than `rows`, the others are only counted."""
+    table = _table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"])
+    order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
+    for member in _shown(order, rows):
+        table.add_row(
+            f"{'client ' if member['role'] == 'client' else ''}{member['id']}",
+            _state(member),
+            f"{member['samples_per_s']:,.0f}",
+            number(member["samples"], ",d"),
+            *[number(member["staleness"], ".2f")] * stale,
+            _ago(member),
+        )
+    _count_the_others(table, order, rows)
+    return table
+
+
+def _shards(shards: Sequence[Status], rows: int) -> Table:
+    table = _table("shard", ["pushes/s", "traffic", "segments", "parameters", "last seen"])
+    for member in _shown(shards, rows):
+        table.add_row(
+            str(member["id"]),
+            _state(member),
+            f"{member['pushes_per_s']:,.1f}",
+            bytes_per_s(member["bytes_per_s"]),
+            f"{member['segments']:,}",
+            f"{member['parameters']:,}",
+            _ago(member),
+        )
+    _count_the_others(table, shards, rows)
+    return table
+
+
+def _state(member: Status) -> Text:
+    state = member_state(member)
+    return Text(state, _STYLES.get(state, "dim"))
+
+
+def _shown(members: Sequence[Status], rows: int) -> Sequence[Status]:
+    return members if len(members) <= rows else members[: rows - 1]
+
+
+def _count_the_others(table: Table, members: Sequence[Status], rows: int) -> None:
+    if len(members) > rows:
+        table.add_row(Text(f"and {len(members) - rows + 1} more", "dim"))
+
+
+def _ago(member: Status) -> str:
+    seen = member["last_seen_s"]
+    return f"{seen:.1f} s" if seen < 60 else duration(seen)

@@ -1,0 +1,310 @@
+"""All of a job's plan: what `dbelief plan` shows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dbelief.arrays.backend import choose, device_bytes
+from dbelief.core.layout import Layout, cut, nominal_length, place
+from dbelief.core.placement import Place, Placement
+from dbelief.errors import JobError
+from dbelief.job import Job, Sandblaster
+from dbelief.partition import Grid
+from dbelief.partition.traffic import Passage
+
+from .communication_cost import GIGABIT, Communication, Speeds, communication
+from .layers import PlannedLayer
+from .memory import PROCESS, RankMemory, exchange_bytes, machine_bytes, rank_memory, shard_memory
+from .model_shapes import sketch
+from .sample import sample_of
+from .shard_traffic import fetched_bytes, pushed_bytes
+from .volumes import Volumes
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class PlannedRank:
+    """One rank of a replica.
+
+    Attributes
+    ----------
+    parameters, frozen
+        Numbers that it holds of what is trained, and of what is not.
+    shards
+        (shard, segments) for each that it fetches from and pushes to.
+    sent_bytes, messages
+        To other ranks, in a mini-batch.
+    fetched_bytes, pushed_bytes
+        From shards in a fetch, where all has changed, and to them in a push, as the job's codecs write them.
+    """
+
+    rank: int
+    parameters: int
+    frozen: int
+    memory: RankMemory
+    shards: Sequence[tuple[int, int]]
+    sent_bytes: int
+    messages: int
+    fetched_bytes: int
+    pushed_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """One shard: parameters that it holds, and bytes by what they are for."""
+
+    shard: int
+    parameters: int
+    segments: int
+    memory: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """Of all."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether something has room: bytes that it needs, and that there are."""
+
+    what: str
+    needs: int
+    has: int
+
+    @property
+    def fits(self) -> bool:
+        """It has."""
+        return self.needs <= self.has
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job would need.
+
+    Attributes
+    ----------
+    samples
+        Of a mini-batch, or of a batch method's portion.
+    step
+        Exchanges inside one replica in a mini-batch, in their order.
+    on_device
+        Whether the model is computed on a GPU.
+    data_bytes
+        Of the job's data in each worker; 0 where they were not looked at.
+    """
+
+    job: str
+    grid: Grid
+    replicas: int
+    samples: int
+    layers: Sequence[PlannedLayer]
+    ranks: Sequence[PlannedRank]
+    shards: Sequence[PlannedShard]
+    step: Sequence[Passage]
+    communication: Communication
+    on_device: bool
+    data_bytes: int
+    fits: Sequence[Fit]
+    notes: Sequence[str]
+
+    def parameters(self, state: str = "trained") -> int:
+        """Numbers of all layers in this state."""
+        return sum(layer.parameters for layer in self.layers if layer.state == state)
+
+    def described(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {
+            "job": self.job,
+            "grid": [self.grid.rows, self.grid.columns],
+            "replicas": self.replicas,
+            "samples": self.samples,
+            "computed_on": "cuda" if self.on_device else "cpu",
+            "parameters": {state: self.parameters(state) for state in ("trained", "frozen", "later")},
+            "layers": [{**asdict(layer), "parameters": layer.parameters} for layer in self.layers],
+            "ranks": [_rank(rank) for rank in self.ranks],
+            "exchanges": [
+                {"what": p.what, "way": p.way, "messages": int(p.messages.sum()), "bytes": int(p.sent_bytes.sum())}
+                for p in self.step
+            ],
+            "shards": [{**asdict(shard), "bytes": shard.bytes} for shard in self.shards],
+            "communication": self.communication.described(),
+            "data_bytes": self.data_bytes,
+            "process_bytes": PROCESS,
+            "fits": [{**asdict(fit), "fits": fit.fits} for fit in self.fits],
+            "notes": list(self.notes),
+        }
+
+
+def _rank(rank: PlannedRank) -> dict[str, Any]:
+    memory = rank.memory
+    more = {"host_bytes": memory.host_bytes, "device_bytes": memory.device_bytes}
+    return {**asdict(rank), "memory": {**asdict(memory), **more}}
+
+
+def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABIT) -> Plan:
+    """Plan a job.
+
+    Parameters
+    ----------
+    memory_gib
+        GiB that one rank has where the model is computed; None: not asked.
+    speeds
+        Of the network, and of each replica.
+
+    Raises
+    ------
+    Mistake
+        The model does not fit what it sees, cannot be cut, or nothing says what it sees.
+    """
+    sample, grid = sample_of(job), Grid.of(job.grid)
+    samples = job.samples_at_once
+    if sample.data is not None and sample.data.train is not None:
+        samples = min(samples, len(sample.data.train))
+    model = sketch(job, sample, grid, samples)
+    step = [*model.step, *_clipping(job, grid)]
+    on_device, devices = _device(job)
+    placement = placed(model.layout, job.shards)
+    talks = _talks(model.layout, placement, grid.size)
+    ranks = []
+    for rank in range(grid.size):
+        part = model.layout.part(rank)
+        memory = rank_memory(
+            job,
+            whole=model.layout.size,
+            part=part.size,
+            drawn=model.drawn,
+            given=sum(model.frozen),
+            frozen=model.frozen[rank],
+            activations=model.activations[rank],
+            exchanged=exchange_bytes(step, rank),
+            batch=samples * int(np.prod(sample.features, dtype=np.int64)),
+            on_device=on_device,
+        )
+        sent, messages = (sum(int(of[rank].sum()) for of in each) for each in _both(step))
+        moved = fetched_bytes(job.wire, part.size), pushed_bytes(job.wire, part.size)
+        ranks.append(PlannedRank(rank, part.size, model.frozen[rank], memory, talks[rank], sent, messages, *moved))
+    shards = _shards(job, placement)
+    volumes = Volumes.of(model.layers, job.replicas, samples)
+    fits = _fits(job, ranks, shards, sample.data_bytes, devices, memory_gib)
+    if job.replicas > 1 and sample.data_bytes:
+        fits.append(copies(job.replicas, volumes.weight_bytes, sample.data_bytes, machine_bytes()))
+    notes = [*model.notes, *idle_shards(placement)]
+    return Plan(
+        job.name,
+        grid,
+        job.replicas,
+        samples,
+        model.layers,
+        ranks,
+        shards,
+        step,
+        communication(volumes, speeds, job),
+        on_device,
+        sample.data_bytes,
+        fits,
+        notes,
+    )
+
+
+def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:
+    """Whether so many parts of one machine can each have weights and data of their own (You et al. 2017, section 6.2).
+
+    This is the least that they need; a replica has gradients and activations beside it.
+    """
+    most = memory // (weight_bytes + data_bytes)
+    return Fit(f"weights and data, {parts} copies (at most {most})", parts * (weight_bytes + data_bytes), memory)
+
+
+def placed(layout: Layout, shards: int) -> Placement:
+    """The segments of a layout, each with the shard that gets it."""
+    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
+    runs = enumerate(place(spans, shards))
+    return Placement(0, tuple(spans), tuple(Place(shard, "", 0, (run,)) for shard, run in runs))
+
+
+def idle_shards(placement: Placement) -> list[str]:
+    """A line where shards would hold nothing of the model; else none."""
+    idle = [place.shard for place in placement.places if not place.count]
+    if not idle:
+        return []
+    used = len(placement.places) - len(idle)
+    which = f"shard {idle[0]}" if len(idle) == 1 else f"shards {', '.join(map(str, idle))}"
+    return [
+        f"{which} would hold no parameters: {sum(span.length for span in placement.spans):,} parameters are "
+        f"{len(placement.spans)} segment{'s' * (len(placement.spans) != 1)}; shards: {used} is enough"
+    ]
+
+
+def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[int, int]]]:
+    """By rank, (shard, segments) of its part; no segment is of two ranks."""
+    starts = [start for start, _ in layout.rank_ranges()]
+    found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for at in placement.places:
+        counts = Counter(bisect_right(starts, span.start) - 1 for span in placement.run(at))
+        for rank, segments in sorted(counts.items()):
+            found[rank].append((at.shard, segments))
+    return found
+
+
+def _both(step: Sequence[Passage]) -> tuple[list[Any], list[Any]]:
+    return [passage.sent_bytes for passage in step], [passage.messages for passage in step]
+
+
+def _clipping(job: Job, grid: Grid) -> list[Passage]:
+    """A gradient's length is a number that is summed over all ranks."""
+    if grid.size == 1 or isinstance(job.strategy, Sandblaster) or job.strategy.clip_norm is None:
+        return []
+    return Passage.sums("square of the gradient's length", 1, grid.size)
+
+
+def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
+    found = []
+    for at in placement.places:
+        numbers = sum(span.length for span in placement.run(at))
+        found.append(PlannedShard(at.shard, numbers, at.count, shard_memory(job, numbers)))
+    return found
+
+
+def _device(job: Job) -> tuple[bool, list[int]]:
+    """Whether the job's model is computed on a GPU, and the bytes of each that this machine has."""
+    try:
+        backend = choose(job.device)
+    except JobError:  # planned here for a machine that has one
+        return True, []
+    return backend.name != "numpy", device_bytes(backend)
+
+
+def _fits(
+    job: Job,
+    ranks: Sequence[PlannedRank],
+    shards: Sequence[PlannedShard],
+    data_bytes: int,
+    devices: Sequence[int],
+    memory_gib: float | None,
+) -> list[Fit]:
+    memories, found = [rank.memory for rank in ranks], []
+    if memory_gib is not None:
+        room = int(memory_gib * GIB)
+        found.append(Fit("the largest rank", max(memory.computed_bytes for memory in memories), room))
+        if not memories[0].device:
+            found.append(Fit("each rank at its start", max(memory.start for memory in memories), room))
+    processes = {"coordinator": 1, "shard": job.replication * len(shards), "rank": job.replicas * len(ranks)}
+    beside = job.replicas * data_bytes + job.replication * sum(shard.bytes for shard in shards)
+    beside += sum(count * PROCESS[name] for name, count in processes.items())
+    training, starting = (sum(each) for each in zip(*((m.host_bytes, m.start) for m in memories), strict=True))
+    machine = machine_bytes()
+    found.append(Fit("coordinator, replicas and shards on this machine", job.replicas * training + beside, machine))
+    found.append(Fit("the same at their start", job.replicas * starting + beside, machine))
+    if devices:  # which a replica's ranks take in turn
+        shares = [memories[number :: len(devices)] for number in range(len(devices))]
+        needs = max(job.replicas * sum(memory.device_bytes for memory in share) for share in shares)
+        found.append(Fit("the fullest of this machine's GPUs", needs, min(devices)))
+    return found

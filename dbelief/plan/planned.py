@@ -1,0 +1,180 @@
+"""What `dbelief plan` prints: layers, ranks, exchanges, sums and shards of a job, and whether they have room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dbelief.monitor.status_table import facts_of
+from dbelief.plan import NetworkPlan, Plan
+from dbelief.plan.job_plan import PlannedRank
+from dbelief.plan.layers import PlannedLayer
+from dbelief.plan.memory import PROCESS
+
+from .communicated import sums_table, volume_rows
+
+ROWS = 8
+"""Of ranks, and of shards, that are shown one by one; of more only the smallest and the largest."""
+
+MANY = 4
+"""Tensors of a layer that are shown one by one."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def planned(plan: Plan | NetworkPlan) -> RenderableType:
+    """All of a plan."""
+    return _network(plan) if isinstance(plan, NetworkPlan) else _job(plan)
+
+
+def _job(plan: Plan) -> RenderableType:
+    blocks: list[RenderableType] = [_facts(plan), _layers(plan.layers), _ranks(plan)]
+    if plan.step:
+        blocks.append(_exchanges(plan))
+    blocks.append(_shards(plan))
+    if plan.replicas > 1:
+        blocks.append(sums_table(plan.communication))
+    return _apart(blocks)
+
+
+def _network(plan: NetworkPlan) -> RenderableType:
+    rows = [
+        ("is", plan.network.about),
+        ("parameters", f"{plan.volumes.parameters:,}"),
+        *volume_rows(plan.communication),
+    ]
+    blocks = [facts_of(plan.network.name, rows, "network"), _layers(plan.layers)]
+    if plan.volumes.replicas > 1:
+        blocks.append(sums_table(plan.communication))
+    return _apart(blocks)
+
+
+def _apart(blocks: Sequence[RenderableType]) -> RenderableType:
+    return Group(*[line for block in blocks for line in (block, Text())][:-1])
+
+
+def size(count: int) -> str:
+    """Bytes as a person reads them."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.4g} {_UNITS[unit]}"
+
+
+def _facts(plan: Plan) -> RenderableType:
+    grid = plan.grid
+    counts = f"{plan.parameters():,} trained"
+    for state, word in (("frozen", "used as they are"), ("later", "of no part in this job yet")):
+        if plan.parameters(state):
+            counts += f", {plan.parameters(state):,} {word}"
+    rows = [
+        ("parameters", counts),
+        ("replicas", f"{plan.replicas}, each on {grid.rows} x {grid.columns} ranks, mini-batches of {plan.samples}"),
+        ("computed on", "GPU" if plan.on_device else "CPU"),
+        *[("data", f"{size(plan.data_bytes)} in each worker")] * bool(plan.data_bytes),
+        ("coordinator", f"{size(PROCESS['coordinator'])}, whatever the data and the model"),
+        *[("fits" if fit.fits else "DOES NOT FIT", _fit(fit.what, fit.needs, fit.has)) for fit in plan.fits],
+        *volume_rows(plan.communication),
+        *[("note", note) for note in plan.notes],
+    ]
+    return facts_of(plan.job, rows)
+
+
+def _fit(what: str, needs: int, has: int) -> str:
+    return f"{what}: {size(needs)} of {size(has)}"
+
+
+def _layers(layers: Iterable[PlannedLayer]) -> RenderableType:
+    table = _table("layer", "outputs", "tensors", right=("parameters",))
+    for layer in layers:
+        tensors = ", ".join(f"{name.rpartition('.')[2]} {_shape(shape)}" for name, shape in layer.tensors.items())
+        if len(layer.tensors) > MANY:
+            tensors = f"{len(layer.tensors)} of layers side by side, or of a head"
+        name = layer.name + (f" ({layer.state})" if layer.state != "trained" else "")
+        table.add_row(Text(name), _shape(layer.outputs), Text(tensors or "–"), f"{layer.parameters:,}")
+    return table
+
+
+def _ranks(plan: Plan) -> RenderableType:
+    """Ranks side by side, what they have below each other: few columns even where there is much to tell."""
+    shown = _shown(plan.ranks, lambda rank: (rank.memory.computed_bytes, rank.sent_bytes))
+    table = _table("of a rank", right=[f"rank {rank.rank}{word}" for word, rank in shown])
+
+    def row(title: str, tell: Callable[[PlannedRank], str]) -> None:
+        table.add_row(title, *(tell(rank) for _, rank in shown))
+
+    row("parameters", lambda rank: f"{rank.parameters:,}")
+    if plan.parameters("frozen"):
+        row("frozen", lambda rank: f"{rank.frozen:,}")
+    for name in plan.ranks[0].memory.kinds:
+        if any(rank.memory.kinds[name] for rank in plan.ranks):
+            row(f"  {name}", lambda rank, name=name: size(rank.memory.kinds[name]))  # type: ignore[misc]
+    if plan.on_device:
+        row("memory on the GPU", lambda rank: size(rank.memory.device_bytes))
+    row("memory on the host", lambda rank: size(rank.memory.host_bytes))
+    row("for a moment at the start", lambda rank: size(rank.memory.start))
+    if plan.step:
+        row("sent to other ranks", lambda rank: f"{size(rank.sent_bytes)} in {rank.messages}")
+    row("a fetch", lambda rank: size(rank.fetched_bytes))
+    row("a push", lambda rank: size(rank.pushed_bytes))
+    row("shards: segments", lambda rank: _talks(rank.shards))
+    return table
+
+
+def _talks(shards: Sequence[tuple[int, int]]) -> str:
+    """Shards with the segments that are there of a rank's part."""
+    if len(shards) > 2:
+        return f"{shards[0][0]} to {shards[-1][0]}: {sum(count for _, count in shards):,}"
+    return ", ".join(f"{shard}: {count:,}" for shard, count in shards) or "none"
+
+
+def _exchanges(plan: Plan) -> RenderableType:
+    table = _table("in a mini-batch, between ranks", "way", right=("messages", "bytes", "most of a rank"))
+    for passage in plan.step:
+        sent = passage.sent_bytes
+        row = (f"{int(passage.messages.sum()):,}", size(int(sent.sum())), size(int(sent.sum(axis=1).max())))
+        table.add_row(Text(passage.what), passage.way, *row)
+    for way in ("forward", "backward"):
+        step = [passage for passage in plan.step if passage.way == way]
+        messages = sum(int(passage.messages.sum()) for passage in step)
+        sent = sum((passage.sent_bytes for passage in step), start=0 * plan.step[0].numbers)
+        table.add_row(
+            Text("all", "bold"), way, f"{messages:,}", size(int(sent.sum())), size(int(sent.sum(axis=1).max()))
+        )
+    return table
+
+
+def _shards(plan: Plan) -> RenderableType:
+    kinds = [name for name in plan.shards[0].memory if any(shard.memory[name] for shard in plan.shards)]
+    table = _table("shard", right=("segments", "parameters", *[f"bytes: {name}" for name in kinds], "bytes"))
+    for word, shard in _shown(plan.shards, lambda shard: (shard.bytes, 0)):
+        each = [size(shard.memory[name]) for name in kinds]
+        table.add_row(f"{shard.shard}{word}", f"{shard.segments:,}", f"{shard.parameters:,}", *each, size(shard.bytes))
+    return table
+
+
+One = TypeVar("One")
+
+
+def _shown(all_of_them: Sequence[One], needs: Callable[[One], tuple[int, int]]) -> list[tuple[str, One]]:
+    """All, or of many the largest and the smallest, with a word on which it is."""
+    if len(all_of_them) <= ROWS:
+        return [("", one) for one in all_of_them]
+    return [(", largest", max(all_of_them, key=needs)), (", smallest", min(all_of_them, key=needs))]
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _table(*left: str, right: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in left:
+        table.add_column(title, no_wrap=title == left[0])
+    for title in right:
+        table.add_column(title, justify="right")
+    return table

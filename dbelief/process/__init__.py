@@ -1,0 +1,1 @@
+"""What every process needs of its operating system: clock, log, console, processors, atomic files."""

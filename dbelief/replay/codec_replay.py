@@ -1,0 +1,47 @@
+"""What the wire made of numbers on their way, once more: each segment by codec, as client and shard have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
+from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
+
+
+class Wire:
+    """All that was pushed and pulled of one vector.
+
+    Pushes of one pusher are to come in their order, for a codec may keep what it leaves out: one vector for each life
+    that has pushed.
+    """
+
+    def __init__(self, codecs: Codecs, spans: Sequence[Span]) -> None:
+        self._codecs, self._spans = codecs, spans
+        self._residuals: dict[Pusher, np.ndarray] = {}
+
+    def pushed(self, values: np.ndarray, pusher: Pusher | None = None) -> np.ndarray:
+        """What shards get of (N,) float32: the same array, changed. Of weights nothing is kept, whoever pushes them."""
+        codec = self._codecs.push
+        if codec is None:
+            return values
+        residual = None
+        if codec.keeps:
+            assert pusher is not None, "nothing is left out of weights"
+            residual = self._residuals.setdefault(pusher, np.zeros_like(values))
+        payloads = Payloads(codec, residual, starts=self._codecs.starts)
+        for span in self._spans:
+            own = values[span.start : span.stop]
+            part = payloads.part(span, 0, own)
+            assert part is not None, "nobody gave this push up"
+            read_into(part, own)
+        return values
+
+    def pulled(self, values: np.ndarray) -> np.ndarray:
+        """What a replica gets of (N,) float32: the same array, changed."""
+        for span in self._spans if self._codecs.pull is not None else ():
+            own = values[span.start : span.stop]
+            read_into(part_of(span.index, 0, own, self._codecs.pull), own)
+        return values

@@ -1,0 +1,112 @@
+"""Segments on their way through the logs, and what the logs must hold."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dbelief.core.layout import Span
+from dbelief.core.push import Pusher
+from dbelief.errors import Failure
+from dbelief.optim import Rule
+from dbelief.rundir.recorded import Applied, Computed
+
+PushId = tuple[Pusher, int]
+"""A pusher, and the number of its push."""
+
+
+@dataclass
+class Segment:
+    """A segment on its way through the log.
+
+    `rows` are still to be applied. `needed` counts, by version, the gradients still to be computed from it; `kept`
+    holds those values.
+    """
+
+    span: Span
+    values: np.ndarray
+    state: tuple[np.ndarray, ...]
+    version: int = 0
+    rows: deque[Applied] = field(default_factory=deque)
+    needed: Counter[int] = field(default_factory=Counter)
+    kept: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, span: Span, initial: np.ndarray, rule: Rule) -> Segment:
+        """Version 0."""
+        states = tuple(np.full(span.length, rule.initial(name), np.float32) for name in rule.state)
+        return cls(span, initial[span.start : span.stop].copy(), states)
+
+    def keep(self) -> None:
+        """Keep the present version, if a gradient needs it."""
+        if self.needed[self.version]:
+            self.kept[self.version] = self.values.copy()
+
+    def release(self, version: int) -> None:
+        """One gradient less needs a version."""
+        self.needed[version] -= 1
+        if not self.needed[version]:
+            del self.kept[version]
+
+    def apply(self, rule: Rule, gradient: np.ndarray) -> None:
+        """Apply the next row."""
+        part, rate = gradient[self.span.start : self.span.stop], np.float32(self.rows.popleft().rate)
+        rule.apply(self.values, part, self.state, rate, self.version + 1)
+        self.version += 1
+        self.keep()
+
+
+def begin(
+    initial: np.ndarray,
+    spans: Sequence[Span],
+    rule: Rule,
+    applied: Sequence[Applied],
+    recipes: Mapping[PushId, Computed],
+) -> list[Segment]:
+    """All segments at version 0, each with its rows.
+
+    Raises
+    ------
+    Failure
+        Where the logs are not whole; names the push that is missing.
+    """
+    _check_whole(applied, recipes, len(spans))
+    segments = [Segment.begin(span, initial, rule) for span in spans]
+    for row in applied:
+        segments[row.segment].rows.append(row)
+    return segments
+
+
+def values_of(segments: Iterable[Segment]) -> np.ndarray:
+    """The whole vector as it is now."""
+    return np.concatenate([segment.values for segment in segments])
+
+
+def _check_whole(applied: Sequence[Applied], recipes: Mapping[PushId, Computed], count: int) -> None:
+    """Raise Failure where a row is missing that others speak of."""
+    seen: list[dict[Pusher, int]] = [{} for _ in range(count)]
+    for row in applied:
+        if not 0 <= row.segment < count:
+            raise Failure(f"the log names segment {row.segment}, the job has {count}")
+        last = seen[row.segment].get(row.pusher, row.sequence - 1)
+        if row.sequence != last + 1:
+            raise Failure(f"segment {row.segment}: {said(row)} follows its push {last} in the log")
+        seen[row.segment][row.pusher] = row.sequence
+        recipe = recipes.get((row.pusher, row.sequence))
+        if recipe is None:
+            raise Failure(f"segment {row.segment} applied {said(row)}, and no replica's log holds it")
+        if len(recipe.versions) != count:
+            raise Failure(f"{said(row)} was computed from {len(recipe.versions)} segments, the job has {count}")
+    held = {(row.segment, row.pusher, row.sequence) for row in applied}
+    for recipe in recipes.values():
+        for index in range(count) if recipe.acknowledged else ():
+            if (index, recipe.pusher, recipe.sequence) not in held:
+                raise Failure(f"segment {index}: {said(recipe)} was acknowledged, and the shard's log lacks it")
+
+
+def said(row: Applied | Computed) -> str:
+    """How an error names a push."""
+    return f"push {row.sequence} of replica {row.pusher.replica} in life {row.pusher.incarnation}"

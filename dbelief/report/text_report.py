@@ -1,0 +1,172 @@
+"""What `dbelief report` prints: how a run went, out of its events, whether it has ended or goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import RenderableType
+
+from dbelief.errors import Mistake
+from dbelief.monitor.format import duration, number, plural
+from dbelief.monitor.live_view import backups
+from dbelief.monitor.states import job_state
+from dbelief.monitor.status_table import facts_of, quality
+from dbelief.plan.planned import size
+from dbelief.rundir.events import read_events
+from dbelief.rundir.summary import Summary, read_summary
+
+from .time_shares import in_words, shares
+
+_ENDED = ("done", "failed")
+
+
+class Account:
+    """A run as its events tell it.
+
+    Attributes
+    ----------
+    last
+        The last event of each kind; of evaluations, by their set.
+    """
+
+    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+        self.last: dict[str, Mapping[str, Any]] = {}
+        self.elapsed_s = 0.0
+        self.died: list[str] = []
+        self.seconds: list[float] = []  # of each pass
+        self.launched = self.won = self.rolled_back = 0
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        kind = str(event["event"])
+        self.last[str(event.get("set")) if kind == "evaluation" else kind] = event
+        self.elapsed_s = event.get("elapsed_s", self.elapsed_s)
+        if kind == "member" and event.get("what") == "died":
+            self.died.append(f"{event['role']} {event['id']} ({event['reason']})")
+        elif kind == "takeover":
+            self.died.append("coordinator")
+        elif kind == "rolled_back":
+            self.rolled_back += event["iterations"]
+        elif kind == "pass":
+            self.seconds.append(event["seconds"])
+            self.launched += event["launched"]
+            self.won += event["won"]
+
+    @property
+    def state(self) -> str:
+        """The job's state, in words."""
+        return job_state(str(self.last.get("state", {}).get("state", "not begun")))
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state; may be empty."""
+        return str(self.last.get("state", {}).get("reason", ""))
+
+
+def account(run: Path) -> tuple[str, RenderableType]:
+    """The job's name, and how its run went, or goes.
+
+    Raises
+    ------
+    Mistake
+        This is no run folder, or nothing has happened there.
+    DataError
+        Its files cannot be read.
+    """
+    if not (run / "job.yaml").is_file():
+        raise Mistake(f"{run}: is no run folder: it holds no job.yaml")
+    if not (run / "events.jsonl").is_file():
+        raise Mistake(f"{run}: holds no events.jsonl: the run has not begun")
+    told = Account(read_events(run / "events.jsonl"))
+    ended = told.state in _ENDED and (run / "summary.json").is_file()  # of a run that was resumed it is an old one
+    summary = read_summary(run / "summary.json") if ended else None
+    job = summary.job if summary is not None else run.resolve().name
+    return job, facts_of(job, _rows(told, summary))
+
+
+def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
+    rows = [
+        ("state", told.state + (f": {told.reason}" if told.reason else "")),
+        ("time", duration(told.elapsed_s if summary is None else summary.wall_s)),
+        *(_of_batch(told, summary) if told.seconds or "iteration" in told.last else _of_pushes(told, summary)),
+        *_evaluated(told, summary),
+        *_spent(summary),
+        *_over_the_wire(summary),
+        ("died", ", ".join(told.died) or "nobody"),
+    ]
+    if summary is not None and summary.pushes_lost + summary.pushes_trained_twice:
+        rows.append(("pushes", f"{summary.pushes_lost:,} lost, {summary.pushes_trained_twice:,} trained twice"))
+    if summary is not None and summary.residual_lost:
+        rows.append(("residual", f"{summary.residual_lost:.4g} in sum of magnitudes, left out and never sent"))
+    if told.rolled_back:
+        rows.append(("rolled back", f"{plural(told.rolled_back, 'iteration')}, done again"))
+    return rows
+
+
+def _spent(summary: Summary | None) -> list[tuple[str, str]]:
+    """What replicas' time went into; known at the end."""
+    parts = shares(summary.phase_seconds) if summary is not None else {}
+    return [("replicas' time", in_words(parts))] if parts else []
+
+
+def _over_the_wire(summary: Summary | None) -> list[tuple[str, str]]:
+    """What went between replicas and shards; known at the end."""
+    rows = summary.bytes_per_replica.items() if summary is not None else ()
+    each = [f"{replica}: {_bytes(row)}" for replica, row in rows]
+    return [("replicas' bytes", "\n".join(each))] if each else []
+
+
+def _bytes(row: Mapping[str, int]) -> str:
+    """What one replica has sent and received; a way that carried nothing is left out where the other did."""
+    shared, messages = row.get("shared_sent", 0) + row.get("shared_received", 0), row["sent"] + row["received"]
+    parts = [f"{size(row['sent'])} sent, {size(row['received'])} received"] if messages or not shared else []
+    if shared:
+        sent, received = row.get("shared_sent", 0), row.get("shared_received", 0)
+        parts.append(f"{size(sent)} sent, {size(received)} received through shared memory")
+    return "; ".join(parts)
+
+
+def _evaluated(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
+    """The last evaluations; of a run that has ended, those of the parameters that are its result."""
+    if summary is not None:
+        validation = summary.validation_accuracy, summary.validation_loss
+        return [("validation", quality(*validation)), ("test", quality(summary.test_accuracy, summary.test_loss))]
+    found = [(name, told.last.get(name, {})) for name in ("validation", "test")]
+    return [(name, quality(event.get("accuracy"), event.get("loss"))) for name, event in found]
+
+
+def _of_pushes(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
+    now = told.last.get("progress", {})
+    samples, epochs = now.get("samples", 0), now.get("epoch", 0.0)
+    if summary is not None:
+        samples, epochs = summary.samples, summary.epochs
+    staleness = summary.staleness_mean if summary is not None else now.get("staleness")
+    return [
+        ("samples", f"{samples:,}, {epochs:.2f} epochs"),
+        ("loss", number(now.get("loss"), ".4f")),
+        ("staleness", f"{number(staleness, '.2f')} versions"),
+    ]
+
+
+def _of_batch(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
+    now = told.last.get("iteration", {})
+    known = {"iterations": now.get("iteration", 0), "evaluations": now.get("evaluations", 0), **now}
+    known |= {"backups_launched": told.launched, "backups_won": told.won}
+    if summary is not None:
+        known |= summary.model_extra or {}
+    seconds = f", median {_time(median(told.seconds))}, longest {_time(max(told.seconds))}" if told.seconds else ""
+    return [
+        ("iterations", f"{known['iterations']:,}, in {plural(known['evaluations'], 'evaluation')}"),
+        ("loss", number(known.get("loss"), ".6g")),
+        ("gradient norm", number(known.get("gradient_norm"), ".3g")),
+        ("passes", f"{len(told.seconds):,}{seconds}"),
+        ("backups", backups(known["backups_launched"], known["backups_won"])),
+    ]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

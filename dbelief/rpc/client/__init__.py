@@ -1,0 +1,1 @@
+"""Clients of shards and coordinator: calls, streams, shared buffers."""

@@ -1,0 +1,270 @@
+"""The client of the coordinator, and the membership that every shard and replica keeps up with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dbelief.core.layout import Layout
+from dbelief.core.placement import Placement
+from dbelief.errors import Failure, Refused, Unreachable
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.channel import named_errors, open_channel, wait_ready
+from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
+
+CALL_S = 10.0
+"""How long the coordinator may take to answer one call; it never waits inside one."""
+
+OVER = (wire.STATE_DONE, wire.STATE_FAILED)
+
+
+class CoordinatorClient:
+    """Calls to one coordinator.
+
+    Parameters
+    ----------
+    address
+        `host:port`.
+    patience_s
+        A call is repeated for so long while the coordinator cannot be reached. Every call may be repeated.
+
+    Attributes
+    ----------
+    retries
+        Calls that were made again, so far.
+    """
+
+    def __init__(self, address: str, patience_s: float = 30.0) -> None:
+        self.address = address
+        self.patience_s = patience_s
+        self.retries = 0
+        self._channel = open_channel(address, "coordinator")
+        self._stub = stubs.CoordinatorStub(self._channel)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the coordinator answers."""
+        wait_ready(self._channel, timeout_s, f"coordinator at {self.address}", self.address)
+
+    def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
+        """Call a method, again and again while nobody answers, for `patience_s` (None: the client's).
+
+        Raises
+        ------
+        Refused
+            The coordinator said no.
+        Unreachable
+            It did not answer for `patience_s`.
+        """
+        until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
+        while True:
+            try:
+                with named_errors(f"coordinator at {self.address}"):
+                    return getattr(self._stub, method)(request, timeout=CALL_S)
+            except Unreachable:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(0.2)
+            self.retries += 1
+
+    def status(self, job: bool = False, curves: bool = False) -> wire.StatusReply:
+        """How the job goes; on demand the job itself, and how loss and accuracy went."""
+        reply: wire.StatusReply = self.call("Status", wire.StatusRequest(job=job, curves=curves))
+        return reply
+
+
+class Member:
+    """A life in a job, for those who ask for news when they need some: the ranks behind a replica's first one.
+
+    Attributes
+    ----------
+    id, incarnation, run_id
+        Given by the coordinator.
+    placement
+        Where segments live, once the coordinator knows it.
+    state, reason
+        Of the job, as of the last beat.
+    lost
+        Why this life is over though the job may not be; "" while it lives.
+    ending, may_leave
+        Of a shard: it is asked to end, and says so with each beat; the coordinator has nothing against it any more.
+    when_ended
+        Called after each beat with the highest generation of groups that is over.
+    figures
+        Of a shard: asked for what it has done before each beat.
+    """
+
+    def __init__(
+        self, client: CoordinatorClient, role: wire.Role.ValueType, id: int, incarnation: int, run_id: int
+    ) -> None:
+        self.client = client
+        self.role = role
+        self.id = id
+        self.incarnation = incarnation
+        self.run_id = run_id
+        self.placement: Placement | None = None
+        self.state: wire.State.ValueType = wire.STATE_EMPTY
+        self.reason = ""
+        self.initialise = False
+        self.lost = ""
+        self.ending = False
+        self.may_leave = False
+        self.when_ended: Callable[[int], None] = lambda _: None
+        self.figures: Callable[[], wire.ShardFigures | None] = lambda: None
+        self._changed = threading.Condition()
+
+    @property
+    def over(self) -> bool:
+        """Whether the job, or this life, has ended."""
+        return self.state in OVER or bool(self.lost)
+
+    def beat(self, leaving: bool = False, reason: str = "", patience_s: float | None = None) -> None:
+        """Tell the coordinator that this member lives, and hear how the job is."""
+        reply = self.client.call(
+            "Beat",
+            wire.BeatRequest(
+                role=self.role,
+                id=self.id,
+                incarnation=self.incarnation,
+                run_id=self.run_id,
+                placement_epoch=self.placement.epoch if self.placement is not None else 0,
+                leaving=leaving,
+                reason=reason,
+                shard=self.figures(),
+                ending=self.ending,
+            ),
+            patience_s,
+        )
+        with self._changed:
+            self.state, self.reason, self.initialise = reply.state, reply.reason, reply.initialise
+            self.may_leave = reply.may_leave
+            if reply.HasField("placement"):
+                self.placement = placement_from_wire(reply.placement)
+            if not reply.member and not leaving:
+                self.lost = "the coordinator gave this member up: it was silent for too long"
+            self._changed.notify_all()
+        self.when_ended(reply.ended_generation)
+
+    def call(self, method: str, request: wire.LeaseRequest | wire.ReportRequest) -> Any:
+        """Call a method in this life's name; see `CoordinatorClient.call`."""
+        request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
+        return self.client.call(method, request)
+
+    def placed(self) -> Placement:
+        """Where segments live as of now.
+
+        Raises
+        ------
+        Refused
+            The job, or this life, is over: its shards will not be found again.
+        Unreachable
+            The coordinator cannot be reached.
+        """
+        self.beat()
+        if self.over:
+            raise Refused(self.lost or f"the job is over: {self.reason}")
+        assert self.placement is not None
+        return self.placement
+
+    def leave(self, reason: str) -> None:
+        """Nothing: goodbye is said by who joined."""
+
+
+class Membership(Member):
+    """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
+
+    Parameters
+    ----------
+    wish
+        The number it would like.
+    name
+        What its process is called, however often it is started: an earlier life under this name is over. None: a name
+        of its own.
+    train_samples
+        Training samples that it has; 0: none.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        role: wire.Role.ValueType,
+        job: str,
+        address: str = "",
+        layout: Layout | None = None,
+        source_digest: str = "",
+        wish: int | None = None,
+        name: str | None = None,
+        train_samples: int = 0,
+    ) -> None:
+        reply = client.call(
+            "Join",
+            wire.JoinRequest(
+                role=role,
+                job=job,
+                address=address,
+                name=name or f"{socket.gethostname()}:{os.getpid()}",
+                again=name is not None,
+                layout=layout_to_wire(layout) if layout is not None else [],
+                source_digest=source_digest,
+                wish=wish,
+                train_samples=train_samples,
+                token=secrets.randbits(63),
+            ),
+        )
+        super().__init__(client, role, reply.id, reply.incarnation, reply.run_id)
+        self.job = job
+        self._pause_s: float = reply.beat_s / 4
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="beat", daemon=True)
+        self.beat()
+        self._thread.start()
+
+    def _keep_beating(self) -> None:
+        heard_s = time.monotonic()
+        # Until training begins everyone waits for the news of a beat, so beats come faster.
+        while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
+            try:
+                self.beat(patience_s=0.0)
+                heard_s = time.monotonic()
+            except Failure as error:
+                if isinstance(error, Unreachable) and time.monotonic() - heard_s < self.client.patience_s:
+                    continue
+                with self._changed:
+                    self.lost = str(error)
+                    self._changed.notify_all()
+            if self.over:
+                return
+
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `happened` after some beat.
+
+        Raises
+        ------
+        Refused
+            The job, or this life, ended meanwhile.
+        Unreachable
+            It did not happen within `timeout_s`.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: happened() or self.over, timeout_s):
+                raise Unreachable(f"waited {timeout_s:g} s for {what}")
+        if not happened():
+            raise Refused(self.lost or f"the job is over: {self.reason}")
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye and stop beating; a coordinator that is gone already does not matter."""
+        self._ended.set()
+        self._thread.join()
+        if not self.lost:
+            with contextlib.suppress(Failure):
+                self.beat(leaving=True, reason=reason, patience_s=0.0)

@@ -1,0 +1,200 @@
+"""What one shard has to do with one push or exchange: its messages, and what the answers mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dbelief.arrays.push_source import Source
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place
+from dbelief.core.push import WINDOW, Push
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.wire import bulk
+from dbelief.rpc.wire.convert import push_to_wire
+from dbelief.rpc.wire.payloads import Payloads
+
+from .shard_call import Leg
+
+_FLOAT32_BYTES = 4
+_LOOK_S = 0.5
+"""How often a sender that waits looks whether it still is to send."""
+
+
+class PushLeg(Leg):
+    """A push into one shard, from a source that begins at number `origin` of the vector, written as `payloads` does.
+
+    `staleness`, `duplicates` and `lost` are sums over what is acknowledged.
+    """
+
+    method = "Push"
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        run: Sequence[Span],
+        source: Source,
+        versions: np.ndarray,
+        push: Push,
+        rule: segments.Rule,
+        payloads: Payloads,
+        origin: int = 0,
+        answers: segments.Codec.ValueType = segments.CODEC_FP32,
+    ) -> None:
+        super().__init__(job, place, run)
+        self.push = push
+        self._source, self._versions, self._rule, self._origin = source, versions, rule, origin
+        self._payloads, self._answers = payloads, answers
+        self._first = 0  # how many were done when the stream at hand began
+        self.staleness = self.duplicates = self.lost = 0
+
+    def requests(self) -> Iterator[bytes]:
+        """The opening, and every segment that is left; small ones share a message."""
+        left = self.run[self.done :]
+        pieces: list[bytes | memoryview] = [bulk.opening(self._opening(len(left)).SerializeToString())]
+        for further in self._written(left) if self._shared[0] is None else self._told(left):
+            if not self.may_send():
+                return
+            yield b"".join([*pieces, *further])
+            pieces = []
+
+    def _opening(self, count: int) -> wire.PushOpening:
+        opening = push_to_wire(self.push, self.target, self._rule, count, self._answers)
+        if self._shared[0] is not None:
+            opening.shared.CopyFrom(self._shared[0])
+        return opening
+
+    def _written(self, left: Sequence[Span]) -> Iterator[list[bytes | memoryview]]:
+        """Segments in messages, in pieces; ends where the push was given up meanwhile."""
+        groups = list(_together(left, bulk.FULL_BYTES))
+        origin = self._origin
+        blocks = self._source.blocks([(group[0].start - origin, group[-1].stop - origin) for group in groups])
+        for group, block in zip(groups, blocks, strict=True):
+            pieces: list[bytes | memoryview] = []
+            for span in group:
+                values = block[span.start - group[0].start : span.stop - group[0].start]
+                part = self._payloads.part(span, max(0, int(self._versions[span.index])), values)
+                if part is None:
+                    return
+                self.sent += len(part.data or b"")
+                pieces += bulk.pieces(part)
+            yield pieces
+
+    def _told(self, left: Sequence[Span]) -> Iterator[list[bytes]]:
+        """Messages that tell of segments where they lie."""
+        for group in self._told_together(left):
+            indices = [span.index for span in group]
+            self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
+            yield [bulk.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
+
+    def _told_together(self, left: Sequence[Span]) -> Iterator[Sequence[Span]]:
+        return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
+
+    def may_send(self) -> bool:
+        """Whether the next message may leave; False where this leg was broken off meanwhile."""
+        return True
+
+    def give_back(self) -> None:
+        """The push is given up: what was not acknowledged was sent in vain."""
+        self._payloads.give_back(self.run[self.done :])
+
+    def begin(self, base: int | None) -> None:
+        """Be sent with this base; its answers count from here."""
+        self.push = dataclasses.replace(self.push, base=base)
+        self._first = self.done
+
+    def take(self, answer: object) -> None:
+        """Add up what the shard tells."""
+        assert isinstance(answer, wire.PushReply)
+        self.done = self._first + answer.acknowledged
+        self.staleness += answer.staleness
+        self.duplicates += answer.duplicates
+        self.lost = max(self.lost, answer.lost)
+
+    def forget(self) -> None:
+        """See `Leg`."""
+        super().forget()
+        self.staleness = self.duplicates = self.lost = 0
+
+
+class ExchangeLeg(PushLeg):
+    """An exchange with one shard: a push whose answers are the numbers as they were before, written into `out`.
+
+    They come as `answers` says. No more than `WINDOW` messages leave before the first of them is answered.
+    """
+
+    method = "Exchange"
+    repeats = False  # shards keep the answers to the last messages only
+
+    def __init__(
+        self,
+        job: str,
+        place: Place,
+        run: Sequence[Span],
+        source: Source,
+        out: np.ndarray,
+        versions: np.ndarray,
+        push: Push,
+        rule: segments.Rule,
+        payloads: Payloads,
+        origin: int = 0,
+        answers: segments.Codec.ValueType = segments.CODEC_FP32,
+    ) -> None:
+        super().__init__(job, place, run, source, versions, push, rule, payloads, origin, answers)
+        self._out = out
+        self._ahead = threading.Semaphore(WINDOW)
+
+    def _opening(self, count: int) -> wire.PushOpening:
+        opening = super()._opening(count)
+        if self._shared[1] is not None:
+            opening.shared_answers.CopyFrom(self._shared[1])
+        return opening
+
+    def _told_together(self, left: Sequence[Span]) -> Iterator[Sequence[Span]]:
+        return _together(left, bulk.FULL_BYTES)  # the answer to each is kept
+
+    def requests(self) -> Iterator[bytes]:
+        """See `PushLeg`; what was begun before in vain has a semaphore of its own, and ends."""
+        self._ahead = threading.Semaphore(WINDOW)
+        return super().requests()
+
+    def may_send(self) -> bool:
+        """Wait until few enough messages are under way."""
+        ahead = self._ahead
+        while not ahead.acquire(timeout=_LOOK_S):
+            if self.stream is None or self._ahead is not ahead:
+                return False
+        return True
+
+    def take(self, answer: object) -> None:
+        """Put what the centre was where it belongs."""
+        assert isinstance(answer, bytes)
+        _, parts = bulk.decode(answer)
+        if not parts:
+            self.lost = max(self.lost, bulk.parse(wire.ExchangeReply, answer).lost)
+            return
+        for part in parts:
+            span = self._next(part)
+            out = self._out[span.start - self._origin : span.stop - self._origin]
+            self._fill(part, out, self._shared[1])
+            self.shared_received += out.nbytes * part.shared
+            self.staleness += max(0, part.version - max(0, int(self._versions[span.index])))
+            self._versions[span.index] = part.version + 1
+            self.done += 1
+        self._ahead.release()
+
+
+def _together(run: Sequence[Span], full_bytes: int) -> Iterator[Sequence[Span]]:
+    """Cut a run into those that share a message: neighbours, as many as fill it."""
+    first = 0
+    for number, span in enumerate(run):
+        full = 4 * (span.stop - run[first].start) > full_bytes
+        if number > first and (full or span.start != run[number - 1].stop):
+            yield run[first:number]
+            first = number
+    yield run[first:]

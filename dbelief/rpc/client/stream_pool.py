@@ -1,0 +1,192 @@
+"""Streams that are kept open from one pull or push to the next, and the watch over them.
+
+Opening a stream costs about as much as all else that a small pull or push does. So a client keeps those it has: it
+takes one for a pull or push, and puts it back when the last answer is there. One that broke is never put back.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc.channel import open_channel
+
+_SERVICE = "/dbelief.v1.Parameters/"
+
+
+class Stream:
+    """One call whose requests are given bit by bit.
+
+    Requests are made and sent on a thread of gRPC's, answers are read on the caller's: both go on at the same time.
+    """
+
+    def __init__(self, method: Callable[[Iterator[bytes]], Any]) -> None:
+        self.stale = False
+        """Whether it may have broken while nobody looked."""
+        self._error: Exception | None = None  # while a request was made
+        self._given: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._call = method(self._requests())
+
+    def give(self, requests: Iterable[bytes]) -> None:
+        """Send these next; each is made when the one before it is on its way."""
+        self._given.put(requests)
+
+    @property
+    def open(self) -> bool:
+        """Whether neither side has ended it, as far as is known here."""
+        active: bool = self._call.is_active()
+        return active
+
+    def answer(self) -> Any:
+        """The next answer; None where the peer has ended the stream.
+
+        Raises
+        ------
+        grpc.RpcError
+            It broke.
+        Exception
+            What broke it on this side, while a request was made.
+        """
+        try:
+            answer = next(self._call, None)
+        except grpc.RpcError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        self.stale = False
+        return answer
+
+    def cancel(self) -> None:
+        """Break it."""
+        self._call.cancel()
+        self.end()
+
+    def end(self) -> None:
+        """Say that no more requests follow; the peer ends the stream then."""
+        self._given.put(None)
+
+    def _requests(self) -> Iterator[bytes]:
+        while (requests := self._given.get()) is not None:
+            try:
+                yield from requests
+            except Exception as error:  # gRPC would log it and tell the peer something else
+                self._error = error
+                self._call.cancel()
+                return
+
+
+def _to_shard(address: str) -> grpc.Channel:
+    return open_channel(address, "ps")
+
+
+class Streams:
+    """The streams of one client, by address and method; safe to use from several threads.
+
+    Parameters
+    ----------
+    open
+        Makes a channel to an address.
+    """
+
+    def __init__(self, open: Callable[[str], grpc.Channel] = _to_shard) -> None:
+        self._open = open
+        self._channels: dict[str, grpc.Channel] = {}
+        self._methods: dict[tuple[str, str], Callable[[Iterator[bytes]], Any]] = {}
+        self._idle: dict[tuple[str, str], list[Stream]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, address: str, method: str) -> Stream:
+        """An open stream for `method`, "Pull", "Push", "Exchange" or "Attach", that nobody else has."""
+        key = address, method
+        with self._lock:
+            idle = self._idle.get(key, [])
+            while idle:
+                stream = idle.pop()
+                if stream.open:
+                    return stream
+                stream.end()
+            if key not in self._methods:  # making one costs as much as a call
+                self._methods[key] = self._method(address, method)
+            return Stream(self._methods[key])
+
+    def put_back(self, address: str, method: str, stream: Stream) -> None:
+        """Keep a stream, all of whose answers are there, for the next time."""
+        stream.stale = True
+        with self._lock:
+            if (address, method) in self._methods:
+                self._idle.setdefault((address, method), []).append(stream)
+            else:  # its channel was closed meanwhile
+                stream.end()
+
+    def leave(self, address: str) -> None:
+        """Close the channel to an address that has no shard any more; what is in use there breaks."""
+        with self._lock:
+            channel = self._channels.pop(address, None)
+            for key in [key for key in self._methods if key[0] == address]:
+                del self._methods[key]
+                for stream in self._idle.pop(key, []):
+                    stream.end()
+        if channel is not None:
+            channel.close()
+
+    def _method(self, address: str, method: str) -> Callable[[Iterator[bytes]], Any]:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = self._open(address)
+        read: Any = wire.PushReply.FromString if method == "Push" else None  # bulk stays as it is: see frames.py
+        opened: Any = channel.stream_stream(_SERVICE + method, None, read)
+        call: Callable[[Iterator[bytes]], Any] = opened
+        return call
+
+    def close(self) -> None:
+        """End what is idle and close all channels; what is in use breaks."""
+        with self._lock:
+            for stream in (stream for idle in self._idle.values() for stream in idle):
+                stream.end()
+            self._idle.clear()
+            channels = list(self._channels.values())
+        for channel in channels:
+            channel.close()
+
+
+class Watchdog:
+    """Cancels streams on which somebody has waited for `deadline_s`."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self._until: dict[Stream, float] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def watching(self, stream: Stream, patience_s: float | None = None) -> Iterator[None]:
+        """Watch a stream for as long as the block waits for it; None: for `deadline_s` at most."""
+        with self._lock:
+            self._until[stream] = time.monotonic() + (self.deadline_s if patience_s is None else patience_s)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._until[stream]
+
+    def close(self) -> None:
+        """End the watch on everything."""
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(1.0, self.deadline_s / 4)):
+            now = time.monotonic()
+            with self._lock:
+                late = [stream for stream, until_s in self._until.items() if until_s < now]
+            for stream in late:
+                stream.cancel()

@@ -1,0 +1,91 @@
+"""The in-memory twin of the gRPC client: shards of this process, called directly. For tests and experiments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dbelief.arrays.backend import floats
+from dbelief.core.placement import Placement
+from dbelief.core.push import PARAMETERS, Push, Pushed
+
+
+class ShardLike(Protocol):
+    """What the twin needs of a shard."""
+
+    def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
+        """Version and bytes of one segment."""
+
+    def push(
+        self, push: Push, index: int, gradient: np.ndarray, offset: int = 0, read_version: int = 0
+    ) -> tuple[Any, int, int]:
+        """Outcome, staleness and loss of one segment of a push."""
+
+    def exchange(
+        self, push: Push, parts: Sequence[tuple[int, np.ndarray]]
+    ) -> tuple[list[tuple[int, np.ndarray]], int, int]:
+        """Answers, duplicates and loss of some segments of an exchange."""
+
+    def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
+        """Wait until these segments may be read for `clock`."""
+
+
+class LocalParameters:
+    """`Parameters` over shards in the same process; `timeout_s` bounds waits for a round."""
+
+    def __init__(self, shards: Sequence[ShardLike], placement: Placement, timeout_s: float = 10.0) -> None:
+        self.shards = shards
+        self.placement = placement
+        self.timeout_s = timeout_s
+
+    def array(self, size: int) -> np.ndarray:
+        """See `Parameters.array`."""
+        return floats(size)
+
+    def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
+        """See `Parameters.pull`."""
+        waited_s = 0.0
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            run = self.placement.run(place)
+            began_s = time.perf_counter()
+            shard.wait_for_clock([span.index for span in run], clock, self.timeout_s)
+            waited_s += time.perf_counter() - began_s
+            for span in run:
+                version, data = shard.pull(vector, span.index, int(versions[span.index]))
+                if data is not None:
+                    out[span.start : span.stop] = np.frombuffer(data, out.dtype)
+                versions[span.index] = version
+        return waited_s
+
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """See `Parameters.push`."""
+        staleness, applied, lost = 0, 0, 0
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            run, staged = self.placement.run(place), False
+            for span in run:
+                values_here = values[span.start : span.stop]
+                outcome, late, gone = shard.push(push, span.index, values_here, 0, max(0, int(versions[span.index])))
+                staleness += late
+                lost = max(lost, gone)
+                applied += outcome.value != "duplicate"
+                staged = staged or outcome.value == "staged"
+            if staged:  # with the dial at 0, a push is done when its round is applied
+                shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
+        return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
+
+    def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+        """See `ShardedParameters.exchange`."""
+        staleness, lost = 0, 0
+        for place, shard in zip(self.placement.places, self.shards, strict=True):
+            run = self.placement.run(place)
+            shard.wait_for_clock([span.index for span in run], push.clock, self.timeout_s)
+            for span in run:
+                ((version, before),), _, gone = shard.exchange(push, [(span.index, values[span.start : span.stop])])
+                out[span.start : span.stop] = before
+                staleness += max(0, version - max(0, int(versions[span.index])))
+                versions[span.index] = version + 1
+                lost = max(lost, gone)
+        return Pushed(staleness / max(1, len(self.placement.spans)), 0, lost)

@@ -1,0 +1,1 @@
+"""gRPC servers: authentication, health, handler threads."""

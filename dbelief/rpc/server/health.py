@@ -1,0 +1,34 @@
+"""Asking a process of ours whether it serves, by gRPC's standard health service."""
+
+from __future__ import annotations
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from dbelief.errors import Refused
+from dbelief.rpc.channel import named_errors, open_channel, wait_ready
+
+
+def check_serving(address: str, timeout_s: float, service: str = "") -> None:
+    """Return if the process at `host:port` serves.
+
+    Parameters
+    ----------
+    service
+        Full name of the service that it is to serve; "": any.
+
+    Raises
+    ------
+    Refused
+        It answers, and does not serve: it is ending, knows no such service, or is no process of ours.
+    Unreachable
+        It did not answer within `timeout_s`.
+    """
+    what = f"the process at {address}"
+    with open_channel(address) as channel:
+        wait_ready(channel, timeout_s, what, address)
+        with named_errors(what):
+            reply = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
+            )
+    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+        raise Refused(f"{what} is {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}")

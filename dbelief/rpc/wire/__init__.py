@@ -1,0 +1,1 @@
+"""What messages look like: bulk messages, encoded payloads, conversions."""

@@ -1,0 +1,149 @@
+"""Between generated messages and the plain objects that the algorithms speak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dbelief.core.layout import Box, Layout, Span
+from dbelief.core.placement import Place, Placement, Run
+from dbelief.core.push import Push, Pusher
+from dbelief.core.vector_program import Operation
+from dbelief.errors import Refused
+from dbelief.rpc import coordination_pb2 as coordination
+from dbelief.rpc import parameters_pb2 as parameters
+from dbelief.rpc import segments_pb2 as segments
+
+
+def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
+    """Encode a program over named vectors."""
+    return [parameters.Operation(name=o.name, vectors=o.vectors, scalars=o.scalars) for o in program]
+
+
+def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, ...]:
+    """Decode a program; whether it makes sense is for `dbelief.core.vector_program.check` to say."""
+    return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
+
+
+def pusher_to_wire(pusher: Pusher) -> segments.Pusher:
+    """Encode a pusher."""
+    return segments.Pusher(replica=pusher.replica, incarnation=pusher.incarnation, rank=pusher.rank)
+
+
+def pusher_from_wire(message: segments.Pusher) -> Pusher:
+    """Decode a pusher."""
+    return Pusher(message.replica, message.incarnation, message.rank)
+
+
+def push_from_wire(opening: parameters.PushOpening) -> Push:
+    """Decode the opening of a push.
+
+    Raises
+    ------
+    Refused
+        Its rate is no finite number from 0 in float32.
+    """
+    if not 0 <= opening.rate <= np.finfo(np.float32).max:
+        raise Refused(f"a push by the rate {opening.rate:g}")
+    return Push(
+        pusher_from_wire(opening.pusher),
+        opening.sequence,
+        np.float32(opening.rate),
+        opening.samples,
+        opening.vector,
+        opening.rule.name == "assign",
+        opening.clock,
+        opening.base if opening.HasField("base") else None,
+        opening.bundle if opening.HasField("bundle") else None,
+    )
+
+
+def push_to_wire(
+    push: Push,
+    target: parameters.Target,
+    rule: segments.Rule,
+    count: int = 0,
+    answers: segments.Codec.ValueType = segments.CODEC_FP32,
+) -> parameters.PushOpening:
+    """Encode the opening of a push of `count` segments (0: all until the stream ends), or of an exchange."""
+    return parameters.PushOpening(
+        target=target,
+        pusher=pusher_to_wire(push.pusher),
+        sequence=push.sequence,
+        base=push.base,
+        clock=push.clock,
+        rate=float(push.rate),
+        samples=push.samples,
+        vector=push.vector,
+        rule=segments.Rule(name="assign") if push.assign else rule,
+        bundle=push.bundle,
+        segments=count,
+        answers=answers,
+    )
+
+
+def spans_to_wire(spans: Iterable[Span]) -> list[segments.SegmentSpan]:
+    """Encode rows of the segment table."""
+    return [segments.SegmentSpan(index=s.index, start=s.start, length=s.length) for s in spans]
+
+
+def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[Span, ...]:
+    """Decode rows of the segment table."""
+    return tuple(Span(row.index, row.start, row.length) for row in rows)
+
+
+def placement_to_wire(placement: Placement) -> coordination.Placement:
+    """Encode where segments live."""
+    return coordination.Placement(
+        placement_epoch=placement.epoch,
+        segments=spans_to_wire(placement.spans),
+        shards=[
+            coordination.ShardPlace(
+                shard=p.shard,
+                address=p.address,
+                shard_epoch=p.shard_epoch,
+                run_id=p.run_id,
+                runs=[segments.SegmentRun(first=first, count=count) for first, count in p.runs],
+            )
+            for p in placement.places
+        ],
+    )
+
+
+def placement_from_wire(message: coordination.Placement) -> Placement:
+    """Decode where segments live."""
+    return Placement(
+        message.placement_epoch,
+        spans_from_wire(message.segments),
+        tuple(Place(p.shard, p.address, p.shard_epoch, _runs(p), p.run_id) for p in message.shards),
+    )
+
+
+def _runs(place: coordination.ShardPlace) -> tuple[Run, ...]:
+    return tuple((run.first, run.count) for run in place.runs)
+
+
+def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:
+    """Encode a layout."""
+    return [
+        coordination.Tensor(name=b.name, shape=b.shape, rank=b.rank, box_start=b.start, box_stop=b.stop, also=b.also)
+        for b in layout.boxes
+    ]
+
+
+def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
+    """Decode a layout; empty boxes stand for the whole tensor."""
+    return Layout(
+        tuple(
+            Box(
+                row.name,
+                tuple(row.shape),
+                row.rank,
+                tuple(row.box_start) or (0,) * len(row.shape),
+                tuple(row.box_stop) or tuple(row.shape),
+                tuple(row.also),
+            )
+            for row in rows
+        )
+    )

@@ -1,0 +1,70 @@
+"""A run's result as a file of its own, in the format that is asked for."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from dbelief.errors import DataError, Mistake
+from dbelief.job import load_job
+from dbelief.process.atomic_file import whole_file
+from dbelief.rundir.result import result_file
+
+Format = Literal["safetensors", "npz"]
+
+
+def export_run(run: Path, form: Format, output: Path | None, vector: str | None) -> str:
+    """Write the model of a run as a file; says what was taken, in one line.
+
+    Parameters
+    ----------
+    output
+        None: the job's name and the format, in the current directory.
+    vector
+        See `result_file`.
+
+    Raises
+    ------
+    Mistake, Failure
+        Nothing is there to be exported, or it is damaged, or the file cannot be written.
+
+    Notes
+    -----
+    Memory: one segment of a set, or one tensor.
+    """
+    output = output or Path(f"{load_job(run / 'job.yaml').name}.{form}")
+    with result_file(run, vector, scratch=_folder(output)) as (model, taken):
+        _publish(model, form, output)
+    return f"{output}: from {taken}"
+
+
+def _folder(output: Path) -> Path:
+    if not output.parent.is_dir():
+        raise Mistake(f"{output}: there is no folder {output.parent}")
+    return output.parent
+
+
+def _publish(model: Path, form: Format, output: Path) -> None:
+    """Give a safetensors file its format and place, tensor by tensor."""
+    _folder(output)
+    try:
+        with safe_open(model, framework="numpy") as tensors, whole_file(output) as file:
+            if form == "npz":
+                _write_npz(tensors, file)
+            else:
+                with open(model, "rb") as content:
+                    shutil.copyfileobj(content, file)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{model}: cannot be read: {error}") from error
+
+
+def _write_npz(tensors: Any, file: Any) -> None:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in tensors.keys():  # noqa: SIM118  (no mapping)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, tensors.get_tensor(name), allow_pickle=False)

@@ -1,0 +1,147 @@
+"""The run folder `runs/NAME/`: made before a job begins, and never lost to the next run of that name."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dbelief.checkpoint.snapshot_set import read_set, sets_in
+from dbelief.core.layout import Layout
+from dbelief.errors import Mistake, SnapshotError
+from dbelief.job import Job, StacksModel
+from dbelief.process.atomic_file import write_whole
+from dbelief.process.console import announce
+
+LAST_PASS = "last_pass.json"
+"""File of a run folder with the numbers of its last complete pass, and its runs."""
+REDUCTION = "reduction.json"
+"""File of a run folder that tells who of the last group of workers took how much from whom."""
+ADDRESS = "address"
+"""File of a run folder that tells where its coordinator listens; there while the run lives."""
+
+
+def prepare_folder(job: Job, resume: bool) -> Path:
+    """Make the run folder; an earlier run of that name moves to one that is free, and a line says so.
+
+    Raises
+    ------
+    Mistake
+        Where there is nothing to resume, a run is under way there, the job starts from what would be moved aside, or
+        the folder cannot be made.
+    """
+    folder = _folder(job)
+    if not resume:
+        check_start(job)
+    try:
+        if resume and not folder.is_dir():
+            raise Mistake(f"{folder}: no run to resume")
+        if folder.exists():
+            _refuse_if_held(folder)
+        if folder.exists() and not resume:
+            announce(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
+        (folder / "snapshots").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
+    return folder
+
+
+def check_resumed(job: Job, layout: Layout) -> None:
+    """See that the snapshot set that a run would go on from is of this layout; a set that is torn tells nothing.
+
+    Raises
+    ------
+    Mistake
+        The model, or the ranks that it is cut over, are others by now.
+    """
+    folder = _folder(job)
+    for one in reversed(sets_in(folder / "snapshots")):
+        with contextlib.suppress(SnapshotError, OSError, KeyError):
+            if read_set(one)["layout"] != layout.digest():
+                raise Mistake(
+                    f"{folder}: its snapshot sets are of another layout, for the model or the grid was another: resume "
+                    "with those, or let a run of another name start_from this one"
+                )
+            return
+
+
+def check_start(job: Job) -> None:
+    """See that what a new run starts from stays where it is.
+
+    Raises
+    ------
+    Mistake
+        Where it is in the run folder itself, which is moved aside.
+    """
+    taken = [("start_from", job.start_from)] if job.start_from is not None else []
+    if isinstance(job.model, StacksModel):
+        taken += [("model.trained", text) for text in job.model.trained]
+    folder = _folder(job)
+    for field, text in taken:
+        path = job.path(text)
+        if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
+            raise Mistake(
+                f"{field}: {path} is moved aside where a new run named {job.name} begins; give this run another name, "
+                f"or go on with --resume"
+            )
+
+
+def _folder(job: Job) -> Path:
+    return Path(job.output).absolute() / job.name
+
+
+@contextmanager
+def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
+    """Write the job file into the run folder and, for as long as the block lasts, where its coordinator listens."""
+    # The job file too, now that it is sure to run: until then, that of an earlier run.
+    write_whole(folder / "job.yaml", job.anchored().to_yaml().encode())
+    write_whole(folder / ADDRESS, address.encode())
+    try:
+        yield
+    finally:
+        (folder / ADDRESS).unlink(missing_ok=True)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep another run of that name out of the folder for as long as the block lasts."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _where_locks_work():
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_if_held(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with _where_locks_work():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Mistake(f"{folder}: a run is under way there; end it first, or give this one another name") from None
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _where_locks_work() -> Iterator[None]:
+    """Some network file systems cannot lock a folder: there nobody watches."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def _move_aside(folder: Path) -> Path:
+    """Give an earlier run's folder the next number that is free, NAME.1 for the first; returns where it is now."""
+    taken = (path.name.removeprefix(f"{folder.name}.") for path in folder.parent.glob(f"{glob.escape(folder.name)}.*"))
+    number = 1 + max((int(text) for text in taken if text.isdecimal()), default=0)
+    return folder.rename(folder.with_name(f"{folder.name}.{number}"))

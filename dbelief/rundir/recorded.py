@@ -1,0 +1,117 @@
+"""What the logs of a run with `record: true` say: rows, and the files they are read from.
+
+Files in `runs/NAME/record`, JSON lines, each written by its program at its end and there only when it is whole:
+
+shard-N.jsonl      [segment, replica, incarnation, sequence, rate], one per applied push; per segment in the order of
+                   application
+replica-R-I.jsonl  {replica, incarnation, acknowledged}: whose log it is, and its last push that every segment has;
+                   then one line per mini-batch {epoch, start, stop, first_sequence, samples_before, step, versions}:
+                   its lease, its place in it, and the version of every segment it was computed from; of elastic
+                   averaging, of the centre at hand
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dbelief.core.lease import Cadence
+from dbelief.core.push import Pusher
+from dbelief.errors import DataError
+
+_HEAD = frozenset({"replica", "incarnation", "acknowledged"})
+_ROW = frozenset({"epoch", "start", "stop", "first_sequence", "samples_before", "step", "versions"})
+
+
+class Applied(NamedTuple):
+    """A row of a shard's log: one segment applied one push."""
+
+    segment: int
+    pusher: Pusher
+    sequence: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A row of a replica's log: a mini-batch, which is what the gradient of one push was computed from.
+
+    Attributes
+    ----------
+    epoch, start, stop
+        Half-open range of the mini-batch in the permutation of its epoch.
+    versions
+        Version of every segment, by rising index.
+    acknowledged
+        Whether the replica was told that every segment has it; a replica that died may have left a push that only
+        some have, or none.
+    samples_before
+        Samples leased before the mini-batch: its place in the learning-rate schedule.
+    pushed
+        Whether its push, or exchange, comes with it; it may come with a later mini-batch.
+    """
+
+    pusher: Pusher
+    sequence: int
+    epoch: int
+    start: int
+    stop: int
+    versions: tuple[int, ...]
+    acknowledged: bool = True
+    samples_before: int = 0
+    pushed: bool = True
+
+
+def read_record(folder: Path, cadence: Cadence) -> tuple[list[Applied], list[Computed]]:
+    """Read all logs of a run whose replicas push by this cadence.
+
+    Raises
+    ------
+    DataError
+        Where there is none, or one cannot be read; names file and line.
+    """
+    shards, replicas = sorted(folder.glob("shard-*.jsonl")), sorted(folder.glob("replica-*.jsonl"))
+    if not shards or not replicas:
+        raise DataError(f"{folder}: no log of a {'replica' if shards else 'shard'}")
+    return [row for path in shards for row in read_applied(path)], [
+        row for path in replicas for row in read_computed(path, cadence)
+    ]
+
+
+def read_applied(path: Path) -> list[Applied]:
+    """Read one shard-N.jsonl; raises DataError as `read_record`."""
+    rows = _lines(path)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, list) or len(row) != 5:
+            raise DataError(f"{path}, line {number}: not [segment, replica, incarnation, sequence, rate]")
+    return [Applied(segment, Pusher(replica, life), sequence, rate) for segment, replica, life, sequence, rate in rows]
+
+
+def read_computed(path: Path, cadence: Cadence) -> list[Computed]:
+    """Read one replica-R-I.jsonl; raises DataError as `read_record`."""
+    head, *rows = _lines(path) or [None]
+    for number, (row, names) in enumerate([(head, _HEAD), *((row, _ROW) for row in rows)], start=1):
+        if not isinstance(row, dict) or not names <= row.keys():
+            raise DataError(f"{path}, line {number}: no mapping with {', '.join(sorted(names))}")
+    pusher = Pusher(head["replica"], head["incarnation"])
+    computed = []
+    for row in rows:
+        step, steps, before = row["step"], cadence.steps(row["stop"] - row["start"]), row["step"] * cadence.batch
+        sequence = row["first_sequence"] + sum(cadence.pushes_after(earlier, steps) for earlier in range(step))
+        first, acknowledged = row["start"] + before, sequence <= head["acknowledged"]
+        stop, pushed = min(first + cadence.batch, row["stop"]), cadence.pushes_after(step, steps)
+        versions, samples = tuple(row["versions"]), row["samples_before"] + before
+        computed.append(Computed(pusher, sequence, row["epoch"], first, stop, versions, acknowledged, samples, pushed))
+    return computed
+
+
+def _lines(path: Path) -> list[Any]:
+    rows: list[Any] = []
+    try:
+        with open(path) as file:
+            rows.extend(json.loads(line) for line in file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}, line {len(rows) + 1}: cannot be read: {error}") from error
+    return rows

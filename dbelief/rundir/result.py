@@ -1,0 +1,150 @@
+"""A run's result: its model as it ended, or out of its newest whole snapshot set where it did not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from dbelief.checkpoint.export import write_model
+from dbelief.checkpoint.shard_file import read_parts
+from dbelief.checkpoint.snapshot_set import newest_set, sets_in
+from dbelief.core.layout import Layout, Span, cut
+from dbelief.core.push import PARAMETERS
+from dbelief.errors import DataError, Mistake, ModelError, SnapshotError
+from dbelief.job import Job, load_job
+from dbelief.process.console import announce
+from dbelief.rundir.summary import read_summary
+
+BEST = "best"
+"""Stands for the named vector that holds the parameters of the best evaluation."""
+
+
+@contextmanager
+def result_file(run: Path, vector: str | None = None, scratch: Path | None = None) -> Iterator[tuple[Path, str]]:
+    """A run's result as a safetensors file, there for as long as the block lasts, and what was taken, in words.
+
+    Taken is model.safetensors where the run came to its end, else the newest whole snapshot set.
+
+    Parameters
+    ----------
+    vector
+        A named vector of the newest whole set, or "best"; None: what is the job's result.
+    scratch
+        Where a file is made out of a set; None: where the system has its temporary files.
+
+    Raises
+    ------
+    Mistake, Failure
+        It is no run, nothing is there to be taken, or it is damaged.
+
+    Notes
+    -----
+    Memory: one segment of a set.
+    """
+    job, model = load_job(run / "job.yaml"), run / "model.safetensors"
+    if vector is None and model.exists() and (_is_done(run) or not sets_in(run / "snapshots")):
+        yield model, str(model)
+        return
+    found = _newest(run, job, vector)
+    with tempfile.TemporaryDirectory(prefix=".dbelief-", dir=scratch) as folder:
+        whole = Path(folder) / "model.safetensors"
+        about = {"job": job.name, "set": found.folder.name, "vector": found.vector}
+        write_model(whole, found.layout, found.segments(job), about)
+        yield whole, f"vector {found.vector!r} of snapshot set {found.folder}, after {found.samples:,} samples"
+
+
+def read_result(run: Path, layout: Layout, out: np.ndarray) -> str:
+    """Read a run's result into (N,) float32 `out`; says what was taken, in words.
+
+    Raises
+    ------
+    ModelError
+        Its tensors are not those of the layout.
+    Mistake, Failure
+        As `result_file` does.
+    """
+    with result_file(run) as (model, taken):
+        read_model(model, layout, out, run)
+    return taken
+
+
+def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
+    """Read a run's model.safetensors into (N,) float32 `out`.
+
+    Raises
+    ------
+    DataError
+        It is missing, or damaged.
+    ModelError
+        Its tensors are not those of the layout; names the run, the first that differs, and both shapes.
+
+    Notes
+    -----
+    Memory: the model once more.
+    """
+    try:
+        tensors = load_file(model)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{model}: cannot be read: {error}") from error
+    held = {name: values.shape for name, values in tensors.items()}
+    wanted = {name: box.shape for box in layout.boxes for name in box.names if name == box.name or name in held}
+    for name in [*wanted, *held]:
+        there, here = held.get(name, "missing"), wanted.get(name, "missing")
+        if there != here:
+            raise ModelError(f"{run}: holds another model: tensor {name!r} is {there} there, and {here} in the job's")
+    layout.flatten(tensors, out)
+
+
+@dataclass(frozen=True)
+class _Set:
+    """A whole snapshot set, and the vector of it that is wanted."""
+
+    folder: Path
+    layout: Layout
+    nominal_length: int
+    samples: int
+    vector: str
+
+    def segments(self, job: Job) -> Iterator[tuple[Span, np.ndarray]]:
+        """Every segment of the vector; its numbers are valid until the next is asked for."""
+        spans = cut(self.layout.rank_ranges(), self.nominal_length)
+        for stored in read_parts(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
+            if self.vector not in stored.arrays:
+                known = ", ".join(sorted(stored.arrays))
+                raise Mistake(f"{self.folder}: holds no vector {self.vector!r} whole; there is: {known}")
+            yield stored.span, stored.arrays[self.vector].astype(np.float32, copy=False)
+
+
+def _newest(run: Path, job: Job, vector: str | None) -> _Set:
+    snapshots = run / "snapshots"
+    if not any((folder / "set.json").exists() for folder in sets_in(snapshots)):
+        raise Mistake(f"{run}: holds neither model.safetensors nor a complete snapshot set")
+    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
+    for torn in skipped:
+        announce(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
+    try:
+        layout, nominal = Layout.from_rows(state["boxes"]), int(state["nominal_length"])
+        best, samples = state["progress"]["best"], int(state["progress"]["samples"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise SnapshotError(f"{snapshots / set_id / 'set.json'}: does not describe the model: {error!r}") from error
+    kept = best["vector"] if best else ""
+    if vector == BEST and not kept:
+        raise Mistake(f"{snapshots / set_id}: holds no best parameters: the job keeps none, or none were evaluated yet")
+    if vector == BEST or (vector is None and job.keeps_best):
+        vector = kept
+    return _Set(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS)
+
+
+def _is_done(run: Path) -> bool:
+    """Whether the run came to its end: a model may be there of an end that it was resumed after."""
+    try:
+        return read_summary(run / "summary.json").model_dump().get("state") == "done"
+    except DataError:
+        return False

@@ -1,0 +1,91 @@
+"""`summary.json`: how a run ended, in numbers that programs read."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dbelief.errors import DataError
+from dbelief.process.atomic_file import write_whole
+
+from .json_values import plain
+
+
+class Summary(BaseModel):
+    """The result of a run; further fields are kept. A number that does not exist (or is NaN) is None."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    job: str = Field(description="name of the job")
+    seed: int = Field(description="seed of the job")
+    reason: str = Field(description="why the run ended, in words")
+
+    test_accuracy: float | None = Field(description="share of right answers on the test set, 0 to 1")
+    test_loss: float | None = Field(description="mean loss on the test set")
+    validation_accuracy: float | None = Field(description="of the parameters that were exported, 0 to 1")
+    validation_loss: float | None = Field(description="of the parameters that were exported")
+
+    samples: int = Field(ge=0, description="samples whose gradients were applied")
+    samples_per_replica: dict[str, int] = Field(description="the same by replica")
+    bytes_per_replica: dict[str, dict[str, int]] = Field(
+        default_factory=dict,
+        description="segments that each replica has sent and received, in messages and through shared memory",
+    )
+    phase_seconds: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="seconds of each replica's computing thread, by phase"
+    )
+    epochs: float = Field(ge=0, description="samples over the size of the training set")
+    steps: int = Field(ge=0, description="mini-batches computed")
+    pushes: int = Field(ge=0, description="pushes applied")
+    pushes_trained_twice: int = Field(ge=0, description="pushes whose samples were handed out again after a death")
+    staleness_mean: float | None = Field(description="versions, mean over all pushes")
+
+    wall_s: float = Field(ge=0, description="seconds from start to end; where it was resumed, the sum over its legs")
+    last_leg_s: float | None = Field(default=None, ge=0, description="seconds since it was resumed last")
+    replicas: int = Field(ge=0, description="replicas the job asked for")
+    shards: int = Field(ge=0, description="shards the job asked for")
+    members_lost: int = Field(ge=0, description="members that died or fell silent")
+    died: list[str] = Field(
+        default_factory=list, description="which ones, in order (by name before a takeover); a coordinator too"
+    )
+    pushes_lost: int = Field(default=0, ge=0, description="pushes that died with a shard, which came back without them")
+    residual_lost: float = Field(
+        default=0.0, ge=0, description="magnitudes that codecs have left out and never sent, in gradient units"
+    )
+    parameters: int = Field(ge=0, description="length of the parameter vector")
+
+
+def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:
+    """Check `values` and write them, sorted by name; a reader sees the old file or the new one, never a part.
+
+    Raises
+    ------
+    ValueError
+        A field of `Summary` is missing or wrong, or a further one cannot be written as JSON.
+    NotWritten
+        The file cannot be written.
+    """
+    summary = Summary.model_validate(plain(values))
+    text = json.dumps(summary.model_dump(), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, f"{text}\n".encode())
+    return summary
+
+
+def read_summary(path: Path) -> Summary:
+    """Read what `write_summary` wrote.
+
+    Raises
+    ------
+    DataError
+        The file is missing, or is no summary.
+    """
+    try:
+        return Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error

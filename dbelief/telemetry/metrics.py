@@ -1,0 +1,322 @@
+"""The numbers a process offers to Prometheus; the one place that knows prometheus_client.
+
+A collector may exist once in a process, so `TABLE` (`collectors.py`) is the only list of them, and a `Metrics` makes
+those of one role on a registry of its own. What is counted elsewhere anyway is read when a scrape comes (`follow`), so
+that it costs nothing where it happens.
+"""
+
+import math
+import shutil
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    make_wsgi_app,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dbelief.process.console import announce
+from dbelief.security import current
+from dbelief.telemetry.http_server import WebServer
+from dbelief.telemetry.metric_specs import STATES, TABLE, Row
+
+MOST_SERIES = 512
+"""Series of one counter. Values of labels may come from other processes: past this, and where they are long, they are
+counted together."""
+LONGEST_LABEL = 128
+"""Characters of a label's value."""
+OTHERS = "(others)"
+"""The value under which the rest is counted."""
+
+_ANSWER_S = 0.5
+"""What a scrape that has begun may take to be answered."""
+
+
+class Metrics:
+    """The collectors of one process, as attributes by the names of `TABLE`.
+
+    An attribute that `TABLE` does not list for the role does not exist. All are safe to use from several
+    threads. A gauge is NaN until it is set; an age is best given a function: `set_function(lambda: now() - last)`.
+
+    Parameters
+    ----------
+    role
+        "ps", "worker" or "coordinator".
+    standing_by
+        Offer only what a standby tells, until `lead`.
+    """
+
+    pushes_total: Counter
+    pulls_total: Counter
+    bytes_total: Counter
+    shared_bytes_total: Counter
+    apply_seconds: Histogram
+    staleness: Histogram
+    refused_total: Counter
+    duplicates_total: Counter
+    retries_total: Counter
+    lock_waits_total: Counter
+    lock_wait_seconds_total: Counter
+    hottest_pushes_per_second: Gauge
+    hottest_segment: Gauge
+    hottest_share: Gauge
+    segments: Gauge
+    parameters: Gauge
+    snapshot_seconds: Histogram
+    snapshot_age_seconds: Gauge
+    disk_free_bytes: Gauge
+    disk_size_bytes: Gauge
+    samples_total: Counter
+    steps_total: Counter
+    loss: Gauge
+    phase_seconds_total: Counter
+    gpu_memory_bytes: Gauge
+    gpu_busy_fraction: Gauge
+    leading: Gauge
+    leader_epoch: Gauge
+    takeovers_total: Counter
+    state: Gauge
+    members: Gauge
+    members_wanted: Gauge
+    members_lost_total: Counter
+    shards_away: Gauge
+    shards_back_total: Counter
+    shards_unfollowed: Gauge
+    promotions_total: Counter
+    segments_moved_total: Counter
+    longest_move_seconds: Gauge
+    pushes_twice_total: Counter
+    pushes_lost_total: Counter
+    residual_lost_total: Counter
+    leases_outstanding: Gauge
+    leases_expired_total: Counter
+    samples_wanted: Gauge
+    eta_seconds: Gauge
+    progress_age_seconds: Gauge
+    progress_deadline_seconds: Gauge
+    epoch: Gauge
+    losses_not_finite_total: Counter
+    validation_loss: Gauge
+    validation_accuracy: Gauge
+    staleness_recent: Gauge
+    staleness_bound: Gauge
+    stragglers: Gauge
+    snapshot_interval_seconds: Gauge
+    iterations_total: Counter
+    evaluations_total: Counter
+    gradient_norm: Gauge
+    step_length: Gauge
+    bundles_total: Counter
+    backups_launched_total: Counter
+    backups_won_total: Counter
+
+    def __init__(self, role: str, standing_by: bool = False) -> None:
+        if role not in TABLE:
+            raise ValueError(f"role {role!r} has no metrics; allowed are {', '.join(TABLE)}")
+        self.role = role
+        # A timestamp beside every counter would double what is scraped, and nothing here reads them.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._scraped = _Scraped()
+        self._registry.register(self._scraped)  # first: what it brings up to date is collected after it
+        ProcessCollector(registry=self._registry)
+        self._hidden: list[Collector] = []
+        for row in TABLE[role]:
+            collector = _made(row, role)
+            setattr(self, row.name, collector)
+            if standing_by and not row.standby:
+                self._hidden.append(collector)
+            else:
+                self._registry.register(collector)
+        self._raised: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._server: WebServer | None = None
+
+    def lead(self) -> None:
+        """Offer everything from now on."""
+        for collector in self._hidden:
+            self._registry.register(collector)
+        self._hidden.clear()
+
+    def set_state(self, state: str) -> None:
+        """Tell the state the job is in: 1 for it, 0 for all others."""
+        if state not in STATES:
+            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
+        for one in STATES:
+            self.state.labels(one).set(one == state)
+
+    def raise_to(self, name: str, total: float, **labels: str) -> None:
+        """Bring a counter up to a total that is kept elsewhere, and nowhere else raised; one that fell leaves it."""
+        key = name, tuple(labels.items())
+        more = total - self._raised.get(key, 0.0)
+        if more > 0:
+            self._raised[key] = total
+            counter = getattr(self, name)
+            (counter.labels(**labels) if labels else counter).inc(more)
+
+    def follow(self, name: str, total: Callable[[], float], **labels: str) -> None:
+        """Add to a counter, whenever it is scraped, what a total that is kept elsewhere has grown by.
+
+        Several totals may be followed by one counter. One that has fallen began anew, at 0.
+        """
+        counter = getattr(self, name)
+        self._scraped.before.append(_Follower(counter.labels(**labels) if labels else counter, total))
+
+    def settle(self) -> None:
+        """Add what followed totals have grown by, and follow them no more: a job is over, and all that kept them."""
+        self._scraped.settle()
+
+    def watch_disk(self, folder: Path) -> None:
+        """Tell, whenever it is scraped, how much room there is where a folder lies; NaN while nobody can tell."""
+
+        def room(which: int) -> float:
+            try:
+                return float(shutil.disk_usage(folder)[which])
+            except OSError:
+                return math.nan
+
+        self.disk_size_bytes.set_function(lambda: room(0))
+        self.disk_free_bytes.set_function(lambda: room(2))
+
+    def wait_for_scrape(self, timeout_s: float) -> None:
+        """Give whoever scrapes this the time to see how things ended; nobody is waited for who never came."""
+        self._scraped.wait(timeout_s)
+
+    def serve(self, listen: str | None) -> None:
+        """Offer the numbers over HTTP at /metrics until `close`, and say where; nothing for None.
+
+        With credentials, over HTTPS, to those who show a certificate of the job's authority.
+
+        Parameters
+        ----------
+        listen
+            `host:port`; port 0 takes any that is free.
+
+        Raises
+        ------
+        Mistake
+            Nothing can listen there, or other machines reach it and there are no credentials.
+        """
+        if self._server is not None:
+            raise ValueError("these metrics are served already")
+        if listen is None:
+            return
+        mine = current()
+        context = mine.context(ssl.Purpose.CLIENT_AUTH) if mine else None
+        self._server = WebServer(listen, make_wsgi_app(self._registry), "metrics", context)
+        announce(f"metrics on {self.url}")
+
+    @property
+    def url(self) -> str:
+        """Where they are served; "" where they are not."""
+        return f"{self._server.url}metrics" if self._server is not None else ""
+
+    def close(self) -> None:
+        """Stop serving, if `serve` was called."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One number as a scrape would read it, by its name in `TABLE`; None where there is none yet.
+
+        Of a histogram: `value("staleness_count")`, `value("staleness_sum")`,
+        `value("staleness_bucket", le="4.0")`.
+        """
+        return self._registry.get_sample_value(f"dbelief_{self.role}_{name}", labels)
+
+    def text(self) -> str:
+        """What a scrape reads."""
+        return generate_latest(self._registry).decode()
+
+
+class _Counter(Counter):
+    """A counter with a bounded number of series."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:  # its series are made of the same class
+        super().__init__(*words, **options)
+        self._series: set[tuple[str, ...]] = set()
+        self._room = threading.Lock()
+
+    def labels(self, *values: Any, **named: Any) -> Self:
+        """The series of these values; the one of all others where there are too many."""
+        key = tuple(str(value) for value in values or named.values())
+        with self._room:
+            if key not in self._series:
+                if len(self._series) >= MOST_SERIES or max(map(len, key), default=0) > LONGEST_LABEL:
+                    return super().labels(*[OTHERS] * len(key))
+                self._series.add(key)
+        return super().labels(*values, **named)
+
+
+def _made(row: Row, role: str) -> Counter | Gauge | Histogram:
+    """A row's collector, in no registry yet."""
+    name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
+    tells = f"{row.tells} ({row.unit})"
+    collector: Counter | Gauge | Histogram
+    if row.kind == "counter":
+        collector = _Counter(name, tells, labels, registry=None)
+    elif row.kind == "gauge":
+        collector = Gauge(name, tells, labels, registry=None)
+    else:
+        collector = Histogram(name, tells, labels, registry=None, buckets=row.buckets)
+    # A series that is there from the start can be told from one that is missing.
+    series = [collector.labels(known) for values in row.labels.values() for known in values] if labels else [collector]
+    for one in series:
+        if isinstance(one, Gauge):
+            one.set(math.nan)
+    return collector
+
+
+class _Follower:
+    """Adds to a counter what a total has grown by."""
+
+    def __init__(self, counter: Counter, total: Callable[[], float]) -> None:
+        self._counter, self._total, self._seen = counter, total, 0.0
+
+    def __call__(self) -> None:
+        total = self._total()
+        if total < self._seen:
+            self._seen = 0.0
+        self._counter.inc(total - self._seen)
+        self._seen = total
+
+
+class _Scraped(Collector):
+    """What has to happen before the others are collected, and when that was."""
+
+    def __init__(self) -> None:
+        self.before: list[Callable[[], None]] = []
+        self._times = 0
+        self._happened = threading.Condition()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._happened:
+            for update in self.before:
+                update()
+            self._times += 1
+            self._happened.notify_all()
+        return iter(())
+
+    def settle(self) -> None:
+        with self._happened:
+            for update in self.before:
+                update()
+            self.before.clear()
+
+    def wait(self, timeout_s: float) -> None:
+        with self._happened:
+            seen = self._times
+            if not (seen and self._happened.wait_for(lambda: self._times > seen, timeout_s)):
+                return
+        threading.Event().wait(_ANSWER_S)

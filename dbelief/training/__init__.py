@@ -1,0 +1,1 @@
+"""A member's side of a job: session, client, evaluation, schedules, elastic weights."""

@@ -1,0 +1,242 @@
+"""For people with a loop of their own: join a job, pull parameters, push gradients.
+
+    with dbelief.connect("127.0.0.1:7070") as job:
+        while not job.over:
+            w = job.pull()                          # {"weight": array, ...}: views of one vector
+            job.push({"weight": gradient}, samples=32, loss=loss)
+
+The gradient is of the mean loss over `samples`; the shards apply the job's rule to it. What such a loop pushes counts
+towards the job's limits as what replicas train does. While a job with data has no replica, its clients evaluate: within
+`push`, when an evaluation is due, and when the `with` block ends, for the last validation and the test. With
+`data: {source: none}` there is nothing to evaluate, and the job ends by samples or time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dbelief.arrays.backend import aligned
+from dbelief.core.push import Pushed, Spread
+from dbelief.errors import JobError, ModelError, Refused, Unreachable
+from dbelief.job import Asynchronous, Downpour, Job
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.training.evaluation import evaluate
+from dbelief.training.schedule import rate_at
+from dbelief.training.session import Session, Task
+
+_TOLD_EVERY_S = 1.0
+"""How often a long evaluation says that it goes on."""
+
+
+class Client:
+    """A member of a job that brings its own gradients. For one thread at a time; made by `connect`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told = wire.Progress()
+        self._told_s = time.monotonic()
+        self._closing = False
+        self._spread = Spread()
+        size, segments = session.layout.size, len(session.parameters.placement.spans)
+        self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
+        self._versions = np.full(segments, -1, np.int64)
+        self._views: dict[str, np.ndarray] = session.layout.views(self._flat)
+
+    @property
+    def job(self) -> Job:
+        """The job file as run."""
+        return self._session.job
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended, or is ending, or this member was given up."""
+        return self._closing or self._session.member.over or self._session.member.state >= wire.STATE_CLOSING
+
+    def pull(self) -> Mapping[str, np.ndarray]:
+        """The newest parameters by name: float32 views, overwritten by the next pull.
+
+        Cost: one message per segment that changed since the last pull.
+        """
+        self._session.parameters.pull(self._flat, self._versions)
+        return self._views
+
+    def push(
+        self,
+        gradient: Mapping[str, np.ndarray],
+        samples: int = 1,
+        loss: float | None = None,
+        rate: float | None = None,
+    ) -> Pushed:
+        """Apply the job's rule to a gradient computed from what was pulled last; returns when all shards have it.
+
+        Cost: a message per segment, and one to the coordinator; now and then an evaluation, where the job has data and
+        no replica.
+
+        Parameters
+        ----------
+        gradient
+            By name, shapes as pulled: of the mean loss over `samples`.
+        loss
+            That mean loss, for people to see; where it is given, divergence is watched for.
+        rate
+            Learning rate; None: the job's, its schedule run by this client's own samples.
+
+        Raises
+        ------
+        ModelError
+            Where names or shapes are not the model's.
+        NotFinite
+            Before a byte is sent, where a number is NaN or infinite.
+        Refused
+            Where the job has ended, or this member was given up.
+        Unreachable
+            A shard did not answer; whether it has this push is not known, so that later ones are refused.
+        """
+        if self._versions[0] < 0:
+            raise Refused("push() before pull(): a gradient is computed from pulled parameters")
+        self._fill(gradient)
+        job, told = self._session.job, self._told
+        if rate is None:
+            rate = rate_at(job, told.samples, job.limits.samples)
+        pushed = self._session.push(
+            self._gradient, self._versions, self._session.next_sequence(), rate, samples, clock=told.pushes
+        )
+        told.pushes += 1
+        told.samples += samples
+        told.staleness_sum += pushed.staleness
+        self._spread.add(pushed.staleness)
+        told.lost += pushed.lost
+        if loss is not None:
+            told.steps += 1
+            told.loss_sum += loss * samples
+        reply = self._report(progress=told, staleness=self._spread.counts, wire=self._session.parameters.figures())
+        if reply.evaluate:
+            work = self._lease()
+            if work.HasField("evaluation"):
+                self._evaluate(work.evaluation)
+        return pushed
+
+    def _fill(self, gradient: Mapping[str, np.ndarray]) -> None:
+        views = self._views
+        if gradient.keys() != views.keys():
+            odd = sorted(gradient.keys() ^ views.keys())
+            raise ModelError(f"gradient: {odd[0]!r} is not among both the gradient's and the model's tensors")
+        for name, values in gradient.items():
+            if np.shape(values) != views[name].shape:
+                raise ModelError(f"gradient of {name!r} has shape {np.shape(values)}, wanted {views[name].shape}")
+        self._session.layout.flatten({name: np.asarray(values) for name, values in gradient.items()}, self._gradient)
+
+    # -- evaluation --------------------------------------------------------------------------------------
+
+    def _evaluate(self, lease: wire.EvaluationLease) -> None:
+        """Evaluate a named vector on one of the job's data sets, and keep it if the coordinator says so."""
+        session = self._session
+        assert session.data is not None, "asked to evaluate, and the job has no data"
+        split = session.data.validation if lease.set == "validation" else session.data.test
+        assert split is not None, f"asked to evaluate on {lease.set} data, and there is none"
+        values, versions = aligned(session.layout.size, np.float32), np.full(len(self._versions), -1, np.int64)
+        session.parameters.pull(values, versions, vector=lease.vector, exact=True)
+        views = session.layout.views(session.backend.to_device(values))
+        loss, accuracy = evaluate(session.model, views, split, session.layout, session.backend, self._moved)
+        reply = self._report(evaluation=wire.Evaluation(lease=lease.lease, loss=loss, accuracy=accuracy))
+        if reply.keep_as:
+            session.assign(reply.keep_as, values)
+            self._report(kept=lease.lease)
+
+    def _evaluate_last(self) -> None:
+        """Make the evaluations that the end of the job waits for, as far as no replica does.
+
+        Raises
+        ------
+        Unreachable
+            The job waits for something else for `deadlines.join_s`.
+        """
+        patience_s = self.job.deadlines.join_s
+        until_s = time.monotonic() + patience_s
+        while (work := self._lease()).WhichOneof("work") != "stop":
+            if work.HasField("evaluation"):
+                self._evaluate(work.evaluation)
+                until_s = time.monotonic() + patience_s
+            elif time.monotonic() > until_s:
+                raise Unreachable(f"waited {patience_s:g} s for the last evaluations of job {self.job.name}")
+            else:
+                time.sleep(work.wait_s)
+
+    def _moved(self) -> None:
+        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
+            self._report()
+
+    # -- the coordinator ---------------------------------------------------------------------------------
+
+    def _lease(self) -> wire.LeaseReply:
+        request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
+        reply: wire.LeaseReply = self._session.member.call("Lease", request)
+        return reply
+
+    def _report(self, **fields: Any) -> wire.ReportReply:
+        self._told_s = time.monotonic()
+        reply: wire.ReportReply = self._session.member.call("Report", wire.ReportRequest(**fields))
+        self._closing = self._closing or reply.state >= wire.STATE_CLOSING
+        return reply
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def close(self, reason: str = "its loop ended") -> None:
+        """Leave the job; one that is ending is evaluated first, where it has data and no replica."""
+        try:
+            if self.over and not self._session.member.over:
+                self._evaluate_last()
+        finally:
+            self._session.close(reason)
+
+    def __enter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job, saying why; after an exception at once."""
+        if kind is not None:
+            self._session.close(f"{kind.__name__}: {error}")
+        else:
+            self.close()
+
+
+def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) -> Client:
+    """Join the job of the coordinator at `host:port`, and wait until it trains.
+
+    The first member to come draws the initial values. For speed in a program of its own, call
+    `dbelief.rpc.grpc_settings.prepare_process()` before anything imports grpc.
+
+    Parameters
+    ----------
+    shared_memory
+        Whether what is pulled and pushed goes through shared memory to shards on this host.
+
+    Raises
+    ------
+    Unreachable
+        Nobody answers for `patience_s`.
+    Mistake
+        The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
+    """
+    task = Task.ask(address, patience_s)
+    if math.prod(task.job.grid) != 1:
+        raise JobError(
+            f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"
+        )
+    session = Session.open(task, wire.ROLE_CLIENT, shares_memory=shared_memory)
+    if not isinstance(session.job.strategy, Downpour | Asynchronous):
+        session.close("refused")
+        raise JobError("strategy.name: a loop of one's own pushes gradients as it has them, which is downpour's way")
+    if session.job.strategy.staleness is not None:
+        session.close("refused")
+        raise JobError("strategy.staleness: a loop of one's own runs free, and this job's replicas wait for each other")
+    return Client(session)

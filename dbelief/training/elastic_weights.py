@@ -1,0 +1,111 @@
+"""The weights that a worker of elastic averaging has of its own, and its half of the rule.
+
+    easgd     W <- (W - eta g) - a (W - C)
+    measgd    V <- mu V - eta g;   W <- (W + V) - a (W - C)        nesterov: g is taken at W + mu V
+
+with W and the centre C as they were (You et al. 2017, equations 1, 5 and 6); where the job asks for
+it, g is clipped before; the force of the centre is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dbelief.arrays.backend import Allocate, Backend, floats
+from dbelief.core.layout import RankPart
+from dbelief.nn import Batch, Model
+from dbelief.optim.clip import clip
+
+
+class OwnWeights:
+    """W, on the device, with the gradient there and the velocity, where there is one.
+
+    Parameters
+    ----------
+    mu
+        Part of the velocity that is kept; None: there is no velocity.
+    nesterov
+        Whether the gradient is taken where the velocity alone would lead.
+    clip_norm
+        Longest gradient, as a Euclidean norm; None for any.
+    total
+        Of all ranks, where this is one of several: see `clip`.
+    allocate
+        Gives the memory of W, where that is on the host.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        part: RankPart,
+        backend: Backend,
+        mu: float | None = None,
+        nesterov: bool = False,
+        clip_norm: float | None = None,
+        total: Callable[[float], float] = lambda squares: squares,
+        allocate: Allocate = floats,
+    ) -> None:
+        self._model, self._part, self.backend = model, part, backend
+        self._clip_norm, self._total = clip_norm, total
+        self._mu, self._nesterov = mu, nesterov
+
+        def room(wanted: bool = True) -> Any:
+            return backend.room(part.size if wanted else 0, floats)
+
+        self.values, self._gradient = backend.room(part.size, allocate), room()
+        self._velocity, self._ahead = room(mu is not None), room(nesterov)
+        self._difference = room(backend.name != "numpy")
+
+    def begin(self, centre: np.ndarray) -> None:
+        """Start at the centre, which is on the host, and at rest."""
+        self.values[:] = self.backend.to_device(centre)
+        self._velocity[:] = 0
+
+    def compute(self, batch: Batch) -> float:
+        """Leave the gradient of a mini-batch; give its mean loss."""
+        at = self.values
+        if self._mu is not None and self._nesterov:
+            self.backend.xp.multiply(self._velocity, np.float32(self._mu), out=self._ahead)
+            self._ahead += self.values
+            at = self._ahead
+        loss = float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
+        clip(self.backend.xp, self._gradient, self._clip_norm, self._total)
+        return loss
+
+    def rest(self) -> None:
+        """There is no mini-batch: leave a gradient of 0."""
+        self._gradient[:] = 0
+
+    def step(self, rate: float, moving_rate: float, centre: np.ndarray | None) -> None:
+        """Move by the gradient that was left, and by the centre where there is one.
+
+        Parameters
+        ----------
+        centre
+            As it was with these weights, on the host; used up.
+        """
+        weights, gradient, velocity = self.values, self._gradient, self._velocity
+        with np.errstate(all="ignore"):  # what is not finite is named before it is sent
+            if centre is not None:
+                difference = self._towards(centre)
+                difference *= np.float32(moving_rate)
+            gradient *= np.float32(rate)
+            if self._mu is None:
+                weights -= gradient
+            else:
+                velocity *= np.float32(self._mu)
+                velocity -= gradient
+                weights += velocity
+            if centre is not None:
+                weights -= difference
+
+    def _towards(self, centre: np.ndarray) -> Any:
+        """W - C."""
+        difference = centre
+        if self.backend.name != "numpy":
+            self._difference.set(centre)
+            difference = self._difference
+        return self.backend.xp.subtract(self.values, difference, out=difference)

@@ -1,0 +1,81 @@
+"""Loss and accuracy of one set of parameters over a whole split, sample by sample or group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dbelief.arrays.backend import Backend, aligned
+from dbelief.core.layout import Layout, RankPart
+from dbelief.data import BatchBuffer, Split
+from dbelief.nn import Batch, Evaluates, Model, TellsClasses
+
+BATCH = 1_000
+"""Samples per forward pass: large enough for BLAS, small beside the data."""
+
+
+def evaluate(
+    model: Model,
+    views: Mapping[str, Any],
+    split: Split,
+    layout: Layout | RankPart,
+    backend: Backend,
+    moved: Callable[[], None] = lambda: None,
+) -> tuple[float, float | None]:
+    """Mean loss, and the share of right answers where the model can tell it.
+
+    A model without `evaluate` is asked for its loss alone; its gradient goes into a scratch vector. `moved` is called
+    after each batch.
+    """
+    scratch: dict[str, Any] | None = None
+    loss_sum, right, tells = 0.0, 0, isinstance(model, Evaluates)
+    for batch in _batches(split, backend):
+        if isinstance(model, Evaluates):
+            loss, hits = model.evaluate(views, batch)
+            loss_sum += loss
+            if hits is None:
+                tells = False
+            else:
+                right += hits
+        else:
+            if scratch is None:
+                scratch = layout.views(backend.to_device(aligned(layout.size, np.float32)))
+            loss_sum += model.loss_and_gradient(views, batch, scratch) * len(batch)
+        moved()
+    return loss_sum / len(split), right / len(split) if tells else None
+
+
+def evaluate_groups(
+    model: Model, views: Mapping[str, Any], split: Split, backend: Backend
+) -> tuple[int, float | None] | None:
+    """How many groups there are, and the share of them that are told right; None where the split has no groups.
+
+    Told of a group is the class whose probabilities over its samples have the greatest product: the greatest sum of
+    logarithms, added up in float64. The share is None where the model tells no probabilities.
+    """
+    if split.groups is None:
+        return None
+    groups, firsts, place = np.unique(split.groups, return_index=True, return_inverse=True)
+    if not isinstance(model, TellsClasses):
+        return len(groups), None
+    sums, first = None, 0
+    for batch in _batches(split, backend):
+        logs = backend.to_host(model.log_probabilities(views, batch))
+        if sums is None:
+            sums = np.zeros((len(groups), logs.shape[1]))
+        np.add.at(sums, place[first : first + len(logs)], logs)
+        first += len(logs)
+    assert sums is not None, "a split has samples"
+    return len(groups), float(np.mean(sums.argmax(axis=1) == split.targets[firsts]))
+
+
+def _batches(split: Split, backend: Backend) -> Iterator[Batch]:
+    """All samples in order, where the backend computes; each batch until the next is asked for."""
+    buffer = BatchBuffer(split, min(BATCH, len(split)))
+    for first in range(0, len(split), BATCH):
+        batch = split.gather(np.arange(first, min(first + BATCH, len(split))), buffer)
+        if backend.name != "numpy":
+            batch = Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
+        yield batch

@@ -1,0 +1,79 @@
+"""A job before it runs: its data, model, layout and initial values, and what would run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.arrays.backend import Backend, choose
+from dbelief.core.layout import Layout
+from dbelief.data import Dataset, load
+from dbelief.job import Job, PythonModel, Sandblaster, load_job
+from dbelief.nn import Model
+from dbelief.optim.finite import check_finite
+from dbelief.plan.job_plan import idle_shards, placed
+from dbelief.rundir.folder import check_resumed, check_start
+from dbelief.training.model_check import Trial
+from dbelief.training.session import begin_from, build_model, initial_values, layout_over_ranks
+
+
+def build_job(
+    job: Job, backend: Backend, resume: bool = False
+) -> tuple[Dataset | None, Model, Layout, np.ndarray, str]:
+    """The data, the model, its layout, what training begins with, and the run that this is from, in words or "".
+
+    Raises
+    ------
+    Mistake
+        What is wrong with one of them.
+    NotFinite
+        An initial value is NaN or infinite.
+    """
+    if not resume:
+        check_start(job)
+    data = load(job.data, job.folder) if job.data.source != "none" else None
+    model, _ = build_model(job, data, backend)
+    layout, flat = initial_values(job, model)
+    over_ranks = layout_over_ranks(job, model, layout)
+    if resume:
+        check_resumed(job, over_ranks)
+    taken = "" if resume else begin_from(job, layout, flat)
+    check_finite(flat, layout, "initial value")
+    return data, model, layout, flat, taken
+
+
+def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
+    """Load a job with its data and model, compute one gradient, and say what would run."""
+    job = load_job(job_file, overrides)
+    backend = choose(job.device)
+    data, model, layout, flat, taken = build_job(job, backend)
+    odd = ""
+    if data is not None and data.train is not None:
+        trial = Trial(model, layout, flat, data.train, job.samples_at_once, backend)
+        trial.check_gradient()
+        odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
+    ranges = layout_over_ranks(job, model, layout).rank_ranges()
+    placement = placed(layout_over_ranks(job, model, layout), job.shards)
+    lines = [
+        f"{job_file}: job {job.name} is fine",
+        f"model: {layout.size:,} parameters in {len(layout.boxes)} tensors",
+    ]
+    if len(ranges) > 1:
+        least, most = (one(b - a for a, b in ranges) for one in (min, max))
+        lines.append(f"ranks: {math.prod(job.grid)} a replica, holding {least:,} to {most:,} parameters each")
+    lines.append(f"shards: {job.shards}, holding {', '.join(str(place.count) for place in placement.places)} segments")
+    lines += [f"note: {note}" for note in idle_shards(placement)]
+    if data is not None and data.train is not None:
+        sizes = [len(split) if split is not None else 0 for split in (data.train, data.validation, data.test)]
+        lines.append("data: {:,} training, {:,} validation, {:,} test samples".format(*sizes))
+    if data is not None and data.names is not None:
+        lines.append(f"classes: {', '.join(f'{place} is {name!r}' for place, name in enumerate(data.names))}")
+    strategy = job.strategy
+    what = "portions" if isinstance(strategy, Sandblaster) else "mini-batches"
+    lines.append(f"strategy: {strategy.name}, {job.replicas} replicas, {what} of {job.samples_at_once}")
+    if taken:
+        lines.append(f"starts from: {taken}")
+    return [*lines, odd] if odd else lines

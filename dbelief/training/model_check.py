@@ -1,0 +1,125 @@
+"""A job's model tried on its first samples: its gradient is finite, and its loss is a mean over the batch.
+
+A person's own model may give a sum where a mean is meant, or let outputs (m, 1) and targets (m,) broadcast to (m, m).
+Neither raises an error, and both train badly. Both show in how the loss of a batch depends on the batch's composition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dbelief.arrays.backend import Backend, aligned
+from dbelief.core.layout import Layout
+from dbelief.data import BatchBuffer, Split
+from dbelief.errors import ModelError, NotFinite
+from dbelief.nn import Batch, Evaluates, Model
+from dbelief.optim.finite import check_finite
+from dbelief.process.console import told
+
+_ALONE = 8
+"""Samples whose losses are compared with that of all of them together."""
+_NEAR = 0.02
+"""How near to 2 a ratio is of two: what training draws at random (dropout) differs from batch to batch."""
+_ROUNDING = 1e-4
+"""Relative difference up to which two evaluations are the same: at the start outputs are small, and so is what
+broadcasting changes."""
+
+
+class Trial:
+    """A model on the first samples of its training data.
+
+    Parameters
+    ----------
+    flat
+        (N,) float32 parameters.
+    size
+        Samples in a mini-batch.
+    """
+
+    def __init__(
+        self, model: Model, layout: Layout, flat: np.ndarray, train: Split, size: int, backend: Backend
+    ) -> None:
+        self._model = model
+        self._train, self._size, self._backend = train, min(size, len(train)), backend
+        self._layout = layout
+        self._views = layout.views(backend.to_device(flat))
+
+    def check_gradient(self) -> None:
+        """Compute the gradient of the first mini-batch.
+
+        Raises
+        ------
+        ModelError
+            Where the model cannot; quotes its error.
+        NotFinite
+            Where it holds NaN or infinity; names the tensor.
+        """
+        loss, gradient = self._gradient(np.arange(self._size))
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss of the first {self._size} training samples is {loss}")
+        check_finite(gradient, self._layout)
+
+    def check_mean(self) -> str:
+        """Compare losses of batches that are composed differently; what is odd, in one line, or "".
+
+        Cost: four mini-batches and eight samples. It is no error: a loss may depend on the batch as a whole.
+        """
+        once, twice = np.arange(self._size), np.tile(np.arange(self._size), 2)
+        (loss, gradient), (loss_of_two, gradient_of_two) = self._gradient(once), self._gradient(twice)
+        ratios = {
+            "loss": _ratio(loss_of_two, loss),
+            "gradient": _ratio(float(gradient_of_two @ gradient), float(gradient @ gradient)),
+            "loss of evaluate": _ratio(self._evaluated(twice), self._evaluated(once)),
+        }
+        for what, ratio in ratios.items():
+            if abs(ratio - 2.0) <= 2.0 * _NEAR:
+                return (
+                    f"careful: the {what} of {2 * self._size} samples, each of them there twice, is twice that of "
+                    f"{self._size}: it is a sum over the batch, and should be the mean (reduction='mean')"
+                )
+        few = once[:_ALONE]
+        together = self._evaluated(few)
+        alone = float(np.mean([self._evaluated(np.array([sample])) for sample in few]))
+        if len(few) == 1 or _same(together, alone):
+            return ""
+        return (
+            f"careful: the mean loss of {len(few)} samples is {together:.4g} computed together and {alone:.4g} one by "
+            "one: do outputs and targets broadcast, as (32, 1) and (32,) to (32, 32)?"
+        )
+
+    def _gradient(self, samples: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss of a batch and its (N,) gradient on the host."""
+        gradient = self._backend.to_device(aligned(self._layout.size, np.float32))
+        out = self._layout.views(gradient)
+        loss = self._run(
+            "loss_and_gradient", samples, lambda batch: self._model.loss_and_gradient(self._views, batch, out)
+        )
+        return loss, self._backend.to_host(gradient)
+
+    def _evaluated(self, samples: np.ndarray) -> float:
+        """The mean loss of a batch, as evaluations compute it: without what training alone draws."""
+        model = self._model
+        if not isinstance(model, Evaluates):
+            return self._gradient(samples)[0]
+        return self._run("evaluate", samples, lambda batch: model.evaluate(self._views, batch)[0]) / len(samples)
+
+    def _run(self, what: str, samples: np.ndarray, compute: Callable[[Batch], float]) -> float:
+        batch = self._train.gather(samples, BatchBuffer(self._train, len(samples)))
+        if self._backend.name != "numpy":
+            batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
+        try:
+            return float(compute(batch))
+        except Exception as error:  # whatever a person's own code raises
+            raise ModelError(f"{what} on the first {len(samples)} training samples: {told(error)}") from error
+
+
+def _ratio(one: float, other: float) -> float:
+    """One number over the other; NaN where there is nothing to compare."""
+    return one / other if other and math.isfinite(one) and math.isfinite(other) else math.nan
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=1e-6) or not math.isfinite(one + other)

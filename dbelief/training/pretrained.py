@@ -1,0 +1,106 @@
+"""The stacks that earlier runs have trained: found in their files, for a job that trains others on top, or all at once.
+
+Every replica reads the files, since those that are not trained are no parameters: they are no part of the named vector,
+nor of the run's model file. A digest of what was read tells the coordinator whether all replicas have the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from dbelief.arrays.backend import Backend
+from dbelief.errors import DataError, Mistake, ModelError
+from dbelief.job import Job, StacksModel
+from dbelief.nn import image_of
+from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.lcn import Lcn
+from dbelief.nn.stacks import Stacks, tensor_shapes
+from dbelief.rundir.result import result_file
+
+Image = tuple[int, int, int]
+
+
+def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backend: Backend) -> tuple[Stacks, str]:
+    """The job's stacks, and the sha256 of what earlier runs have given ("" for nothing); see `given_stacks`."""
+    image, stacks, given = given_stacks(job, model, features)
+    return Stacks(image, stacks, model.only, given, backend), _digest(given)
+
+
+def given_stacks(
+    job: Job, model: StacksModel, features: tuple[int, ...]
+) -> tuple[Image, list[tuple[Eq1, Lcn]], dict[str, np.ndarray]]:
+    """What the lowest stack sees, all stacks, and the tensors that earlier runs have given, by name.
+
+    Parameters
+    ----------
+    features : tuple of int
+        Shape of a sample.
+
+    Raises
+    ------
+    ModelError
+        The stacks do not fit; a stack below the one that is trained is in no file, or is of another shape there: names
+        file and tensor; a file is damaged.
+    Failure
+        No snapshot set of a run that has not ended is whole.
+    """
+    image = image_of("stacks", features, model.image)
+    stacks = [(Eq1(**stack.eq1), Lcn(**stack.contrast.model_dump())) for stack in model.stacks]
+    shapes = tensor_shapes(image, stacks)[: model.only]
+    given: dict[str, np.ndarray] = {}
+    for text in model.trained:
+        given |= _held(job, text, {name: shape for stack in shapes for name, shape in stack.items()})
+    below = shapes[: (model.only or 1) - 1]
+    for name in (name for stack in below for name in stack):
+        if name not in given:
+            searched = ", ".join(str(job.path(text)) for text in model.trained)
+            where = f"which is not in {searched}" if searched else "and names no run that holds it"
+            raise ModelError(f"model.trained: stack {model.only} is trained on what {name!r} gives, {where}")
+    return image, stacks, given
+
+
+def _held(job: Job, text: str, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Those of the wanted tensors that a run or a model file holds."""
+    path = job.path(text)
+    try:
+        if path.is_file():
+            return _read(path, path, wanted)
+        if not (path / "job.yaml").is_file():
+            known = "" if Path(text).is_absolute() else "; a relative path starts from the job file's folder"
+            raise Mistake(f"{path} is neither a run folder nor a model file{known}")
+        with result_file(path) as (file, _):
+            return _read(file, path, wanted)
+    except Mistake as error:
+        raise ModelError(f"model.trained: {error}") from error
+
+
+def _read(file: Path, named: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    held: dict[str, np.ndarray] = {}
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  (no mapping)
+                if name in wanted:
+                    held[name] = tensors.get_tensor(name)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{named}: cannot be read as a model file: {error}") from error
+    if not held:
+        raise Mistake(f"{named} holds none of {', '.join(wanted)}")
+    for name, values in held.items():
+        if values.shape != wanted[name] or values.dtype != np.float32:
+            there, here = f"{values.dtype} {values.shape}", f"float32 {wanted[name]}"
+            raise Mistake(f"{named}: tensor {name!r} is {there} there, and {here} in the job's model")
+    return held
+
+
+def _digest(given: Mapping[str, np.ndarray]) -> str:
+    if not given:
+        return ""
+    found = hashlib.sha256()
+    for name in sorted(given):
+        found.update(name.encode() + b"\0" + given[name].tobytes())
+    return found.hexdigest()

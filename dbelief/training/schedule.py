@@ -1,0 +1,91 @@
+"""The learning rate by samples seen.
+
+Samples, not pushes: pushes mean different amounts of work as batch, n_push and the number of replicas change.
+Every function is pure, and powers are `optim/powers.py`, so coordinator, replica and replay agree to the last bit on
+whatever machines they are.
+"""
+
+import math
+
+from dbelief.job import ConstantSchedule, Job, Limits, PolySchedule, StepSchedule
+from dbelief.optim import powers
+
+
+def step(rate: float, samples: int, *, every: int, factor: float) -> float:
+    """Give rate * factor^(samples // every); infinity where a factor above 1 has outgrown floats."""
+    return rate * powers.power(factor, samples // every)
+
+
+def poly(rate: float, samples: int, *, power: float, total: int) -> float:
+    """Give rate * (1 - samples / total)^power, and 0 from `total` samples on.
+
+    Source: FireCaffe (Iandola et al. 2016), section 4, where power is 0.5 for GoogLeNet.
+    """
+    return rate * powers.power(1.0 - min(samples, total) / total, power)
+
+
+def rise(samples: int, *, over: int, start_factor: float) -> float:
+    """Give the factor of a warm-up: from start_factor at 0 in a straight line to 1 at `over` samples, 1 from there on.
+
+    Source: Goyal et al. 2017 (arXiv:1706.02677), section 2.2, "gradual warmup".
+    """
+    if samples >= over:
+        return 1.0
+    return start_factor + (1.0 - start_factor) * (samples / over)
+
+
+def total_samples(limits: Limits, training_samples: int | None = None) -> int | None:
+    """How many samples a job trains on if nothing stops it early.
+
+    Parameters
+    ----------
+    limits : Limits
+    training_samples : int, optional
+        Samples of one epoch; None where there is no data or it is not known.
+
+    Returns
+    -------
+    int or None
+        The lesser of `limits.samples` and `limits.epochs` epochs, rounded up; None where neither is known.
+    """
+    totals = [] if limits.samples is None else [limits.samples]
+    if limits.epochs is not None and training_samples is not None:
+        totals.append(math.ceil(limits.epochs * training_samples))
+    return min(totals, default=None)
+
+
+def rate_at(job: Job, samples: int, total: int | None = None) -> float:
+    """Learning rate for a push: the rule's, by its schedule, times the factors of scale and warm-up.
+
+    Parameters
+    ----------
+    job : Job
+    samples : int
+        Samples seen (leased) before it, over all replicas; 0 at the start.
+    total : int, optional
+        Samples of the whole job, as `total_samples` gives them; a poly schedule without a total of its own
+        needs it where the job is limited by epochs.
+
+    Raises
+    ------
+    ValueError
+        `samples` is negative, or a poly schedule has no total.
+    """
+    if samples < 0:
+        raise ValueError(f"samples is {samples}, must be 0 or more")
+    schedule = job.schedule
+    rate = job.strategy.rule.rate
+    if schedule.scale is not None:
+        rate *= schedule.scale.factor(job.samples_in_a_mean)
+    if schedule.warm_up is not None:
+        rate *= rise(samples, over=schedule.warm_up.samples, start_factor=schedule.warm_up.start_factor)
+    match schedule:
+        case ConstantSchedule():
+            return rate
+        case StepSchedule(every=every, factor=factor):
+            return step(rate, samples, every=every, factor=factor)
+        case PolySchedule(power=power, total=own):
+            end = own or total or (job.limits.samples if job.limits.epochs is None else None)
+            if end is None:
+                raise ValueError("a poly schedule without a total needs the total number of samples")
+            return poly(rate, samples, power=power, total=end)

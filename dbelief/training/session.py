@@ -1,0 +1,388 @@
+"""A pusher's place in a job: the job learnt, the model built, joined, initial values there, shards at hand.
+
+Used by the worker and by people's own loops (`dbelief.connect`); what they do in between is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from dbelief.arrays.backend import Backend, aligned, choose
+from dbelief.arrays.push_source import Source
+from dbelief.core.layout import Layout, Range, RankPart
+from dbelief.core.push import PARAMETERS, Push, Pushed, Pusher
+from dbelief.core.ranks import Alone, Ranks
+from dbelief.data import Dataset, load
+from dbelief.errors import Mistake, ModelError
+from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
+from dbelief.nn import Model, SharesTensors, build_autoencoder, build_network, load_python_model
+from dbelief.optim.finite import check_finite
+from dbelief.partition import Grid, layout_of
+from dbelief.process.console import announce, told
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, Member, Membership
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.wire.payloads import Codecs
+from dbelief.rundir.result import read_result
+from dbelief.training.pretrained import build_stacks
+
+
+def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
+    """The job's model, and the sha256 of what it is made of beside the job ("" for nothing): source, or given stacks.
+
+    Raises
+    ------
+    ModelError
+        Where it cannot be built, or takes its sizes from data where there is none.
+    """
+    if isinstance(job.model, PythonModel):
+        return load_python_model(job.path(job.model.file), job.model.object)
+    if data is None or data.train is None:
+        raise ModelError("this model takes its sizes from data, and data.source is none; use a Python model")
+    if isinstance(job.model, AutoencoderModel):
+        layer = job.model.autoencoder
+        return build_autoencoder(layer.eq1, features=data.features, image=layer.image, backend=backend), ""
+    if isinstance(job.model, StacksModel):
+        return build_stacks(job, job.model, data.features, backend)
+    outputs = data.classes if data.classes is not None else int(np.prod(data.train.targets.shape[1:], dtype=int))
+    network = build_network(
+        job.model.described(),
+        job.model.loss,
+        features=data.features,
+        outputs=outputs,
+        backend=backend,
+        seed=job.seed,
+    )
+    return network, ""
+
+
+def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
+    """The model's layout and its initial values as one (N,) float32 vector: same job, same bits.
+
+    Raises
+    ------
+    ModelError
+        Where the model cannot, or its tensors are not float32 arrays.
+    """
+    rng = np.random.default_rng(job.seed)
+    try:
+        drawn = {name: np.asarray(values) for name, values in model.parameters(rng).items()}
+    except Exception as error:  # whatever a person's own code raises
+        raise ModelError(f"parameters(rng): {told(error)}") from error
+    for name, values in drawn.items():
+        if values.dtype != np.float32:
+            raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
+    layout = Layout.of(drawn, model.also if isinstance(model, SharesTensors) else None)
+    return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
+
+
+def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
+    """Let the result of the run that a job starts from, if any, take the place of (N,) float32 initial values.
+
+    Returns
+    -------
+    str
+        What was taken, in words; "" where the job starts from no run, and the values stay.
+
+    Raises
+    ------
+    ModelError
+        There is no such run, it has no result yet, or its tensors are not this model's.
+    Failure
+        No snapshot set of it is whole.
+    """
+    if job.start_from is None:
+        return ""
+    run = job.path(job.start_from)
+    if not (run / "job.yaml").is_file():
+        known = "" if Path(job.start_from).is_absolute() else "; a relative path starts from the job file's folder"
+        raise ModelError(f"start_from: {run} is no run folder: it holds no job.yaml{known}")
+    try:
+        return read_result(run, layout, values)
+    except Mistake as error:
+        raise ModelError(f"start_from: {error}") from error
+
+
+def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
+    """The job's layout, of which `whole` is that of a model on one rank.
+
+    Raises
+    ------
+    ModelError
+        The job cuts its model, and it cannot be cut; names the layer.
+    """
+    grid = Grid.of(job.grid)
+    return whole if grid.size == 1 else layout_of(model, grid)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a job is on this machine.
+
+    Attributes
+    ----------
+    address
+        Of its coordinator, `host:port`.
+    """
+
+    address: str
+    job: Job
+    data: Dataset | None
+    backend: Backend
+
+    @classmethod
+    def ask(cls, address: str, patience_s: float, folder: Path | None = None) -> Task:
+        """Ask the coordinator for the job, and load its data.
+
+        Parameters
+        ----------
+        patience_s
+            How long to wait for the coordinator to answer.
+        folder
+            Where relative paths of the job start on this machine; None: where they do on the coordinator's.
+
+        Raises
+        ------
+        Mistake, Failure
+            Naming what is wrong: the job's data on this machine, nobody there.
+        """
+        with closing(CoordinatorClient(address)) as client:
+            client.wait(patience_s)
+            status = client.status(job=True)
+        job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
+        data = None if job.data.source == "none" else load(job.data, job.folder)
+        return cls(address, job, data, choose(job.device))
+
+
+@dataclass
+class Session:
+    """One life of one pusher, or of one rank of it.
+
+    Attributes
+    ----------
+    model
+        The whole one, however many ranks it is to be cut over; once it is, this rank's part.
+    layout, part
+        Of all ranks; what of it this rank has.
+    sequences
+        Per named vector the number of the last push.
+    """
+
+    job: Job
+    data: Dataset | None
+    backend: Backend
+    ranks: Ranks
+    model: Model
+    layout: Layout
+    part: RankPart
+    client: CoordinatorClient
+    member: Member
+    parameters: ShardedParameters
+    pusher: Pusher
+    sequences: dict[str, int]
+
+    @classmethod
+    def open(
+        cls,
+        task: Task,
+        role: wire.Role.ValueType,
+        wish: int | None = None,
+        name: str | None = None,
+        ranks: Ranks | None = None,
+        address: str = "",
+        shares_memory: bool = True,
+    ) -> Session:
+        """Join the job and wait until it trains; all ranks of a replica do that together.
+
+        Parameters
+        ----------
+        wish, name
+            See `Membership`.
+        ranks
+            This rank and the others; None: a model that is not cut.
+        address, shares_memory
+            Where others of a group find this process, host:port; "": nowhere. See `ShardedParameters`.
+
+        Raises
+        ------
+        Mistake, Failure
+            Naming what is wrong: the job's model on this machine, a layout unlike the others', nobody there.
+        """
+        job, data, ranks = task.job, task.data, ranks or Alone()
+        with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
+            client = CoordinatorClient(task.address)
+            undo.callback(client.close)
+            model, source = build_model(job, data, task.backend)
+            if ranks.size == 1:
+                layout, initial = initial_values(job, model)
+                begin = partial(_begin_whole, job, layout, initial)
+            else:
+                layout = layout_of(model, Grid.of(job.grid))
+                begin = partial(_begin_part, job, model, layout.part(ranks.rank))
+            part = layout.part(ranks.rank)
+            if ranks.rank == 0:
+                samples = len(data.train) if data is not None and data.train is not None else 0
+                membership = Membership(
+                    client,
+                    role,
+                    job.name,
+                    address,
+                    layout=layout,
+                    source_digest=source,
+                    wish=wish,
+                    name=name,
+                    train_samples=samples,
+                )
+                undo.callback(membership.leave, "could not begin")
+                member: Member = _placed(membership, ranks, job.deadlines.join_s)
+            else:
+                member = _follow(client, role, ranks)
+            pusher = Pusher(member.id, member.incarnation, ranks.rank)
+            own = None if ranks.size == 1 else (part.start, part.stop)
+            parameters = _parameters(job, member, pusher, own, shares_memory, layout.starts)
+            undo.callback(parameters.close)
+            session = cls(job, data, task.backend, ranks, model, layout, part, client, member, parameters, pusher, {})
+            session._initialise(begin)
+            undo.pop_all()
+            return session
+
+    def _initialise(self, begin: Callable[[], tuple[np.ndarray, str]]) -> None:
+        """Push what the rank's part begins with if told to, and wait until the job trains.
+
+        Parameters
+        ----------
+        begin
+            Gives the values, and the run that they are from, in words or "". Called by who pushes them alone.
+        """
+        while self._initial_values_are_wanted():  # again where a shard died before they were safe
+            values, taken = begin()
+            leads = self.ranks.rank == 0
+            if taken and leads:
+                announce(f"job {self.job.name} starts from {taken}")
+            self.assign(PARAMETERS, values)
+            del values
+            self.ranks.barrier()
+            if leads:
+                self.member.call("Report", wire.ReportRequest(initialised=True))
+                self.member.beat()
+
+    def _initial_values_are_wanted(self) -> bool:
+        """Wait until the job trains, or initial values are wanted of this replica; all ranks hear the same."""
+        if self.ranks.rank:
+            return bool(self.ranks.share(b""))
+        member = cast("Membership", self.member)  # the first rank's
+
+        def trains() -> bool:
+            return member.state >= wire.STATE_READY
+
+        if not trains():
+            member.wait_for(lambda: trains() or member.initialise, self.job.deadlines.join_s, "initial values")
+        return bool(self.ranks.share(b"" if trains() else b"push them"))
+
+    def next_sequence(self, vector: str = PARAMETERS) -> int:
+        """Number of the next push into a named vector."""
+        return self.sequences.get(vector, 0) + 1
+
+    def assign(self, vector: str, values: np.ndarray) -> None:
+        """Store float32 values of the rank's part under a name on the shards."""
+        versions = np.zeros(len(self.parameters.placement.spans), np.int64)
+        self.sequences[vector] = self.next_sequence(vector)
+        self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
+
+    def push(
+        self,
+        gradient: Any,
+        versions: np.ndarray,
+        sequence: int,
+        rate: float,
+        samples: int,
+        clock: int = 0,
+        sent: np.ndarray | Source | None = None,
+    ) -> Pushed:
+        """Push a checked gradient by the job's rule; returns when all shards have it.
+
+        Parameters
+        ----------
+        gradient
+            Of the rank's part, float32, where it was computed.
+        sent
+            What is read for the wire, where that is not the gradient itself.
+
+        Raises
+        ------
+        NotFinite
+            Before the first byte leaves; names the tensor.
+        """
+        check_finite(gradient, self.part)
+        push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
+        self.sequences[PARAMETERS] = sequence
+        return self.parameters.push(gradient if sent is None else sent, versions, push)
+
+    def close(self, reason: str) -> None:
+        """Say goodbye and close all channels."""
+        with ExitStack() as stack:
+            stack.callback(self.client.close)
+            stack.callback(self.parameters.close)
+            stack.callback(self.member.leave, reason)
+
+
+def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:
+    """What a model on one rank begins with, from its (N,) initial values."""
+    return initial, begin_from(job, layout, initial)
+
+
+def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str]:
+    """What a rank's part of a model begins with.
+
+    Cost: the part and a tensor, or a row of blocks, at a time; where the job starts from a run, the whole model.
+    """
+    values = aligned(part.size, np.float32)
+    if job.start_from is None:
+        assert hasattr(model, "drawn"), f"{type(model).__name__} was cut"
+        return part.collect(model.drawn(np.random.default_rng(job.seed)), values), ""
+    whole = layout_of(model, Grid(1, 1))
+    flat = aligned(whole.size, np.float32)
+    taken = begin_from(job, whole, flat)
+    return part.flatten(whole.views(flat), values), taken
+
+
+def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
+    """Wait until all shards are there, and tell the other ranks who they are."""
+    membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
+    life = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
+    ranks.share(life.SerializeToString())
+    return membership
+
+
+def _parameters(
+    job: Job, member: Member, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
+) -> ShardedParameters:
+    """The shards, as this member is told of them; `own` is what a rank has of the vector, None where that is all."""
+    assert member.placement is not None
+    rule = job.strategy.at_shards
+    return ShardedParameters(
+        job.name,
+        member.placement,
+        (rule.name, rule.model_dump(exclude={"name", "rate"})),
+        pusher,
+        job.deadlines.progress_s,
+        refresh=member.placed,
+        part=own,
+        shares_memory=shares_memory,
+        codecs=Codecs.of(job.wire, starts),
+    )
+
+
+def _follow(client: CoordinatorClient, role: wire.Role.ValueType, ranks: Ranks) -> Member:
+    """The member that the first rank is, once all shards are there."""
+    life = wire.JoinReply.FromString(ranks.share(b""))
+    member = Member(client, role, life.id, life.incarnation, life.run_id)
+    member.placed()
+    return member

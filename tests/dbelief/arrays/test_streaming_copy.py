@@ -1,0 +1,33 @@
+"""Copies past the caches: the same bytes, wherever they begin and end."""
+
+import platform
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.arrays import streaming_copy
+from dbelief.arrays.streaming_copy import LARGE, LINE, copy, warm_up
+
+
+@given(
+    st.integers(0, 100), st.booleans(), st.integers(0, 70), st.integers(0, 70), st.sampled_from([np.uint8, np.float32])
+)
+def test_it_copies_what_numpy_does_and_nothing_else(
+    more: int, large: bool, there: int, here: int, kind: type[np.generic]
+) -> None:
+    size = np.dtype(kind).itemsize
+    length = more + large * LARGE // size
+    source = np.random.default_rng(more).integers(0, 256, 2 * LARGE, np.uint8)
+    target = np.random.default_rng(1).integers(0, 256, 2 * LARGE, np.uint8)
+    begins = -target.ctypes.data % LINE + max(0, there - 35) * size
+    expected = target.copy()
+    expected[begins : begins + length * size] = source[here : here + length * size]
+    copy(target[begins : begins + length * size].view(kind), source[here : here + length * size].view(kind))
+    np.testing.assert_array_equal(target, expected)
+
+
+def test_it_is_compiled_before_it_is_needed() -> None:
+    streaming_copy._stream.cache_clear()
+    warm_up()
+    assert streaming_copy._stream.cache_info().currsize == (platform.machine() in ("x86_64", "AMD64"))

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.snapshot_schedule import Snapshots
+from dbelief.checkpoint.checksummed_json import seal
+from dbelief.checkpoint.snapshot_set import (
+    drop_old_sets,
+    newest_count,
+    newest_set,
+    set_aside,
+    sets_in,
+    up_to,
+    write_set,
+)
+from dbelief.core.layout import Span
+from dbelief.errors import Mistake, SnapshotError, Torn
+from tests.dbelief.checkpoint.test_shard_file import write
+
+SPANS = (Span(0, 0, 7), Span(1, 7, 7))
+
+
+def begun(snapshots: Path, set_id: str, job: str = "digits") -> Path:
+    """All shards have written their parts."""
+    folder = snapshots / set_id
+    folder.mkdir()
+    for number, span in enumerate(SPANS):
+        write(folder, number, [span], set=set_id, job=job)
+    return folder
+
+
+def written(snapshots: Path, set_id: str, job: str = "digits", state: int = 1) -> Path:
+    folder = begun(snapshots, set_id, job)
+    write_set(folder, set_id, job, {"state": state, "segments": len(SPANS)})
+    return folder
+
+
+def newest(snapshots: Path) -> str:
+    return newest_set(snapshots, "digits", "momentum")[0]
+
+
+def test_what_is_written_is_found(tmp_path: Path) -> None:
+    written(tmp_path, "000000000100-0001", state=7)
+    set_id, state, skipped = newest_set(tmp_path, "digits", "momentum")
+    assert set_id == "000000000100-0001"
+    assert state["state"] == 7
+    assert skipped == []
+
+
+def test_the_newest_complete_one_is_taken(tmp_path: Path) -> None:
+    turns = Snapshots(None)
+    ids = [turns.begin(samples).set_id for samples in (0, 0, 900, 10_000, 10_000)]
+    assert ids == sorted(set(ids))
+    for set_id in ids[:-1]:
+        written(tmp_path, set_id)
+    begun(tmp_path, ids[-1])  # set.json was not there yet
+    assert newest(tmp_path) == ids[-2]
+    assert newest_count(tmp_path) == 5
+
+
+@pytest.mark.parametrize("newer", ["000000000950-0004", "000000000950-10000", "1000000000000-0004"])
+def test_a_set_is_newer_by_its_count_alone(newer: str, tmp_path: Path) -> None:
+    for set_id in (newer, "000000001000-0003"):
+        written(tmp_path, set_id)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "000000000000-0009").touch()
+    assert newest(tmp_path) == newer
+    assert [folder.name for folder in sets_in(tmp_path)] == ["000000001000-0003", newer]
+
+
+def test_no_set_is_a_mistake_of_the_one_who_resumes(tmp_path: Path) -> None:
+    begun(tmp_path, "000000000100-0001")
+    with pytest.raises(Mistake, match="no complete snapshot set to resume from"):
+        newest(tmp_path)
+    assert newest_count(tmp_path / "000000000100-0001") == 0
+
+
+# -- damaged sets --------------------------------------------------------------------------------------------
+
+
+def state_of(change: Callable[[dict[str, object]], object]) -> Callable[[Path], object]:
+    """Change set.json as a program would have written it."""
+
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "set.json").read_text())
+        del content["crc32"]
+        change(content)
+        (folder / "set.json").write_text(json.dumps({**content, "crc32": seal(content)}))
+
+    return damage
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an empty set.json": (lambda f: (f / "set.json").write_text(""), r"set\.json: cannot be read"),
+    "a torn set.json": (lambda f: (f / "set.json").write_text('{"format": 2, '), r"set\.json: cannot be read"),
+    "a changed set.json": (
+        lambda f: (f / "set.json").write_text((f / "set.json").read_text().replace('"state": 2', '"state": 3')),
+        r"set\.json: does not match its checksum",
+    ),
+    "a set.json without segments": (state_of(lambda c: c.pop("segments")), r"set\.json: is no description of a set"),
+    "the set.json of another set": (state_of(lambda c: c.update(set="1-1")), r"set\.json: belongs to set 1-1"),
+    "a missing manifest": (lambda f: (f / "shard-1.json").unlink(), r"lacks segment 1 \(1 missing\)"),
+    "a missing data file": (lambda f: (f / "shard-1.safetensors").unlink(), r"shard-1\.safetensors: cannot be read"),
+    "a torn data file": (lambda f: (f / "shard-1.safetensors").write_bytes(b"\0"), r"shard-1\.safetensors: is 1 bytes"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_set_that_is_not_whole_is_skipped(damage: str, tmp_path: Path) -> None:
+    do, reason = DAMAGE[damage]
+    written(tmp_path, "000000000100-0001", state=1)
+    do(written(tmp_path, "000000000200-0002", state=2))
+    set_id, state, skipped = newest_set(tmp_path, "digits", "momentum")
+    assert (set_id, state["state"]) == ("000000000100-0001", 1)
+    assert [one.set_id for one in skipped] == ["000000000200-0002"]
+    with pytest.raises(Torn, match=rf"000000000200-0002.*{reason}"):
+        raise Torn(skipped[0].reason)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_where_none_is_whole_every_reason_is_told(damage: str, tmp_path: Path) -> None:
+    do, reason = DAMAGE[damage]
+    for set_id in ("000000000100-0001", "000000000200-0002"):
+        do(written(tmp_path, set_id, state=2))
+    with pytest.raises(SnapshotError, match=rf"^no snapshot set is whole; .*0002.*{reason}.*; .*0001.*{reason}"):
+        newest(tmp_path)
+
+
+def test_what_is_set_aside_is_not_looked_at_again(tmp_path: Path) -> None:
+    for set_id in ("000000000100-0001", "000000000200-0002"):
+        written(tmp_path, set_id)
+    set_aside(tmp_path, "000000000200-0002")
+    assert newest_set(tmp_path, "digits", "momentum")[::2] == ("000000000100-0001", [])
+    assert newest_count(tmp_path) == 2
+
+
+def test_what_a_shard_may_come_back_with(tmp_path: Path) -> None:
+    first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
+    for set_id in (first, second, third, fourth):
+        written(tmp_path, set_id)
+    assert up_to(tmp_path, third) == [third, second, first]
+    set_aside(tmp_path, third)
+    assert up_to(tmp_path, third) == [second, first]
+    shutil.rmtree(tmp_path / first)
+    set_aside(tmp_path, second)
+    assert up_to(tmp_path, second) == [second], "its shard says what is wrong with it"
+
+
+def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
+    written(tmp_path, "000000000100-0001")
+    written(tmp_path, "000000000100-0002", job="mnist")
+    with pytest.raises(SnapshotError, match="belongs to job 'mnist', not 'digits'"):
+        newest(tmp_path)
+
+
+def test_another_rules_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
+    written(tmp_path, "000000000100-0001")
+    with pytest.raises(SnapshotError, match=r"shard-0\.json: holds the state of rule momentum; the job's is adam"):
+        newest_set(tmp_path, "digits", "adam")
+
+
+def test_a_newer_format_is_refused_and_not_skipped(tmp_path: Path) -> None:
+    written(tmp_path, "000000000100-0001")
+    state_of(lambda content: content.update(format=3))(written(tmp_path, "000000000100-0002"))
+    with pytest.raises(SnapshotError, match="format 3 is newer than 2"):
+        newest(tmp_path)
+
+
+# -- how many are kept ---------------------------------------------------------------------------------------
+
+
+def test_the_newest_complete_sets_are_kept(tmp_path: Path) -> None:
+    ids = [f"{100 * count:012d}-{count:04d}" for count in range(1, 7)]
+    for set_id in ids:
+        written(tmp_path, set_id)
+    (tmp_path / "notes").mkdir()
+    for incomplete in (1, 3):  # the disk was full
+        (tmp_path / ids[incomplete] / "set.json").unlink()
+    drop_old_sets(tmp_path, keep=3)
+    assert [folder.name for folder in sets_in(tmp_path)] == ids[2:]
+    drop_old_sets(tmp_path, keep=2)
+    assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
+    drop_old_sets(tmp_path, keep=5)
+    assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
+    assert (tmp_path / "notes").exists()
+
+
+def test_the_only_complete_set_stays_beside_those_that_were_only_begun(tmp_path: Path) -> None:
+    written(tmp_path, "000000000100-0001")
+    for count in (2, 3, 4):
+        shutil.copytree(tmp_path / "000000000100-0001", tmp_path / f"000000000100-{count:04d}")
+        (tmp_path / f"000000000100-{count:04d}" / "set.json").unlink()
+    drop_old_sets(tmp_path, keep=2)
+    assert newest(tmp_path) == "000000000100-0001"
+
+
+# -- when one is due -----------------------------------------------------------------------------------------
+
+
+def test_a_set_is_due_when_the_last_one_is_old_enough_and_complete() -> None:
+    turns = Snapshots(every_s=30.0)
+    turns.rest(100.0)
+    assert not turns.due(129.9)
+    assert turns.due(130.0)
+    turns.begin(0)
+    assert not turns.due(500.0)
+    turns.complete(510.0)
+    assert not turns.due(539.9)
+    assert turns.due(540.0)
+
+
+def test_a_set_is_due_after_so_many_iterations_too() -> None:
+    turns = Snapshots(every_s=None, every_iterations=5)
+    turns.rest(0.0, 3)
+    assert not turns.due(1e9, 7)
+    assert turns.due(0.0, 8)
+    turns.begin(0)
+    assert not turns.due(0.0, 20)
+    turns.complete(0.0, 9)
+    assert not turns.due(0.0, 13)
+    turns.rest(0.0, 7)  # back to a set
+    assert turns.due(0.0, 12)
+
+
+def test_without_a_time_none_is_due() -> None:
+    assert not Snapshots(every_s=None).due(1e9)

@@ -1,0 +1,232 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.core.layout import Box, Layout, cut, nominal_length, place
+from dbelief.errors import ModelError
+
+
+def cut_along(name: str, shape: tuple[int, ...], axis: int, at: int) -> list[Box]:
+    """One tensor as two boxes, of ranks 0 and 1, cut at `at` along an axis."""
+    start, middle = [0] * len(shape), list(shape)
+    middle[axis] = at
+    first = Box(name, shape, 0, tuple(start), tuple(middle))
+    start[axis] = at
+    return [first, Box(name, shape, 1, tuple(start), shape)]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """One or two ranks; tensors whole on one of them, or cut along an axis; scalars and empty tensors too."""
+    ranks = draw(st.integers(1, 2))
+    boxes: list[Box] = [Box("first", (2,), 0, (0,), (2,))]
+    for number in range(draw(st.integers(0, 5))):
+        shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+        name = f"t{number}"
+        if ranks == 2 and shape and draw(st.booleans()):
+            axis = draw(st.integers(0, len(shape) - 1))
+            boxes += cut_along(name, shape, axis, draw(st.integers(0, shape[axis])))
+        else:
+            boxes.append(Box(name, shape, draw(st.integers(0, ranks - 1)), (0,) * len(shape), shape))
+    return Layout(tuple(sorted(boxes, key=lambda box: box.rank)))
+
+
+@given(layouts())
+def test_views_are_the_vector_itself_and_meet_nowhere(layout: Layout) -> None:
+    flat = np.zeros(layout.size, np.float32)
+    for rank, (start, stop) in enumerate(layout.rank_ranges()):
+        for view in layout.views(flat, rank).values():
+            assert not view.size or np.shares_memory(view, flat)
+            view += rank + 1
+        assert np.all(flat[start:stop] == rank + 1)
+    assert np.all(flat > 0)
+
+
+@given(layouts())
+def test_a_view_has_the_shape_of_its_box_and_the_numbers_in_c_order(layout: Layout) -> None:
+    flat = np.arange(layout.size, dtype=np.float32)
+    for box, start in zip(layout.boxes, layout.starts, strict=True):
+        view = layout.views(flat, box.rank)[box.name]
+        assert view.shape == box.box_shape
+        assert view.flags.c_contiguous
+        np.testing.assert_array_equal(view.reshape(-1), np.arange(start, start + box.size))
+
+
+@given(layouts())
+def test_assemble_and_flatten_undo_each_other(layout: Layout) -> None:
+    flat = np.arange(layout.size, dtype=np.float32)
+    tensors = layout.assemble(flat)
+    np.testing.assert_array_equal(layout.flatten(tensors, np.empty_like(flat)), flat)
+    for box in layout.boxes:
+        assert tensors[box.name].shape == box.shape
+        np.testing.assert_array_equal(tensors[box.name][box.index], layout.views(flat, box.rank)[box.name])
+
+
+@given(layouts())
+def test_a_ranks_part_is_a_vector_of_its_own(layout: Layout) -> None:
+    flat = np.arange(layout.size, dtype=np.float32)
+    tensors = layout.assemble(flat)
+    parts = [layout.part(rank) for rank in range(3)]
+    assert [(part.start, part.stop) for part in parts[: len(layout.rank_ranges())]] == layout.rank_ranges()
+    assert sum(part.size for part in parts) == layout.size, "a third rank has nothing"
+    for rank, part in enumerate(parts):
+        own = part.flatten(tensors, np.empty(part.size, np.float32))
+        np.testing.assert_array_equal(own, flat[part.start : part.stop])
+        views, same = part.views(own), layout.views(flat, rank)
+        assert views.keys() == same.keys()
+        for name, view in views.items():
+            np.testing.assert_array_equal(view, same[name])
+        for position in range(part.size):
+            assert part.tensor_at(position) == layout.tensor_at(part.start + position)
+        with pytest.raises(ValueError, match="outside a vector"):
+            part.tensor_at(part.size)
+
+
+def test_a_tensor_cut_over_two_ranks_lies_where_it_should() -> None:
+    layout = Layout(
+        (*cut_along("w", (2, 3), 1, 1)[:1], Box("b", (2,), 0, (0,), (2,)), *cut_along("w", (2, 3), 1, 1)[1:])
+    )
+    assert layout.rank_ranges() == [(0, 4), (4, 8)]
+    tensors = layout.assemble(np.arange(8, dtype=np.float32))
+    np.testing.assert_array_equal(tensors["w"], [[0, 4, 5], [1, 6, 7]])
+    np.testing.assert_array_equal(tensors["b"], [2, 3])
+    assert [layout.tensor_at(position) for position in range(8)] == ["w", "w", "b", "b", "w", "w", "w", "w"]
+    with pytest.raises(ValueError, match="outside a vector of 8"):
+        layout.tensor_at(8)
+
+
+def test_flatten_takes_tensors_in_any_memory_order() -> None:
+    tensor = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    layout = Layout.of({"w": tensor})
+    np.testing.assert_array_equal(layout.flatten({"w": tensor}, np.empty(6, np.float32)), np.arange(6))
+
+
+def test_a_rank_without_parameters_has_an_empty_range() -> None:
+    layout = Layout((Box("a", (3,), 0, (0,), (3,)), Box("b", (2,), 2, (0,), (2,))))
+    assert layout.rank_ranges() == [(0, 3), (3, 3), (3, 5)]
+    assert layout.views(np.zeros(5), 1) == {}
+
+
+def test_a_tensor_may_have_further_names_which_rows_and_digest_know() -> None:
+    tensors = {"a": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+    plain, tied = Layout.of(tensors), Layout.of(tensors, {"a": ["c", "d"]})
+    assert [box.names for box in tied.boxes] == [("a", "c", "d"), ("b",)]
+    assert tied.digest() != plain.digest()
+    assert Layout.from_rows(json.loads(json.dumps(tied.rows()))) == tied
+    assert Layout.from_rows(json.loads(json.dumps(plain.rows()))) == plain
+    with pytest.raises(ModelError, match="layout: two tensors are called 'b'"):
+        Layout.of(tensors, {"a": ["b"]})
+
+
+def test_the_digest_knows_names_shapes_order_and_boxes() -> None:
+    a, b = np.zeros((2, 3), np.float32), np.zeros(6, np.float32)
+    layouts = [
+        Layout.of({"a": a, "b": b}),
+        Layout.of({"b": b, "a": a}),
+        Layout.of({"a": a, "c": b}),
+        Layout.of({"a": a.T, "b": b}),
+        Layout((*cut_along("a", (2, 3), 0, 1), Box("b", (6,), 1, (0,), (6,)))),
+    ]
+    assert len({layout.digest() for layout in layouts}) == len(layouts)
+    assert layouts[0].digest() == Layout.of({"a": a + 1, "b": b}).digest()
+    assert len(layouts[0].digest()) == 64
+
+
+@pytest.mark.parametrize(
+    ("boxes", "reason"),
+    [
+        ([], "no parameters"),
+        ([Box("w", (0, 3), 0, (0, 0), (0, 3))], "no parameters"),
+        ([Box("a", (2,), 1, (0,), (2,)), Box("b", (2,), 0, (0,), (2,))], "nor fall along the vector"),
+        ([Box("a", (2,), -1, (0,), (2,))], "must not be negative"),
+        ([Box("a", (2,), 0, (0,), (3,))], r"does not fit tensor 'a' \(2,\)"),
+        ([Box("a", (2,), 0, (-1,), (1,))], "does not fit tensor 'a'"),
+        ([Box("a", (2,), 0, (2,), (1,))], "does not fit tensor 'a'"),
+        ([Box("a", (2, 1), 0, (0,), (2,))], "does not fit tensor 'a'"),
+        ([Box("a", (2,), 0, (0, 0), (2,))], "does not fit tensor 'a'"),
+        ([Box("a", (2,), 0, (0,), (1,)), Box("a", (3,), 1, (1,), (2,))], "does not fit tensor 'a'"),
+        ([Box("a", (4,), 0, (0,), (2,))], "the boxes of 'a' hold 2 numbers, the tensor 4"),
+        ([Box("a", (4,), 0, (0,), (2,)), Box("a", (4,), 0, (2,), (4,))], "rank 0 holds two boxes of 'a'"),
+        ([Box("a", (4,), 0, (0,), (2,)), Box("a", (4,), 1, (1,), (3,))], "ranks 0 and 1 hold the same part of 'a'"),
+    ],
+)
+def test_a_bad_layout_is_refused(boxes: list[Box], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        Layout(tuple(boxes))
+
+
+@given(
+    parts=st.lists(st.integers(0, 5_000), min_size=1, max_size=4),
+    nominal=st.integers(1, 700),
+)
+def test_segments_are_a_partition_that_no_part_shares(parts: list[int], nominal: int) -> None:
+    edges = np.cumsum([0, *parts]).tolist()
+    ranges = list(itertools.pairwise(edges))
+    spans = cut(ranges, nominal)
+    assert [span.index for span in spans] == list(range(len(spans)))
+    numbers = [number for span in spans for number in range(span.start, span.stop)]
+    assert numbers == list(range(edges[-1]))
+    for span in spans:
+        assert 1 <= span.length <= nominal
+        assert sum(start <= span.start and span.stop <= stop for start, stop in ranges) == 1
+    short = [span for span in spans if span.length < nominal]
+    assert len(short) <= len(parts)
+
+
+@pytest.mark.parametrize(
+    ("size", "shards", "length"),
+    [
+        (1, 1, 1_024),
+        (8 * 1_024, 1, 1_024),
+        (8 * 1_025 - 1, 1, 1_024),
+        (8 * 1_025, 1, 1_025),
+        (8 * 1_025, 2, 1_024),
+        (8 * 2 * 5_000, 2, 5_000),
+        (8 * 262_144 - 1, 1, 262_143),
+        (8 * 262_144, 1, 262_144),
+        (10**12, 256, 262_144),
+    ],
+)
+def test_the_nominal_length_at_its_edges(size: int, shards: int, length: int) -> None:
+    assert nominal_length(size, shards) == length
+
+
+@given(lengths=st.lists(st.integers(1, 1_000), max_size=60), shards=st.integers(1, 10))
+def test_every_segment_is_placed_once_in_contiguous_runs_and_balanced(lengths: list[int], shards: int) -> None:
+    edges = np.cumsum([0, *lengths]).tolist()
+    spans = cut(itertools.pairwise(edges), 1_000)
+    runs = place(spans, shards)
+    assert len(runs) == shards
+    assert [index for first, count in runs for index in range(first, first + count)] == list(range(len(spans)))
+    if spans:
+        share, longest = edges[-1] / shards, max(lengths)
+        for first, count in runs:
+            assert abs(sum(span.length for span in spans[first : first + count]) - share) < longest + 1e-6
+
+
+@pytest.mark.parametrize("shards", range(1, 11))
+def test_equal_segments_fall_evenly(shards: int) -> None:
+    counts = [count for _, count in place(cut([(0, 100 * 40)], 100), shards)]
+    assert sum(counts) == 40
+    assert max(counts) - min(counts) <= 1
+
+
+def test_shards_without_segments_are_empty() -> None:
+    spans = cut([(0, 2_000)], 1_000)
+    runs = place(spans, 10)
+    assert sum(count for _, count in runs) == 2
+    assert max(count for _, count in runs) == 1
+    assert place([], 3) == [(0, 0)] * 3
+
+
+@given(layouts(), st.integers(1, 10))
+def test_the_whole_way_from_layout_to_shards(layout: Layout, shards: int) -> None:
+    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
+    assert sum(span.length for span in spans) == layout.size
+    parts = layout.rank_ranges()
+    assert all(any(a <= span.start and span.stop <= b for a, b in parts) for span in spans)
+    assert sum(count for _, count in place(spans, shards)) == len(spans)

@@ -1,0 +1,56 @@
+"""The guard over the first node: requeue only where Slurm says that the node is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dbelief.errors import Failure
+from dbelief.launch.slurm.guard import guard
+
+
+class _Slurm:
+    """Answers of `squeue`, one look after the other; what else was asked for."""
+
+    def __init__(self, output: Path, *looks: str | Failure, requeues: bool = True) -> None:
+        self.output, self.looks, self.requeues = output, list(looks), requeues
+        self.done: list[str] = []
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if command[0] == "squeue":
+            look = self.looks.pop(0)
+            if isinstance(look, Failure):
+                raise look
+            return look
+        if command[:3] == ["scontrol", "show", "hostnames"]:
+            return command[3].replace(",", "\n")
+        if command[:3] == ["scontrol", "show", "job"]:
+            return f"JobId=7 JobName=dbelief\n   StdErr=/dev/null\n   StdOut={self.output}\n   Power=\n"
+        self.done.append(" ".join(command))
+        if command[1] == "requeue" and not self.requeues:
+            raise Failure("scontrol requeue 7: Requeue disabled")
+        return ""
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    (tmp_path / "slurm-7.out").write_text("before\n")
+    return tmp_path / "slurm-7.out"
+
+
+def test_a_dead_first_node_requeues_the_job_and_the_output_says_so(output: Path) -> None:
+    slurm = _Slurm(output, "n1,n2", Failure("squeue: timed out"), "", "n2")
+    waits: list[float] = []
+    guard("7", "n1", waits.append, slurm)
+    assert len(waits) == 3  # an answer that is missing, or of a job that is over, requeues nothing
+    assert slurm.done == ["scontrol requeue 7"]
+    assert "before\nnode n1 of the coordinator is dead: job 7 is requeued" in output.read_text()
+
+
+def test_where_jobs_are_not_requeued_the_job_is_cancelled_and_told_how_to_resume(output: Path) -> None:
+    slurm = _Slurm(output, "n2", requeues=False)
+    guard("7", "n1", lambda seconds: None, slurm)
+    assert slurm.done == ["scontrol requeue 7", "scancel 7"]
+    assert "DBELIEF_RESUME=1" in output.read_text()

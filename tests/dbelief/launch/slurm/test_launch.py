@@ -1,0 +1,27 @@
+"""How many workers a job has on so many tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dbelief.errors import Mistake
+from dbelief.job import Job, load_job
+from dbelief.launch.slurm.launch import workers_for
+
+ROOT = Path(__file__).parents[4]
+
+
+def _job(**overrides: str) -> Job:
+    return load_job(ROOT / "examples" / "digits.yaml", overrides)
+
+
+def test_every_task_that_coordinator_and_shards_leave_is_a_workers() -> None:
+    assert workers_for(_job(shards="2"), 7) == 4
+    assert workers_for(_job(shards="2", replication="2"), 7) == 2
+
+
+def test_no_task_for_a_worker_is_refused_with_what_to_do() -> None:
+    with pytest.raises(Mistake, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*DBELIEF_WORKERS=1"):
+        workers_for(_job(shards="2"), 3)

@@ -1,0 +1,120 @@
+"""How a member is started by srun, and what its end means; srun and Slurm's other commands are not run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from dbelief.errors import Failure
+from dbelief.launch.slurm.allocation import Allocation
+from dbelief.launch.slurm.places import Places
+from dbelief.launch.slurm.steps import Nodes, Step
+
+
+class _Slurm:
+    """A controller that knows which nodes are left, and two steps."""
+
+    def __init__(self) -> None:
+        self.left = ["n1", "n2"]
+        self.scancel = ""
+        self.done: list[list[str]] = []
+
+    def __call__(self, command: Sequence[str]) -> str:
+        if command[:3] == ["scontrol", "show", "hostnames"]:
+            return command[3].replace(",", "\n")
+        if command[0] == "squeue":
+            return "7.0 ps-0\n7.3 worker-0\n" if "--steps" in command else ",".join(self.left)
+        if command[0] == "scancel" and self.scancel:
+            raise Failure(self.scancel)
+        self.done.append(list(command))
+        return ""
+
+
+@pytest.fixture
+def slurm() -> _Slurm:
+    return _Slurm()
+
+
+@pytest.fixture
+def shard(slurm: _Slurm) -> Step:
+    tasks = {"n1": 1, "n2": 1}
+    places = Places(tasks)
+    places.put("coordinator", "coordinator", ["n1"])
+    return Step("ps", "ps-0", Nodes(Allocation("7", tasks, run=slurm)), places)
+
+
+def test_one_task_on_one_node_that_shares_what_the_job_has_there(shard: Step) -> None:
+    command = shard.command(["ps", "--number", "0"])
+    assert {"--nodes=1", "--ntasks=1", "--nodelist=n2", "--overlap", "--mem=0"} <= set(command)
+    assert command[-9:] == [sys.executable, "-P", "-m", "dbelief", "ps", "--number", "0", "--listen", "n2:0"]
+
+
+def test_where_the_job_has_gpus_a_worker_has_its_own_and_a_shard_none(slurm: _Slurm) -> None:
+    nodes = Nodes(Allocation("7", {"n1": 4}, gpus=1, run=slurm))
+    worker = Step("worker", "worker-0", nodes, Places({"n1": 4})).command([])
+    assert {"--exact", "--gpus-per-task=1"} <= set(worker)
+    assert "--overlap" not in worker, "steps that overlap share a GPU"
+    assert "--gres=none" in Step("ps", "ps-0", nodes, Places({"n1": 4})).command([])
+
+
+def test_an_exit_code_is_the_members_where_its_node_is_there(shard: Step) -> None:
+    shard.command([])
+    assert shard.fate(0) == (0, "on node n2 ended with exit code 0")
+    assert shard.possible()
+
+
+def test_srun_ends_with_0_where_the_node_died_which_is_no_clean_end(shard: Step, slurm: _Slurm) -> None:
+    shard.command([])
+    slurm.left = ["n1"]
+    assert shard.fate(0) == (1, "was lost with node n2")
+    assert shard.possible()
+    assert "--nodelist=n1" in shard.command([])
+
+
+def test_a_job_that_is_ending_has_no_nodes_any_more_and_loses_none(shard: Step, slurm: _Slurm) -> None:
+    shard.command([])
+    slurm.left = []
+    assert shard.fate(0)[0] == 0
+    assert shard.possible()
+
+
+def test_a_failed_shard_is_tried_on_another_node_though_slurm_knows_of_nothing(shard: Step) -> None:
+    shard.command([])
+    assert shard.fate(1)[0] == 1
+    assert "--nodelist=n1" in shard.command([])
+
+
+def test_only_the_step_of_its_name_is_asked_to_end(shard: Step, slurm: _Slurm) -> None:
+    shard.command([])
+    process: subprocess.Popen[bytes] = subprocess.Popen(["true"])
+    shard.ask_to_end(process)
+    process.wait()
+    assert slurm.done == [["scancel", "--signal=TERM", "7.0"]]
+
+
+@pytest.mark.parametrize(("error", "told"), [("Invalid job id specified", ""), ("Access denied", "ps-0 could not")])
+def test_a_step_that_is_not_signalled_is_announced(
+    shard: Step, slurm: _Slurm, capsys: pytest.CaptureFixture[str], error: str, told: str
+) -> None:
+    """Slurm 22.05 says so of a step that it has signalled."""
+    slurm.scancel = f"scancel --signal=TERM 7.0: {error}"
+    shard.command([])
+    process: subprocess.Popen[bytes] = subprocess.Popen(["sleep", "100"])
+    shard.ask_to_end(process)
+    process.kill()
+    process.wait()
+    err = capsys.readouterr().err
+    assert err.startswith(told)
+    assert bool(err) == bool(told)
+
+
+def test_a_silent_shard_is_given_up_where_it_is(shard: Step) -> None:
+    shard.command([])
+    process: subprocess.Popen[bytes] = subprocess.Popen(["sleep", "100"])
+    shard.abandon(process, 16.0)
+    assert process.wait() < 0
+    assert shard.fate(-9) == (1, "was silent on node n2 for 16 s, and is given up there")
+    assert "--nodelist=n1" in shard.command([])

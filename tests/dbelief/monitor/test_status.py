@@ -1,0 +1,210 @@
+"""Asking how a job goes: by address, by run folder, once or until it ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dbelief.cli.inspect_run import show_top, tell_status
+from dbelief.core.push import STALENESS, Spread
+from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.monitor import status as module
+from dbelief.monitor.status import Place, look, status_of, watch
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.client.coordinator_client import CoordinatorClient
+from dbelief.rpc.server.server import Server
+from dbelief.rundir.folder import ADDRESS
+from dbelief.rundir.summary import Summary
+from dbelief.telemetry.metric_specs import TABLE
+
+JOB = """
+name: digits
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {wall_s: 60}
+"""
+SUMMARY = dict.fromkeys(Summary.model_fields) | {
+    "phase_seconds": {}, "bytes_per_replica": {}, "residual_lost": 0.0,
+    "job": "digits", "seed": 0, "reason": "diverged", "samples": 7, "samples_per_replica": {}, "epochs": 0.5,
+    "steps": 1, "pushes": 1, "pushes_trained_twice": 0, "wall_s": 2.0, "replicas": 1, "shards": 1, "members_lost": 0,
+    "died": [], "pushes_lost": 0, "parameters": 650, "state": "failed",
+}  # fmt: skip
+
+
+class Coordinator(stubs.CoordinatorServicer):
+    """Tells one state after the other, and the last one for ever."""
+
+    Join = Beat = Lease = Report = Stop = Scale = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.states = [wire.STATE_READY]
+        self.asked = 0
+
+    def Status(self, request: wire.StatusRequest, context: grpc.ServicerContext) -> wire.StatusReply:
+        self.asked += 1
+        state = self.states[min(self.asked, len(self.states)) - 1]
+        reply = wire.StatusReply(job="digits", state=state, samples=self.asked, loss=math.nan, validation_loss=math.nan)
+        reply.wall_limit_s = 60.0
+        reply.members.add(role=wire.ROLE_SHARD, id=1, name="host:7", state="waiting", samples=0, silent_s=0.5)
+        reply.members.add(role=wire.ROLE_CLIENT, id=0, name="host:8", state="training", samples=5)
+        return reply
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def address(coordinator: Coordinator) -> Iterator[str]:
+    server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(coordinator, s))
+    yield server.address
+    server.close(grace_s=0.0)
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    server = Server("127.0.0.1:0", lambda _: None)
+    server.close(grace_s=0.0)
+    return server.address
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    (folder / "job.yaml").write_text(JOB)
+    return folder
+
+
+def ended(folder: Path) -> None:
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+
+
+def test_a_place_is_an_address_or_a_run_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Place.of("host.example:7070") == Place("host.example:7070")
+    assert Place.of("[::1]:7070") == Place("[::1]:7070")
+    assert Place.of(str(run)) == Place(None, run)
+    (run / ADDRESS).write_text("127.0.0.1:1")
+    monkeypatch.chdir(run)
+    assert Place.of(".") == Place("127.0.0.1:1", run)
+    with pytest.raises(Mistake, match=r"^runs/other: neither a run folder nor HOST:PORT of a coordinator$"):
+        Place.of("runs/other")
+    with pytest.raises(Mistake, match=r"is no run folder: it holds no job\.yaml$"):
+        Place.of(str(run.parent))
+
+
+def test_a_batch_method_is_told_in_plain_words() -> None:
+    batch = wire.BatchStatus(iteration=3, turn=5, portions_done=1, portions=9, backups=2)
+    batch.loss = batch.gradient_norm = batch.step = math.nan
+    status = wire.StatusReply(job="digits", state=wire.STATE_READY)
+    assert status_of(status)["batch"] is None
+    status.batch.CopyFrom(batch)
+    assert status_of(status)["batch"] == {
+        "iteration": 3, "iterations": None, "loss": None, "gradient_norm": None, "step": None, "evaluations": 0,
+        "pass": 5, "portions_done": 1, "portions": 9, "bundles": 0, "backups_launched": 2, "backups_won": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.processes
+def test_a_coordinator_tells_how_its_job_goes(address: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / ADDRESS).write_text(address)
+    for where in (address, str(run)):
+        tell_status(where, True)
+        told = json.loads(capsys.readouterr().out)
+        assert (told["job"], told["state"], told["loss"], told["wall_limit_s"]) == ("digits", "training", None, 60.0)
+        assert [(m["role"], m["id"], m["samples"]) for m in told["members"]] == [("ps", 1, None), ("client", 0, 5)]
+    tell_status(address, False)
+    shown = capsys.readouterr().out
+    assert "shard 1" in shown
+    assert "client 0" in shown
+
+
+@pytest.mark.processes
+def test_nobody_there_is_one_line(nobody: str, run: Path) -> None:
+    with pytest.raises(Unreachable, match=f"^{nobody}: no coordinator answers there$"):
+        look(Place(nobody))
+    stranger = Server("127.0.0.1:0", lambda _: None)
+    try:
+        with pytest.raises(Failure, match=f"^{stranger.address}: somebody answers there who is no coordinator"):
+            look(Place(stranger.address))
+    finally:
+        stranger.close(grace_s=0.0)
+    with pytest.raises(Failure, match=r"no coordinator answers, and there is no summary\.json"):
+        look(Place(nobody, run))
+
+
+@pytest.mark.processes
+def test_a_run_folder_whose_run_is_over_tells_how_it_ended(
+    address: str, nobody: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(run)
+    other = run.rename(tmp_path / "digits.previous")
+    # No address; one that nobody answers at; one that another job's coordinator has got since.
+    for place in (Place(None, other), Place(nobody, other), Place(address, other)):
+        told = look(place)
+        assert isinstance(told, Summary)
+        assert told.reason == "diverged"
+    tell_status(str(other), True)
+    assert json.loads(capsys.readouterr().out) == SUMMARY
+    assert show_top(str(other)) == 1
+    assert "diverged" in capsys.readouterr().out
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("last", "code"), [(wire.STATE_DONE, 0), (wire.STATE_FAILED, 1)])
+def test_a_job_is_watched_until_it_ends(
+    coordinator: Coordinator, address: str, last: wire.State.ValueType, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    coordinator.states = [wire.STATE_EMPTY, wire.STATE_READY, wire.STATE_CLOSING, last]
+    assert show_top(address) == code
+    assert coordinator.asked == 4
+
+
+@pytest.mark.processes
+def test_a_coordinator_that_goes_while_it_is_watched(
+    address: str, run: Path, monkeypatch: pytest.MonkeyPatch, coordinator: Coordinator
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    shown: list[str] = []
+
+    def show(status: object) -> None:
+        shown.append(str(status))
+
+    def gone(self: object, curves: bool = False) -> wire.StatusReply:
+        if curves:
+            raise Unreachable("gone")
+        return coordinator.Status(wire.StatusRequest(), None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CoordinatorClient, "status", gone)
+    with pytest.raises(Failure, match=f"^{address}: the coordinator of job digits is gone, after 1 samples$"):
+        watch(Place(address), show, threading.Event())
+    ended(run)
+    assert isinstance(watch(Place(address, run), show, threading.Event()), Summary)
+    assert len(shown) == 2
+
+
+def test_pushes_are_told_by_staleness_with_the_classes_of_the_metrics() -> None:
+    (row,) = (row for row in TABLE["worker"] if row.name == "staleness")
+    assert row.buckets == STALENESS
+    counts = list(range(len(STALENESS) + 1))
+    told = status_of(wire.StatusReply(state=wire.STATE_READY, staleness=counts))["staleness"]
+    assert [row["pushes"] for row in told] == counts
+    assert [row["up_to"] for row in told] == [*STALENESS, None]
+    spread = Spread()
+    for staleness in (0.0, 0.5, 1.0, 5.0, 128.0, 128.5, 1e9):
+        spread.add(staleness)
+    assert [(row, count) for row, count in zip([*STALENESS, None], spread.counts, strict=True) if count] == [
+        (0, 1), (1, 2), (6, 1), (128, 1), (None, 2),
+    ]  # fmt: skip

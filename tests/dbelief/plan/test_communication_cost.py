@@ -1,0 +1,160 @@
+"""What `dbelief plan` advises follows from its volumes and its times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbelief.job import build_job
+from dbelief.job.zoo import NETWORKS
+from dbelief.plan import Speeds, make_plan, plan_network
+from dbelief.plan.allreduce_cost import Link, shards_seconds
+from dbelief.plan.communication_cost import CHUNK, clock, megabytes, sums
+
+LAN = Speeds(latency_s=1e-4, bandwidth=25e6)
+
+
+def test_firecaffes_own_figures() -> None:
+    """Eq. 3 in each direction, and Eq. 4, for NiN on 32 workers: 30.4 MB over 3 GB/s is 0.10 s by a tree."""
+    found = {(one.way, one.chunks > 1): one.seconds for one in sums(32, 7_595_176, Link(0.0, 1 / 3.0e9))}
+    assert found["tree", False] == pytest.approx(0.10, rel=0.02)
+    assert found["server", False] == pytest.approx(2 * 31 * 30.38e6 / 3e9, rel=1e-4)
+    assert found["ring", False] == pytest.approx(2 * 31 / 32 * 30.38e6 / 3e9, rel=1e-4)
+
+
+def test_what_would_be_one_message_is_not_told_twice() -> None:
+    assert [one.chunks for one in sums(4, CHUNK, LAN.link)] == [1, 1, 1]
+    assert [one.chunks for one in sums(4, 2 * CHUNK, LAN.link)] == [1, 1, 1, 2, 2]  # the ring's pieces are shorter
+
+
+def test_data_or_model_parallelism() -> None:
+    """FireCaffe, section 4: gradients or activations, whichever is less."""
+    speech, nin = (plan_network(NETWORKS[name], 32, 32) for name in ("speech", "nin"))
+    assert nin.communication.advice[0].startswith("Data parallelism: gradients, 30.38 MB")
+    assert speech.communication.advice[0].startswith("Model parallelism, a grid of ranks")
+    assert plan_network(NETWORKS["speech"], 32, 1024).communication.advice[0].startswith("Data parallelism")
+
+
+def test_the_fastest_sum_is_advised() -> None:
+    """Where latency is all, a tree has fewer rounds than a ring."""
+    vector = plan_network(NETWORKS["vgg19"], 8, 32, LAN).communication
+    assert vector.advice[1].startswith("Sum by the ring, unpipelined (sync-sgd, reduction.way ring): it takes")
+    slow = plan_network(NETWORKS["lenet"], 8, 32, Speeds(latency_s=10.0)).communication
+    assert slow.advice[1].startswith("Sum by the tree, unpipelined (sync-sgd, reduction.way tree): it takes 60")
+    alone = plan_network(NETWORKS["lenet"], 1, 32, Speeds(flops=1e9)).communication
+    assert alone.advice[1:] == ["One replica has nothing to sum."]
+
+
+@pytest.mark.parametrize(
+    ("flops", "word"),
+    [(1e6, "any of them will do"), (2e9, "shorter than the slowest"), (1e15, "the network is the limit")],
+)
+def test_computing_decides_how_much_it_matters(flops: float, word: str) -> None:
+    told = plan_network(NETWORKS["lenet"], 8, 32, Speeds(LAN.latency_s, LAN.bandwidth, flops)).communication
+    assert told.compute_s == pytest.approx(32 * 13_758_000 / flops)
+    assert word in told.advice[2]
+
+
+def job_advice(strategy: dict[str, Any], **fields: Any) -> str:
+    """The sentence on the job's own strategy."""
+    plain: dict[str, Any] = {
+        "name": "sums",
+        "model": {"zoo": "lenet"},
+        "data": {"source": "npz", "file": "nowhere.npz"},
+        "limits": {"samples": 100},
+        "replicas": 4,
+    }
+    job = build_job({**plain, "strategy": strategy, **fields}, Path("/nonexistent"))
+    return make_plan(job, speeds=LAN).communication.advice[-1]
+
+
+SGD = {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}}
+
+
+def test_a_jobs_own_strategy() -> None:
+    """LeNet's 1.72 MB, of which 4 replicas want and give all in a mini-batch, through one link or two."""
+    assert "moves 3.449 MB for each mini-batch" in job_advice(SGD)
+    assert "through 1 shard: on these links one takes 276 ms, or" in job_advice(SGD, shards=1)
+    assert "through 2 shards: on these links one takes 138 ms, or" in job_advice(SGD)
+    assert "one takes 276 ms beside computing" in job_advice({**SGD, "staleness": 0})
+    assert "moves 0.8622 MB" in job_advice({"name": "async-easgd", "rate": 0.1, "period": 4})
+    assert job_advice({"name": "sandblaster", "iterations": 3}).startswith("sandblaster as this job has it moves |W|")
+
+
+@pytest.mark.parametrize(
+    ("wire", "moved", "seconds"),
+    [
+        ({"push": "bf16", "pull": "fp16"}, "moves 1.724 MB", "69.1 ms"),
+        ({"push": "one-bit"}, "moves 1.78 MB", "138 ms"),  # 1.724 fetched, the 31st of it pushed
+        ({"push": {"name": "threshold", "tau": 1e-3}}, "moves at most 3.449 MB", "138 ms"),
+    ],
+)
+def test_codecs_move_less(wire: dict[str, Any], moved: str, seconds: str) -> None:
+    told = job_advice(SGD, wire=wire)
+    assert moved in told
+    assert f"through 2 shards: on these links one takes {seconds}, or" in told
+
+
+@pytest.mark.parametrize(
+    ("reduction", "way", "seconds"),
+    [
+        ({}, "the tree, unpipelined", "276 ms"),
+        ({"way": "tree", "arity": 1, "chunk": 43_108}, "the tree in 10 chunks", "168 ms"),
+        ({"way": "ring"}, "the ring, unpipelined", "104 ms"),
+        ({"way": "server", "chunk": 10_000}, "the server in 44 chunks", "225 ms"),
+    ],
+)
+def test_a_job_whose_workers_sum(reduction: dict[str, Any], way: str, seconds: str) -> None:
+    """4 workers and LeNet's 1.72 MB, 69 ms each over a link: a tree has 4 rounds, a chain 6 + 9 x 2 of a tenth."""
+    strategy = {**SGD, "name": "sync-sgd", "reduction": reduction}
+    told = f"sync-sgd as this job has it sums 1.724 MB by {way}, in a step: {seconds} on these links."
+    assert job_advice(strategy) == told
+    elastic = {"name": "sync-easgd", "form": 3, "rate": 0.1, "reduction": reduction}
+    assert job_advice(elastic) == told.replace("sync-sgd", "sync-easgd")
+
+
+def test_16_bits_are_half_of_it() -> None:
+    strategy = {**SGD, "name": "sync-sgd", "reduction": {"way": "ring", "wire": "bfloat16"}}
+    assert "sums 0.8622 MB by the ring, unpipelined, in a step: 52.3 ms" in job_advice(strategy)
+
+
+def test_shards_have_one_link_each() -> None:
+    link = Link(0.5, 1e-3)
+    in_step = [
+        shards_seconds(8, shards, (1000, 1000), link, fetches=1, pushes=1, in_step=True) for shards in (1, 2, 8, 16)
+    ]
+    assert in_step == [2 * 8.5, 2 * 4.5, 2 * 1.5, 2 * 1.5]  # then each replica's own link is the limit
+    assert shards_seconds(8, 1, (1000, 1000), link, fetches=1 / 4, pushes=1 / 2, in_step=False) == 8.5 / 2
+    assert shards_seconds(8, 1, (1000, 500), link, fetches=1, pushes=1, in_step=True) == 8.5 + 4.5
+
+
+def test_json_has_all() -> None:
+    plan = plan_network(NETWORKS["lenet"], 4, 10, LAN)
+    told = plan.described()
+    assert told["parameters"] == 431_080
+    assert sum(layer["parameters"] for layer in told["layers"]) == 431_080
+    sums_told = told["communication"]["sums"]
+    assert [one["seconds"] for one in sums_told] == [one.seconds for one in plan.communication.sums]
+    assert told["communication"]["data_bytes"] == plan.volumes.data_bytes
+    assert told["communication"]["samples"] == 40
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(999, "0.999 kB"), (30.38e6, "30.38 MB"), (5792.7e6, "5,793 MB"), (42.68e9, "42.68 GB")]
+)
+def test_bytes(count: float, text: str) -> None:
+    assert megabytes(count) == text
+
+
+def test_times() -> None:
+    assert [clock(1.5), clock(0.1), clock(1e-5)] == ["1.5 s", "100 ms", "0.01 ms"]
+
+
+def test_a_job_without_replicas_has_a_step_all_the_same() -> None:
+    plain = {"model": {"zoo": "lenet"}, "data": {"source": "npz", "file": "nowhere.npz"}, "limits": {"samples": 9}}
+    job = build_job({**plain, "name": "none", "strategy": SGD, "replicas": 0}, Path("/nonexistent"))
+    told = make_plan(job).communication
+    assert told.volumes.batch == 32
+    assert told.advice[1:] == ["One replica has nothing to sum."]

@@ -1,0 +1,85 @@
+"""How commands end: one line, the right code, and a traceback only where somebody asked for one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import click
+import pytest
+
+from dbelief.errors import DataError, Failure, Interrupted
+from dbelief.process.console import DEBUG, exits_cleanly, on_signals
+
+JOB = """
+name: none
+model: {layers: [{dense: 1}], loss: square}
+data: {source: synthetic, kind: regression, samples: 50, features: 3, noise: 0.1}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (DataError("x.npz: is empty"), 2, "Error: x.npz: is empty"),
+        (Failure("shard 1 is gone"), 1, "Error: shard 1 is gone"),
+        (Interrupted("stopped"), 130, "Error: stopped"),
+        (OSError(28, "No space left on device", "x"), 1, "Error: [Errno 28] No space left on device: 'x'"),
+        (ValueError("shapes (2,)\nand (3,)"), 1, "Error: ValueError: shapes (2,) and (3,) (PLACE)"),
+        (click.BadParameter("no"), 2, "Error: Invalid value: no"),
+    ],
+)
+@pytest.mark.parametrize("wanted", [False, True])
+def test_an_error_is_one_line_and_a_code(
+    error: Exception,
+    code: int,
+    line: str,
+    wanted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(DEBUG, "1" if wanted else "")
+    with pytest.raises(SystemExit) as ended, exits_cleanly():
+        raise error
+    assert ended.value.code == code
+    here = traceback.extract_tb(ended.value.__context__.__traceback__)[-1].lineno if ended.value.__context__ else 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == line.replace("PLACE", f"{__file__}, line {here}")
+    traced = wanted and not isinstance(error, click.ClickException)
+    assert [text for text in said[:-1] if text.startswith("Traceback")] == [
+        "Traceback (most recent call last):"
+    ] * traced
+    assert traced or len(said) == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["", "--debug", DEBUG])
+def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    snapshots = tmp_path / "runs" / "none" / "snapshots"
+    snapshots.mkdir(parents=True)
+    flags = [how] * how.startswith("--")
+    environment = {name: value for name, value in os.environ.items() if name != DEBUG}
+    environment |= {DEBUG: "1"} if how == DEBUG else {}
+    command = [sys.executable, "-P", "-m", "dbelief", *flags, "train", "--quiet", "--resume", "job.yaml"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 2
+    log = (tmp_path / "runs" / "none" / "logs" / "coordinator.log").read_text()
+    for said in (ended.stderr, log):
+        assert said.splitlines()[-1] == f"Error: {snapshots}: no complete snapshot set to resume from"
+        assert ("Traceback (most recent call last):" in said) == bool(how)
+
+
+def test_a_signal_that_comes_inside_the_wait_for_it_is_heard() -> None:
+    with on_signals() as asked:
+        with asked._cond:  # type: ignore[attr-defined]  # where Event.wait is each time it begins and ends
+            signal.raise_signal(signal.SIGTERM)
+        assert asked.wait(60)

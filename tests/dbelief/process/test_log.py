@@ -1,0 +1,184 @@
+"""Lines on standard error: their two forms, what they carry, what they never hold, and that readers get it back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbelief.errors import Failure, Mistake
+from dbelief.process import log
+from dbelief.process.console import DEBUG, announce, announce_error, exits_cleanly, told
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(log.FORM, raising=False)
+    monkeypatch.setattr(log, "_hidden", set())
+    root, hook = logging.getLogger(), threading.excepthook
+    handlers, level = list(root.handlers), root.level
+    yield
+    log.forget()
+    logging.captureWarnings(False)
+    root.handlers[:], threading.excepthook = handlers, hook
+    root.setLevel(level)
+
+
+@pytest.fixture
+def as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(log.FORM, "json")
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_line_is_bare_until_a_job_is_joined_and_then_tells_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+    announce("joining")
+    log.known(role="worker", job="digits", id=3, step=lambda: 1200)
+    announce("trains")
+    announce_error("lost")
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == "joining"
+    assert second[19:] == " worker 3 of digits, step 1,200: trains"
+    datetime.fromisoformat(second[:19])
+    assert third[19:] == " worker 3 of digits, step 1,200: Error: lost"
+    assert [log.message_in(line) for line in (first, second, third)] == ["joining", "trains", "Error: lost"]
+
+
+@pytest.mark.usefixtures("as_json")
+def test_in_json_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    announce('says "this"\nand that')
+    log.known(role="ps", job="digits", id=0, step=lambda: 7)
+    announce_error("lost")
+    first, second = said(capsys)
+    assert set(first) == {"time", "level", "message"}
+    assert first["message"] == 'says "this"\nand that'
+    assert datetime.fromisoformat(str(first["time"])).utcoffset() is not None
+    del second["time"]
+    assert second == {"level": "error", "message": "lost", "job": "digits", "role": "ps", "id": 0, "step": 7}
+
+
+@pytest.mark.usefixtures("as_json")
+@pytest.mark.parametrize("wanted", [False, True])
+def test_in_json_a_traceback_is_a_field(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DEBUG, "1" if wanted else "")
+    with pytest.raises(SystemExit), exits_cleanly():
+        raise Failure("shard 1 is gone")
+    (line,) = said(capsys)
+    assert (line["level"], line["message"]) == ("error", "shard 1 is gone")
+    assert str(line.get("trace", "")).startswith("Traceback (most recent call last):") == wanted
+    assert told(Failure("it is not")) == "it is not"
+    assert [(one["level"], "trace" in one) for one in said(capsys)] == [("debug", True)] * wanted
+
+
+def test_who_speaks_is_known_to_the_line_that_ends_a_command_and_forgotten_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def joins_and_fails() -> None:
+        log.known(role="ps", job="digits", id=1)
+        raise Failure("gone")
+
+    with pytest.raises(SystemExit), exits_cleanly():
+        joins_and_fails()
+    announce("another")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first[19:] == " ps 1 of digits: Error: gone"
+    assert second == "another"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "registry redis://me:sec-ret@host:1 is away",
+        "redis://:sec-ret/with/slashes@host",
+        "https://sec-ret@host/path",
+        "unix:///a?db=1&password=sec-ret",
+        "Authorization: Bearer sec-ret",
+        "authorization: sec-ret",
+        "sent bearer sec-ret, refused",
+        "nobody knows sec-ret2 here",
+    ],
+)
+def test_a_line_never_holds_a_secret(
+    text: str, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(log.FORM, form)
+    monkeypatch.setenv(DEBUG, "1")
+    log.hide("sec-ret2")
+    with pytest.raises(SystemExit), exits_cleanly():
+        raise Failure(text)
+    told(Failure(text))
+    announce(text)
+    told_all = capsys.readouterr().err
+    assert "***" in told_all
+    assert "sec-ret" not in told_all
+
+
+def test_an_unknown_form_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(log.FORM, "xml")
+    with pytest.raises(Mistake, match=r"^DBELIEF_LOG: 'xml' is no form of a log: wanted json or text$"):
+        log.begin()
+
+
+@pytest.mark.usefixtures("as_json")
+@pytest.mark.filterwarnings("default")
+def test_in_json_whoever_speaks_does_so_by_the_one_door(capsys: pytest.CaptureFixture[str]) -> None:
+    def dies() -> None:
+        raise OSError("no more threads")
+
+    log.begin()
+    logging.getLogger("another.library").warning("%s is old", "it")
+    warnings.warn("do not", stacklevel=1)
+    thread = threading.Thread(target=dies, name="beat")
+    thread.start()
+    thread.join()
+    first, second, third = said(capsys)
+    assert (first["level"], first["message"], first["logger"]) == ("warning", "it is old", "another.library")
+    assert second["logger"] == "py.warnings"
+    assert "UserWarning: do not" in str(second["message"])
+    assert (third["level"], third["message"]) == ("error", "thread beat died: OSError: no more threads")
+    assert "in dies" in str(third["trace"])
+
+
+@given(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])))
+def test_another_programs_line_is_its_own_message(line: str) -> None:
+    assert log.message_in(line) == line
+
+
+@given(st.text(), st.sampled_from(["info", "error"]))
+def test_what_is_said_in_json_is_read_back(message: str, level: str) -> None:
+    line = log._in_json(message, level, "", "")
+    assert "\n" not in line
+    assert log.message_in(line) == ("Error: " if level == "error" else "") + log._masked(message)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("form", "argument", "message"),
+    [("json", "trian", "No such command 'trian'."), ("xml", "zoo", "DBELIEF_LOG: 'xml' is no form of a log")],
+)
+def test_a_wrong_command_line_is_said_in_the_wanted_form(
+    form: str, argument: str, message: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-P", "-m", "dbelief", argument]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env={log.FORM: form}, capture_output=True, text=True, timeout=60, check=False
+    )
+    (line,) = ended.stderr.splitlines()
+    assert log.message_in(line).startswith(f"Error: {message}")
+    assert line.startswith("{") == (form == "json")
+    assert ended.returncode == 2

@@ -1,0 +1,86 @@
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from dbelief.monitor.live_view import head, line
+from dbelief.monitor.status_table import facts_of, overview
+from dbelief.monitor.top import whole
+from dbelief.process import log
+from dbelief.process.printable import printable
+
+EVIL = "\x1b]0;owned\x07\x1b[2Jx\x9b31m\u202ey\r\n\x7f"
+MEANT = r"\x1b]0;owned\x07\x1b[2Jx\x9b31m\u202ey\x0d\x0a\x7f"
+STATUS = {
+    "job": f"job {EVIL}",
+    "state": "ready",
+    "reason": f"reason {EVIL}",
+    "run_folder": f"/runs/{EVIL}",
+    "samples": 1,
+    "total_samples": 10,
+    "epoch": 0.1,
+    "samples_per_s": 1.0,
+    "elapsed_s": 1.0,
+    "loss": 1.0,
+    "validation_accuracy": None,
+    "validation_loss": None,
+    "test_accuracy": None,
+    "test_loss": None,
+    "staleness_mean": None,
+    "eta_s": None,
+    "members": [
+        {
+            "id": 0,
+            "role": "worker",
+            "name": f"name {EVIL}",
+            "state": "training",
+            "samples": 1,
+            "samples_per_s": 1.0,
+            "staleness": 0.0,
+            "last_seen_s": 0.0,
+            "straggler": False,
+        }
+    ],
+}
+
+
+def shown(what: RenderableType) -> str:
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, color_system=None, width=400).print(what)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("text", ["", "host:17", "Zürich 1 µs", "日本", "a b"])
+def test_text_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+def test_what_a_terminal_obeys_is_written_out() -> None:
+    assert printable(EVIL) == MEANT
+    assert printable("a\n\tb\x1b", lines=True) == "a\n\tb\\x1b"
+    assert printable("\u2028\u2066") == r"\u2028\u2066"
+
+
+@pytest.mark.parametrize("what", ["status", "top", "head", "line", "facts"])
+def test_no_display_carries_a_members_escapes(what: str) -> None:
+    text = {
+        "status": lambda: shown(overview(STATUS)),
+        "top": lambda: shown(whole(STATUS)),
+        "head": lambda: shown(head(STATUS)),
+        "line": lambda: line(STATUS),
+        "facts": lambda: shown(facts_of(EVIL, [("ended", EVIL)])),
+    }[what]()
+    assert not {"\x1b", "\x07", "\x9b", "\u202e", "\r", "\x7f"} & set(text)
+    assert r"\x1b]0;owned\x07\x1b[2Jx\x9b31m\u202ey" in text
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_line_of_a_log_carries_escapes(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(log.FORM, form)
+    log.say(f"replica 1 {EVIL} died", "error")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert not {"\x1b", "\x07", "\x9b", "\u202e", "\r", "\x7f"} & set(said)
+    assert "owned" in said

@@ -1,0 +1,163 @@
+"""The client against a server that anybody could have written from the protos alone."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from dbelief.core.layout import Span
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.errors import Refused
+from dbelief.rpc import parameters_pb2 as wire
+from dbelief.rpc import parameters_pb2_grpc as stubs
+from dbelief.rpc import segments_pb2 as segments
+from dbelief.rpc.client.pull_call import PullLeg
+from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.server.server import Server
+
+pytestmark = pytest.mark.processes
+
+A = Pusher(1, 11)
+SPANS = tuple(Span(index, 10 * index, 10) for index in range(40))
+
+
+class Stranger(stubs.ParametersServicer):
+    """Keeps w -= g in plain Python, one small message at a time, and one push or pull to a stream."""
+
+    def __init__(self) -> None:
+        self.w = np.zeros((40, 10), np.float32)
+        self.version = 0
+        self.openings: list[wire.PushOpening] = []
+        self.asked: list[wire.PullRequest] = []
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        request = next(requests)
+        self.asked.append(request)
+        for number, index in enumerate(request.segments):
+            segment = segments.Segment(index=index, version=self.version, length=10, data=self.w[index].tobytes())
+            if request.if_newer_than and request.if_newer_than[number] == self.version:
+                segment = segments.Segment(index=index, version=self.version, unchanged=True)
+            yield wire.PullReply(segments=[segment])
+
+    def Push(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
+        done = 0
+        for request in requests:
+            if request.HasField("opening"):
+                self.openings.append(request.opening)
+            for segment in request.segments:
+                self.w[segment.index] -= np.frombuffer(segment.data, np.float32)
+                done += 1
+                if done == self.openings[-1].segments:
+                    break
+                if done % 16 == 0:
+                    yield wire.PushReply(acknowledged=done, staleness=16)
+            if done == self.openings[-1].segments:
+                break
+        self.version += 1
+        yield wire.PushReply(acknowledged=done, lost=3)
+
+
+def test_our_client_and_a_server_made_from_the_protos_understand_each_other() -> None:
+    stranger = Stranger()  # type: ignore[abstract]
+    server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(stranger, it))
+    placement = Placement(1, SPANS, (Place(0, server.address, 1, ((0, 40),)),))
+    client = ShardedParameters("job", placement, ("sgd", {}), A, 10.0)
+    out, versions = np.full(400, np.nan, np.float32), np.full(40, -1)
+    gradient = np.random.default_rng(0).standard_normal(400, dtype=np.float32)
+    try:
+        for number in (1, 2, 3):
+            client.pull(out, versions)
+            np.testing.assert_array_equal(versions, number - 1)
+            pushed = client.push(gradient, versions, Push(A, number, np.float32(0.5), samples=7, clock=number))
+            assert (pushed.staleness, pushed.duplicates, pushed.lost) == (32 / 40, 0, 3)
+        client.pull(out, versions)
+        np.testing.assert_array_equal(out, stranger.w.ravel())
+        out[:] = 5.0
+        client.pull(out, versions)
+        np.testing.assert_array_equal(out, 5.0)  # nothing was newer
+    finally:
+        client.close()
+        server.close()
+    assert [list(request.segments) for request in stranger.asked] == [list(range(40))] * 5
+    last = stranger.openings[-1]
+    assert (last.sequence, last.segments, last.samples, last.clock, last.rate) == (3, 40, 7, 3, 0.5)
+    assert (last.rule.name, last.vector, last.target.job) == ("sgd", "w", "job")
+
+
+def test_a_rank_speaks_of_its_own_part_to_the_shards_that_hold_it() -> None:
+    strangers = [Stranger() for _ in range(3)]  # type: ignore[abstract]
+    servers = [
+        Server("127.0.0.1:0", functools.partial(stubs.add_ParametersServicer_to_server, stranger))
+        for stranger in strangers
+    ]
+    runs = ((0, 10), (10, 20), (30, 10))
+    places = tuple(
+        Place(n, server.address, 1, (run,)) for n, (server, run) in enumerate(zip(servers, runs, strict=True))
+    )
+    client = ShardedParameters("job", Placement(1, SPANS, places), ("sgd", {}), A, 10.0, part=(250, 370))
+    values, out = np.arange(120, dtype=np.float32), np.empty(120, np.float32)
+    versions = np.full(40, -1)
+    try:
+        pushed = client.push(values, versions, Push(A, 1, np.float32(1.0)))
+        assert pushed.staleness == 0, "none of its twelve segments took one of the answers that tell of sixteen"
+        client.pull(out, versions)
+    finally:
+        client.close()
+        for server in servers:
+            server.close()
+    np.testing.assert_array_equal(out, -values)
+    assert [[list(request.segments) for request in stranger.asked] for stranger in strangers] == [
+        [],
+        [list(range(25, 30))],
+        [list(range(30, 37))],
+    ]
+    assert [len(stranger.openings) for stranger in strangers] == [0, 1, 1]
+    np.testing.assert_array_equal(np.flatnonzero(versions >= 0), range(25, 37))
+
+
+class Wrong(Stranger):
+    """Answers other segments than were asked for."""
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        next(requests)
+        yield wire.PullReply(segments=[segments.Segment(index=3, length=10, data=bytes(40))])
+
+
+class Short(Stranger):
+    """Answers fewer numbers than the segment has."""
+
+    def Pull(self, requests: Any, context: grpc.ServicerContext) -> Iterator[wire.PullReply]:
+        next(requests)
+        yield wire.PullReply(segments=[segments.Segment(index=0, length=9, data=bytes(36))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Wrong, "segment 3, which was not the next one"), (Short, "segment 0 of 9 numbers, not 10")],
+)
+def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: str) -> None:
+    server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(kind(), it))
+    client = ShardedParameters("job", Placement(1, SPANS, (Place(0, server.address, 1, ((0, 40),)),)), deadline_s=10.0)
+    out = np.zeros(400, np.float32)
+    try:
+        with pytest.raises(Refused, match=rf"^pull: shard 0 at {server.address}: .*{reason}"):
+            client.pull(out, np.full(40, -1))
+    finally:
+        client.close()
+        server.close()
+
+
+@pytest.mark.parametrize(("life", "asked"), [(1, [1, 2]), (2, [0, 1, 2])])
+def test_a_pull_begins_anew_where_the_shard_is_in_another_life(life: int, asked: list[int]) -> None:
+    """With the dial a shard that came back waits for who has not told, of each segment, how far it is."""
+    place, versions = Place(0, "127.0.0.1:1", 1, ((0, 3),)), np.full(len(SPANS), -1, np.int64)
+    leg = PullLeg("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
+    leg.done = 1
+    placement = Placement(2, SPANS, (dataclasses.replace(place, shard_epoch=life),))
+    (further,) = leg.go_on(placement)
+    assert list(wire.PullRequest.FromString(next(further.requests())).segments) == asked

@@ -1,0 +1,61 @@
+"""The threads of a server: as many as there are calls, and none for long that has none."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dbelief.rpc.server.handler_threads import Handlers
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    handlers = Handlers(2, idle_s=0.01)
+    yield handlers
+    handlers.shutdown()
+
+
+def test_a_thread_is_started_where_none_is_free_and_ends_when_it_is_idle(handlers: Handlers) -> None:
+    hold = threading.Event()
+    seen = [handlers.submit(lambda: (hold.wait(PATIENCE_S), threading.current_thread())[1]) for _ in range(3)]
+    assert handlers._threads == 2
+    hold.set()
+    threads = {future.result(PATIENCE_S) for future in seen}
+    assert 1 <= len(threads) <= 2
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert handlers._threads == handlers._free == 0
+    assert handlers.submit(lambda: 7).result(PATIENCE_S) == 7
+
+
+def test_an_idle_thread_takes_the_next_call() -> None:
+    handlers = Handlers(2, idle_s=PATIENCE_S)
+    first, second = (handlers.submit(threading.current_thread).result(PATIENCE_S) for _ in range(2))
+    # the first one may not have come back yet when the second call came
+    assert handlers._threads == len({first, second})
+    handlers.shutdown()
+    first.join(PATIENCE_S)
+    assert not first.is_alive()
+
+
+def test_what_a_call_raises_is_its_result(handlers: Handlers) -> None:
+    def wrong() -> None:
+        raise ZeroDivisionError("seven")
+
+    with pytest.raises(ZeroDivisionError, match="seven"):
+        handlers.submit(wrong).result(PATIENCE_S)
+    assert handlers.submit(lambda: 7).result(PATIENCE_S) == 7
+
+
+def test_after_the_end_no_call_is_taken_and_what_had_come_is_done() -> None:
+    handlers, hold = Handlers(1), threading.Event()
+    held, waiting = handlers.submit(hold.wait, PATIENCE_S), handlers.submit(lambda: 7)
+    handlers.shutdown()
+    with pytest.raises(RuntimeError, match="closed"):
+        handlers.submit(lambda: 8)
+    hold.set()
+    assert held.result(PATIENCE_S) is True
+    assert waiting.result(PATIENCE_S) == 7

@@ -1,0 +1,155 @@
+"""The twin of the gRPC client over shards of this process; and that the number of shards changes no bit."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dbelief.core.layout import cut, place
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pusher
+from dbelief.errors import Refused, Unreachable
+from dbelief.optim import RULES, make_rule
+from dbelief.rpc.in_process import LocalParameters
+from ps_server.store.shard import Shard
+
+N, NOMINAL = 2_300, 256
+SEGMENTS = 9
+A, B, C = Pusher(0, 11), Pusher(1, 12), Pusher(2, 13)
+Together = Callable[..., LocalParameters]
+
+
+@pytest.fixture
+def together() -> Together:
+    """Give together(shards, rule, staleness, initial): a job whose initial values are there."""
+
+    def make(
+        shards: int = 2, rule: str = "sgd", staleness: int | None = None, initial: np.ndarray | None = None
+    ) -> LocalParameters:
+        spans = tuple(cut([(0, N)], NOMINAL))
+        runs = place(spans, shards)
+        places = tuple(Place(number, "", 1, (run,)) for number, run in enumerate(runs))
+        placement = Placement(1, spans, places)
+        made = [Shard(placement.run(place), make_rule(rule, {}), staleness) for place in places]
+        parameters = LocalParameters(made, placement, timeout_s=60.0)
+        values = np.zeros(N, np.float32) if initial is None else initial
+        parameters.push(values, nothing_held(), Push(Pusher(9, 99), 1, assign=True))
+        for shard in made:
+            shard.make_ready()
+        return parameters
+
+    return make
+
+
+def nothing_held() -> np.ndarray:
+    return np.full(SEGMENTS, -1, np.int64)
+
+
+def pulled(parameters: LocalParameters, clock: int = 0) -> np.ndarray:
+    out, versions = np.empty(N, np.float32), nothing_held()
+    parameters.pull(out, versions, clock=clock)
+    return out
+
+
+def normal(seed: int, rows: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, N), dtype=np.float32)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shards", [1, 2, 7, 10])
+def test_any_number_of_shards_gives_the_bits_of_one_vector(rule: str, shards: int, together: Together) -> None:
+    """DistBelief, section 4.1: shards apply the rule to ranges of the vector, and no element looks at another."""
+    initial, *gradients = normal(0, 9)
+    whole, formula = initial.copy(), make_rule(rule, {})
+    states = tuple(np.full(N, formula.initial(name), np.float32) for name in formula.state)
+    parameters, versions = together(shards, rule, initial=initial), nothing_held()
+    out, sequences = np.empty(N, np.float32), {A: 0, B: 0}
+    for step, gradient in enumerate(gradients, start=1):
+        pusher = (A, B)[step % 3 == 0]
+        sequences[pusher] += 1
+        rate = np.float32(0.1 / step)
+        parameters.push(gradient, versions, Push(pusher, sequences[pusher], rate))
+        formula.apply(whole, gradient, states, rate, step)
+        parameters.pull(out, versions)
+        assert out.tobytes() == whole.tobytes()
+        assert versions.tolist() == [step] * SEGMENTS
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7, 10])
+def test_rounds_give_the_same_bits_on_any_number_of_shards(shards: int, together: Together) -> None:
+    initial, *gradients = normal(1, 7)
+    parameters = together(shards, "adagrad", staleness=0, initial=initial)
+    for shard in parameters.shards:
+        assert isinstance(shard, Shard)
+        shard.set_membership(1, [(0, [0, 1])])
+
+    def replica(pusher: Pusher) -> None:
+        for clock in range(3):
+            push = Push(pusher, clock + 1, np.float32(0.1), 3 + pusher.replica, clock=clock)
+            parameters.push(gradients[2 * clock + pusher.replica], nothing_held(), push)
+
+    threads = [threading.Thread(target=replica, args=(pusher,)) for pusher in (B, A)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    whole, formula, state = initial.copy(), make_rule("adagrad", {}), (np.zeros(N, np.float32),)
+    for clock in range(3):
+        mean = np.zeros(N, np.float32)
+        mean += gradients[2 * clock] * np.float32(3 / 7)
+        mean += gradients[2 * clock + 1] * np.float32(4 / 7)
+        formula.apply(whole, mean, state, np.float32(0.1), clock + 1)
+    assert pulled(parameters, clock=3).tobytes() == whole.tobytes()
+
+
+def test_only_newer_segments_are_written(together: Together) -> None:
+    parameters = together(3)
+    out, versions = np.full(N, 7.0, np.float32), np.zeros(SEGMENTS, np.int64)
+    parameters.pull(out, versions)
+    assert np.all(out == 7)  # all of version 0 was held
+    versions[4] = -1
+    parameters.pull(out, versions)
+    span = parameters.placement.spans[4]
+    assert np.all(out[span.start : span.stop] == 0)
+    assert np.count_nonzero(out == 0) == span.length
+
+
+def test_a_push_tells_mean_staleness_duplicates_and_losses(together: Together) -> None:
+    parameters, ones = together(3), np.ones(N, np.float32)
+    push = Push(A, 1, np.float32(1))
+    first = parameters.push(ones, np.zeros(SEGMENTS, np.int64), push)
+    assert (first.staleness, first.duplicates, first.lost) == (0, 0, 0)
+    again = parameters.push(ones, np.zeros(SEGMENTS, np.int64), push)
+    assert (again.staleness, again.duplicates) == (0, SEGMENTS)
+    versions = np.ones(SEGMENTS, np.int64)
+    versions[:3] = 0
+    late = parameters.push(ones, versions, Push(B, 1, np.float32(1)))
+    assert late.staleness == pytest.approx(3 / SEGMENTS)
+    assert parameters.push(ones, versions, Push(C, 5, np.float32(1), base=5)).lost == 4
+    np.testing.assert_array_equal(pulled(parameters), -3 * ones)
+
+
+def test_named_vectors_go_the_same_way(together: Together) -> None:
+    parameters = together(10)
+    best = normal(2, 1)[0]
+    parameters.push(best, nothing_held(), Push(A, 1, vector="best.0", assign=True))
+    out = np.empty(N, np.float32)
+    parameters.pull(out, nothing_held(), vector="best.0")
+    assert out.tobytes() == best.tobytes()
+    assert not pulled(parameters).any()
+    with pytest.raises(Refused, match=r"segment 0: no vector 'best\.1'"):
+        parameters.pull(out, nothing_held(), vector="best.1")
+
+
+def test_a_round_that_nobody_completes_ends_in_a_named_failure(together: Together) -> None:
+    parameters = together(2, staleness=0)
+    for shard in parameters.shards:
+        assert isinstance(shard, Shard)
+        shard.set_membership(1, [(0, [0, 1, 2])])
+    parameters.timeout_s = 0.0
+    with pytest.raises(Unreachable, match=r"segment 0: round 0 still waits for replicas \[1, 2\]"):
+        parameters.push(np.ones(N, np.float32), nothing_held(), Push(A, 1, np.float32(1)))
+    with pytest.raises(Unreachable, match="round 0"):
+        pulled(parameters, clock=1)
+    assert not pulled(parameters, clock=0).any()

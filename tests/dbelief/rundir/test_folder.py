@@ -1,0 +1,98 @@
+"""Run folders: an earlier run is moved aside, one that is under way is left alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dbelief.checkpoint.snapshot_set import write_set
+from dbelief.core.layout import Box, Layout
+from dbelief.errors import Mistake
+from dbelief.job import Job, build_job
+from dbelief.rundir.folder import check_resumed, check_start, held, prepare_folder
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    fields = {
+        "name": "test",
+        "model": {"layers": [{"dense": 2}], "loss": "softmax_cross_entropy"},
+        "data": {"source": "digits"},
+        "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
+        "limits": {"samples": 100},
+        "output": str(tmp_path),
+    }
+    return build_job(fields, tmp_path)
+
+
+def test_every_earlier_run_is_kept_under_a_name_of_its_own(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "test.previous").mkdir()
+    (tmp_path / "test.7th").mkdir()
+    (tmp_path / "test.9").write_text("somebody's file")
+    for run in ("first", "second", "third"):
+        folder = prepare_folder(job, resume=False)
+        assert folder == tmp_path / "test"
+        assert not (folder / "mine").exists()
+        (folder / "mine").write_text(run)
+    assert (tmp_path / "test.10" / "mine").read_text() == "first"
+    assert (tmp_path / "test.11" / "mine").read_text() == "second"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("test", "test.10", "test.11", "test.7th", "test.9", "test.previous"),
+    ]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition("the earlier")[2] for line in told] == [
+        f" run of this name is kept: {tmp_path}/test is now {tmp_path}/test.{number}" for number in (10, 11)
+    ]
+
+
+def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
+    for _ in range(2):
+        prepare_folder(job, resume=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "test.1"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -> None:
+    folder = prepare_folder(job, resume=False)
+    with held(folder), pytest.raises(Mistake, match="a run is under way there"):
+        prepare_folder(job, resume)
+    assert [path.name for path in tmp_path.iterdir()] == ["test"]
+    assert prepare_folder(job, resume) == folder
+
+
+def test_there_must_be_something_to_resume(job: Job) -> None:
+    with pytest.raises(Mistake, match="no run to resume"):
+        prepare_folder(job, resume=True)
+
+
+def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> None:
+    over_ranks = Layout((Box("w", (4,), 0, (0,), (2,)), Box("w", (4,), 1, (2,), (4,))))
+    whole = Layout.of({"w": np.zeros(4, np.float32)})
+    check_resumed(job, whole)  # there is no set: it is for the coordinator to say so
+    snapshots = prepare_folder(job, resume=False) / "snapshots"
+    for number, layout in ((1, whole), (2, over_ranks)):
+        (snapshots / f"100-{number}").mkdir()
+        write_set(snapshots / f"100-{number}", f"100-{number}", "test", {"layout": layout.digest()})
+    (snapshots / "100-3").mkdir()  # begun, and not complete
+    check_resumed(job, over_ranks)
+    with pytest.raises(Mistake, match="another layout, for the model or the grid was another"):
+        check_resumed(job, whole)
+
+
+@pytest.mark.parametrize("start", ["test", "other/../test"])
+def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path, start: str) -> None:
+    (prepare_folder(job, resume=False) / "mine").write_text("first")
+    again = job.model_copy(update={"start_from": str(tmp_path / start)})
+    for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):
+        with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named test begins"):
+            refuses(again)
+    assert (tmp_path / "test" / "mine").read_text() == "first"
+    assert prepare_folder(again, resume=True) == tmp_path / "test"
+
+
+def test_a_run_starts_from_one_of_another_name(job: Job, tmp_path: Path) -> None:
+    check_start(job)
+    check_start(job.model_copy(update={"start_from": str(tmp_path / "test-2")}))
+    check_start(job.model_copy(update={"start_from": str(tmp_path / "test.1")}))

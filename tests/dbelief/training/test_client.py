@@ -1,0 +1,143 @@
+"""A loop of one's own: what it tells the coordinator, and the evaluations that it makes for a job without replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from dbelief.arrays.backend import choose
+from dbelief.core.layout import Layout
+from dbelief.core.push import Pushed, Pusher
+from dbelief.data import Split
+from dbelief.errors import Unreachable
+from dbelief.job import build_job
+from dbelief.nn import Batch
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc.client.coordinator_client import Member
+from dbelief.training.client import Client
+from dbelief.training.session import Session
+
+JOB = {
+    "name": "own",
+    "model": {"python": "m.py:M"},
+    "data": {"source": "digits"},
+    "strategy": {"name": "downpour", "rule": {"name": "sgd", "rate": 0.1}},
+    "limits": {"samples": 100},
+}
+
+
+class Mean:
+    """The loss is the mean of all inputs, times the parameter."""
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        return {"w": np.ones(1, np.float32)}
+
+    def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
+        return float(views["w"][0] * batch.inputs.mean())
+
+
+class Place:
+    """A session whose coordinator answers as it is told to, by method, and remembers the calls."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.stored: list[str] = []
+        self.ended: list[str] = []
+        split = Split(np.full((4, 2), 0.5, np.float32), np.zeros(4, np.int64))
+
+        def call(method: str, request: Any) -> Any:
+            self.calls.append((method, request))
+            return answers[method].pop(0)
+
+        def pull(values: np.ndarray, versions: np.ndarray, vector: str = "w", exact: bool = False) -> None:
+            values[:], versions[:] = 3.0, 1
+
+        member: Any = SimpleNamespace(id=2, incarnation=7, run_id=5, client=SimpleNamespace(call=call))
+        self.session = SimpleNamespace(
+            job=build_job(JOB, Path()),
+            data=SimpleNamespace(validation=split, test=split),
+            backend=choose("cpu"),
+            model=Mean(),
+            layout=Layout.of({"w": np.ones(1, np.float32)}),
+            member=SimpleNamespace(over=False, state=wire.STATE_READY, call=partial(Member.call, member)),
+            parameters=SimpleNamespace(
+                placement=SimpleNamespace(spans=[0]),
+                array=lambda size: np.zeros(size, np.float32),
+                pull=pull,
+                figures=lambda: wire.WireFigures(sent=4),
+            ),
+            pusher=Pusher(2, 7),
+            next_sequence=lambda: 1,
+            push=lambda *_, **named: Pushed(0.0),
+            assign=lambda vector, values: self.stored.append(vector),
+            close=self.ended.append,
+        )
+        self.client = Client(cast("Session", self.session))
+
+    def push(self) -> None:
+        self.client.pull()
+        self.client.push({"w": np.ones(1, np.float32)}, samples=10, loss=1.0)
+
+
+def evaluation(set_name: str) -> wire.LeaseReply:
+    return wire.LeaseReply(evaluation=wire.EvaluationLease(lease=5, set=set_name, vector="w"))
+
+
+def test_an_evaluation_that_is_due_is_made_within_a_push_and_kept() -> None:
+    due, keep = wire.ReportReply(state=wire.STATE_READY, evaluate=True), wire.ReportReply(keep_as="best.0")
+    place = Place(Report=[due, keep, wire.ReportReply()], Lease=[evaluation("validation")])
+    place.push()
+    assert not place.client.over
+    assert [method for method, _ in place.calls] == ["Report", "Lease", "Report", "Report"]
+    assert {(request.replica, request.incarnation, request.run_id) for _, request in place.calls} == {(2, 7, 5)}
+    assert place.calls[0][1].progress.samples == 10
+    assert place.calls[2][1].evaluation == wire.Evaluation(lease=5, loss=1.5)
+    assert place.calls[3][1].kept == 5
+    assert place.stored == ["best.0"]
+
+
+def test_one_that_another_took_meanwhile_is_not_made() -> None:
+    due = wire.ReportReply(state=wire.STATE_READY, evaluate=True)
+    place = Place(Report=[due], Lease=[wire.LeaseReply(stop="no evaluation waits")])
+    place.push()
+    assert [method for method, _ in place.calls] == ["Report", "Lease"]
+
+
+def test_the_end_is_heard_with_a_push_and_the_last_evaluations_are_made_on_leaving() -> None:
+    end = wire.LeaseReply(stop="100 samples trained")
+    place = Place(
+        Report=[wire.ReportReply(state=wire.STATE_CLOSING), wire.ReportReply(), wire.ReportReply()],
+        Lease=[evaluation("validation"), wire.LeaseReply(wait_s=0.0), evaluation("test"), end],
+    )
+    with place.client as job:
+        place.push()
+        assert job.over
+    assert [method for method, _ in place.calls] == ["Report", "Lease", "Report", "Lease", "Lease", "Report", "Lease"]
+    assert place.ended == ["its loop ended"]
+
+
+def test_who_waits_in_vain_for_the_end_says_so_and_leaves() -> None:
+    place = Place(
+        Report=[wire.ReportReply(state=wire.STATE_CLOSING)], Lease=[wire.LeaseReply(wait_s=0.0) for _ in range(99)]
+    )
+    place.session.job = build_job({**JOB, "deadlines": {"join_s": 1e-6}}, Path())
+    place.push()
+    with pytest.raises(Unreachable, match="waited 1e-06 s for the last evaluations of job own"):
+        place.client.close()
+    assert place.ended
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_loop_that_breaks_leaves_at_once(over: bool) -> None:
+    place = Place(Report=[wire.ReportReply(state=wire.STATE_CLOSING if over else wire.STATE_READY)])
+    place.push()
+    with pytest.raises(ZeroDivisionError), place.client:
+        raise ZeroDivisionError("by zero")
+    assert place.ended == ["ZeroDivisionError: by zero"]
+    assert [method for method, _ in place.calls] == ["Report"]

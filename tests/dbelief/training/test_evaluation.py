@@ -1,0 +1,76 @@
+"""Samples that belong together are told together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.arrays.backend import choose
+from dbelief.data import Split
+from dbelief.nn import Batch, Dense, Network, TellsClasses
+from dbelief.nn.losses import SoftmaxCrossEntropy
+from dbelief.training import evaluation
+from dbelief.training.evaluation import evaluate_groups
+
+CPU = choose("cpu")
+
+
+class Given:
+    """Tells the inputs as they are, as probabilities."""
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        return {}
+
+    def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
+        return 0.0
+
+    def log_probabilities(self, views: Mapping[str, Any], batch: Batch) -> np.ndarray:
+        logs: np.ndarray = np.log(batch.inputs)
+        return logs
+
+
+class Silent:
+    """Tells no probabilities."""
+
+    def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+        return {}
+
+    def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
+        return 0.0
+
+
+# Group 7 is of class 0: two of three samples say 1, but the one that says 0 is surer. 0.9 0.4 0.4 > 0.1 0.6 0.6.
+# Group 3 is of class 1: 0.5 0.2 < 0.5 0.8. Group 5 is of class 1, and told as 0.
+PROBABILITIES = np.array([[0.9, 0.1], [0.5, 0.5], [0.4, 0.6], [0.7, 0.3], [0.4, 0.6], [0.2, 0.8]], np.float32)
+GROUPS = np.array([7, 3, 7, 5, 7, 3])
+LABELS = np.array([0, 1, 0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 1000])
+def test_the_greatest_product_of_probabilities_is_told(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "BATCH", at_once)
+    assert evaluate_groups(Given(), {}, Split(PROBABILITIES, LABELS, groups=GROUPS), CPU) == (3, 2 / 3)
+
+
+def test_many_small_probabilities_do_not_vanish() -> None:
+    inputs = np.full((5_000, 3), 1e-30, np.float32)
+    inputs[:, 2] = 2e-30
+    split = Split(inputs, np.full(5_000, 2), groups=np.zeros(5_000, np.int64))
+    assert evaluate_groups(Given(), {}, split, CPU) == (1, 1.0)
+
+
+def test_without_groups_or_probabilities_nothing_is_told() -> None:
+    assert evaluate_groups(Given(), {}, Split(PROBABILITIES, LABELS), CPU) is None
+    assert evaluate_groups(Silent(), {}, Split(PROBABILITIES, LABELS, groups=GROUPS), CPU) == (3, None)
+
+
+def test_a_network_tells_probabilities() -> None:
+    network = Network([Dense(2)], SoftmaxCrossEntropy(), 2, 2, CPU)
+    assert isinstance(network, TellsClasses)
+    views = {"dense1.weight": np.eye(2, dtype=np.float32), "dense1.bias": np.zeros(2, np.float32)}
+    split = Split(np.log(PROBABILITIES), LABELS, groups=GROUPS)
+    np.testing.assert_allclose(network.log_probabilities(views, Batch(split.inputs, LABELS)), split.inputs, rtol=1e-5)
+    assert evaluate_groups(network, views, split, CPU) == (3, 2 / 3)

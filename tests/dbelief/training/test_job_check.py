@@ -1,0 +1,114 @@
+"""`dbelief job check`, and fields replaced from Python."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dbelief.errors import Mistake, ModelError, NotFinite
+from dbelief.job import Downpour, load_job
+from dbelief.launch.train import _as_yaml
+from dbelief.training.job_check import check_job
+
+JOB = """
+name: own
+model: {python: "model.py:Own"}
+data: {source: synthetic, kind: regression, samples: 50, features: 3, noise: 0.1}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {samples: 100}
+"""
+MODEL = """
+import numpy as np
+
+class Own:
+    def parameters(self, rng):
+        return {"w": np.zeros((3, 1), np.float32)}
+
+    def loss_and_gradient(self, views, batch, out):
+        out["w"][:] = GRADIENT
+        return 1.0
+"""
+
+
+def job_with(folder: Path, gradient: str) -> Path:
+    (folder / "model.py").write_text(MODEL.replace("GRADIENT", gradient))
+    (folder / "job.yaml").write_text(JOB)
+    return folder / "job.yaml"
+
+
+def test_a_gradient_is_computed(tmp_path: Path) -> None:
+    assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[0].endswith("job own is fine")
+    with pytest.raises(ModelError, match=r"first 32 training samples: ValueError"):
+        check_job(job_with(tmp_path, "np.zeros((2, 7))"), {})
+    with pytest.raises(NotFinite, match="gradient of 'w' holds nan"):
+        check_job(job_with(tmp_path, "np.nan"), {})
+
+
+def test_a_sum_over_the_batch_is_told(tmp_path: Path) -> None:
+    assert check_job(job_with(tmp_path, "batch.inputs.mean()"), {})[-1].startswith("strategy: ")
+    assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[-1].startswith("careful: the gradient of 64 samples")
+
+
+def test_a_model_over_ranks_is_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^grid: model Own cannot be cut over ranks"):
+        check_job(job_with(tmp_path, "batch.inputs.sum()"), {"grid": "[2]"})
+    (tmp_path / "job.yaml").write_text("""
+name: ranks
+model: {layers: [{dense: 7}, {dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+grid: [2]
+""")
+    # 64 x 7 and 7 x 10 weights with a bias each: rank 0 has 3 and 5 neurons, rank 1 has 4 and 5.
+    each = [65 * 3 + 8 * 5, 65 * 4 + 8 * 5]
+    said = f"ranks: 2 a replica, holding {each[0]} to {each[1]} parameters each"
+    assert said in check_job(tmp_path / "job.yaml", {})
+
+
+def test_what_the_classes_are_called_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,kind\n" + "1,dog\n2,cat\n" * 10)
+    (tmp_path / "job.yaml").write_text("""
+name: pets
+model: {layers: [{dense: 2}], loss: softmax_cross_entropy}
+data: {source: csv, file: rows.csv, kind: classes, target: kind}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {epochs: 1}
+""")
+    assert "classes: 0 is 'cat', 1 is 'dog'" in check_job(tmp_path / "job.yaml", {})
+
+
+def test_values_of_python_are_fields_of_a_job(tmp_path: Path) -> None:
+    values = {
+        "strategy.warm_start": None,
+        "strategy.rule.rate": 1e-5,
+        "record": True,
+        "limits": {"epochs": 2},
+        "output": Path("elsewhere"),
+        "name": "other",
+    }
+    job = load_job(job_with(tmp_path, "0"), {name: _as_yaml(value) for name, value in values.items()})
+    assert isinstance(job.strategy, Downpour)
+    assert job.strategy.warm_start is None
+    assert job.strategy.rule.rate == 1e-5
+    assert job.record
+    assert (job.limits.epochs, job.limits.samples) == (2, None)
+    assert (str(job.output), job.name) == ("elsewhere", "other")
+
+
+def test_what_a_job_starts_from_is_told_and_checked(tmp_path: Path) -> None:
+    job, run = job_with(tmp_path, "views['w'].sum() / 0.5"), tmp_path / "runs" / "first"
+    start = {"start_from": "runs/first"}
+    with pytest.raises(ModelError, match=r"^start_from: .*/runs/first is no run folder"):
+        check_job(job, start)
+    run.mkdir(parents=True)
+    (run / "job.yaml").write_text(JOB)
+    for value in (1.0, np.nan):
+        save_file({"w": np.full((3, 1), value, np.float32)}, run / "model.safetensors")
+        if value == 1:
+            assert f"starts from: {run / 'model.safetensors'}" in check_job(job, start)
+    with pytest.raises(NotFinite, match="initial value of 'w' holds nan"):
+        check_job(job, start)
+    with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named first begins"):
+        check_job(job, {**start, "name": "first", "output": str(run.parent)})

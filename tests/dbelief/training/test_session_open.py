@@ -1,0 +1,68 @@
+"""What a session leaves behind where it cannot begin: nothing."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.arrays.backend import choose
+from dbelief.core.layout import Layout
+from dbelief.errors import Unreachable
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.training import session as module
+from dbelief.training.session import Session, Task
+
+LAYOUT = Layout.of({"w": np.zeros(3, np.float32)})
+LAYERS = """
+name: test
+model: {layers: [{dense: 10}], loss: softmax_cross_entropy}
+data: {source: digits}
+strategy: {name: downpour, rule: {name: sgd, rate: 0.1}}
+limits: {samples: 100}
+device: cpu
+"""
+
+
+@pytest.mark.parametrize("breaks_at", ["wait", "join", "placement", "initial"])
+def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -> None:
+    ended: list[str] = []
+
+    def at(place: str) -> None:
+        if place == breaks_at:
+            raise Unreachable(place)
+
+    class Client:
+        def __init__(self, address: str) -> None:
+            self.close = lambda: ended.append("client")
+
+        def wait(self, patience_s: float) -> None:
+            at("wait")
+
+        def status(self, job: bool) -> Any:
+            return SimpleNamespace(job="test", job_yaml=LAYERS, job_folder=".")
+
+    class Member:
+        id = incarnation = run_id = 1
+        placement = object()
+        placed = None
+
+        def __init__(self, *_: object, **__: object) -> None:
+            at("join")
+            self.leave = lambda reason: ended.append(f"member {reason}")
+
+        def wait_for(self, *_: object) -> None:
+            at("placement")
+
+    monkeypatch.setattr(module, "CoordinatorClient", Client)
+    monkeypatch.setattr(module, "Membership", Member)
+    monkeypatch.setattr(module, "choose", lambda _: choose("cpu"))
+    monkeypatch.setattr(
+        module, "ShardedParameters", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("parameters"))
+    )
+    monkeypatch.setattr(Session, "_initialise", lambda self, begin: at("initial"))
+    with pytest.raises(Unreachable, match=breaks_at):
+        Session.open(Task.ask("nowhere", 1.0), wire.ROLE_CLIENT)
+    order = ["parameters", "member could not begin", "client"]
+    asked = ["client"] if breaks_at != "wait" else []
+    assert ended == asked + order[{"wait": 2, "join": 2, "placement": 1, "initial": 0}[breaks_at] :]

@@ -1,0 +1,169 @@
+"""What training begins with: the model's own initial values, or another run's result, read by who pushes it."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbelief.arrays.backend import choose
+from dbelief.core.layout import Layout
+from dbelief.core.push import Pusher
+from dbelief.core.ranks import Alone
+from dbelief.errors import JobError, ModelError
+from dbelief.job import Job, parse_job
+from dbelief.nn import Model, SparseAutoencoder, build_network
+from dbelief.nn.autoencoder import Eq1
+from dbelief.nn.lcn import Lcn
+from dbelief.nn.stacks import Stacks
+from dbelief.partition import Grid, layout_of
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.training.session import Session, _begin_part, _begin_whole, begin_from
+from tests.dbelief.monitor.test_status import JOB
+from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
+
+A = Pusher(1, 1)
+WHOLE = Layout.of(LAYOUT.assemble(flat(0)))
+"""As the model is on one rank."""
+
+
+def job_of(folder: Path, start_from: str | None) -> Job:
+    return parse_job(JOB + f"start_from: {start_from or 'null'}\n", folder, "job")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a job file, with a run of another model beside it that has ended."""
+    run = tmp_path / "runs" / "first"
+    (run / "snapshots").mkdir(parents=True)
+    (run / "job.yaml").write_text(JOB)
+    finished(run, flat(1))
+    return tmp_path
+
+
+@pytest.mark.parametrize("start_from", ["runs/first", "${RUNS}/first"])
+def test_the_result_takes_the_place_of_initial_values(
+    folder: Path, start_from: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNS", str(folder / "runs"))
+    values = flat(7)
+    taken = begin_from(job_of(folder, start_from), LAYOUT, values)
+    assert taken == str(folder / "runs" / "first" / "model.safetensors")
+    assert np.array_equal(values, flat(1))
+
+
+def test_without_a_run_initial_values_stay(folder: Path) -> None:
+    values = flat(7)
+    assert begin_from(job_of(folder, None), LAYOUT, values) == ""
+    assert np.array_equal(values, flat(7))
+
+
+def test_what_is_wrong_with_the_run_is_one_line(folder: Path) -> None:
+    values = flat(7)
+    with pytest.raises(ModelError, match=r"^start_from: .*/runs/frist is no run folder: .*; a relative path starts"):
+        begin_from(job_of(folder, "runs/frist"), LAYOUT, values)
+    with pytest.raises(ModelError, match=r"^start_from: /nowhere is no run folder: it holds no job\.yaml$"):
+        begin_from(job_of(folder, "/nowhere"), LAYOUT, values)
+    with pytest.raises(JobError, match="the environment variable NO_SUCH_RUN is not set"):
+        begin_from(job_of(folder, "${NO_SUCH_RUN}"), LAYOUT, values)
+    (folder / "runs" / "first" / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"^start_from: .*/runs/first: holds neither model\.safetensors nor"):
+        begin_from(job_of(folder, "runs/first"), LAYOUT, values)
+    assert np.array_equal(values, flat(7))
+
+
+class Member:
+    """Told to push initial values, or that the job trains already."""
+
+    id = incarnation = run_id = 1
+
+    def __init__(self, initialise: bool) -> None:
+        self.initialise = initialise
+        self.state = wire.STATE_INITIALISING if initialise else wire.STATE_READY
+
+    def wait_for(self, happened: Any, timeout_s: float, what: str) -> None:
+        assert happened()
+
+    def call(self, method: str, request: wire.ReportRequest) -> None:
+        assert method == "Report"
+        assert request.initialised
+
+    def beat(self) -> None:
+        self.state = wire.STATE_READY
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_only_who_pushes_initial_values_reads_the_run(folder: Path, told: bool) -> None:
+    assigned: list[np.ndarray] = []
+    parameters = SimpleNamespace(
+        placement=SimpleNamespace(spans=[None]), push=lambda values, *_: assigned.append(values.copy())
+    )
+    client = SimpleNamespace(call=lambda *_: None)
+    job = job_of(folder, "runs/first" if told else "runs/elsewhere")
+    part = WHOLE.part(0)
+    made: Any = (job, None, choose("cpu"), Alone(), None, WHOLE, part, client, Member(told), parameters, A, {})
+    session = Session(*made)
+    session._initialise(partial(_begin_whole, job, WHOLE, np.zeros(WHOLE.size, np.float32)))
+    assert len(assigned) == told
+    assert all(np.array_equal(values, WHOLE.flatten(LAYOUT.assemble(flat(1)), values.copy())) for values in assigned)
+
+
+IMAGE = (24, 16, 2)
+EQ1 = Eq1(window=8, block=4, maps=3, pool=5)
+MODELS: dict[str, Callable[[], Model]] = {
+    "network": lambda: build_network(
+        [("local", {"window": 4, "block": 2, "maps": 2}), ("conv", {"maps": 3, "kernel": 3}), ("dense", {"units": 5})],
+        "softmax_cross_entropy",
+        features=IMAGE,
+        outputs=5,
+        backend=choose("cpu"),
+    ),
+    "autoencoder": lambda: SparseAutoencoder(IMAGE, EQ1, choose("cpu")),
+    "stacks": lambda: Stacks((48, 48, 1), [(EQ1, Lcn(5)), (EQ1, Lcn(5))], None, {}, choose("cpu")),
+    "stacks, the first given": lambda: Stacks(
+        (48, 48, 1), [(EQ1, Lcn(5)), (EQ1, Lcn(5))], None, {"stack1.alpha": np.ones(1, np.float32)}, choose("cpu")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("grid", [Grid(1, 1), Grid(2, 2), Grid(1, 5)])
+def test_a_rank_begins_with_its_part_of_what_one_rank_would(kind: str, grid: Grid, tmp_path: Path) -> None:
+    model, job = MODELS[kind](), job_of(tmp_path, None)
+    layout = layout_of(model, grid)
+    whole = dict(model.parameters(np.random.default_rng(job.seed)))
+    for rank in range(grid.size):
+        part = layout.part(rank)
+        values, taken = _begin_part(job, model, part)
+        assert taken == ""
+        np.testing.assert_array_equal(values, part.flatten(whole, np.empty(part.size, np.float32)))
+
+
+def test_rows_of_blocks_are_drawn_as_all_of_them_would_be() -> None:
+    """So that where a model is cut does not change what it begins with, nor did drawing by rows."""
+    model = SparseAutoencoder(IMAGE, EQ1, choose("cpu"))
+    shape = model.blocks.w_shape
+    at_once = np.random.default_rng(7).standard_normal(shape, dtype=np.float32)
+    at_once *= np.float32(1 / math.sqrt(model.blocks.fan_in))
+    np.testing.assert_array_equal(model.parameters(np.random.default_rng(7))["weight"], at_once)
+
+
+def test_a_rank_draws_no_more_at_a_time_than_a_row_of_blocks(tmp_path: Path) -> None:
+    model = SparseAutoencoder((160, 160, 1), Eq1(window=16, block=4, maps=8, pool=3), choose("cpu"))
+    job, part = job_of(tmp_path, None), layout_of(model, Grid(3, 3)).part(0)
+    row = 4 * math.prod(model.blocks.w_shape[1:])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        _begin_part(job, model, part)
+        most = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert 4 * part.size < most < 1.1 * (4 * part.size + 2 * row) < math.prod(model.blocks.w_shape), "a quarter of all"

@@ -1,0 +1,232 @@
+"""Replicas over shards in this process: the worker's client and the shards themselves, no port and no program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dbelief.arrays.backend import Backend, aligned
+from dbelief.core.layout import Layout, cut, place
+from dbelief.core.lease import Cadence, Lease
+from dbelief.core.placement import Place, Placement
+from dbelief.core.push import Push, Pushed, Pusher
+from dbelief.nn import Array, Batch, Model, build_network
+from dbelief.optim import Rule
+from dbelief.rpc.in_process import LocalParameters
+from dbelief.rundir.worker_record import Recorder
+from ps_server.store.shard import Shard
+from worker.pipeline.buffers import Fetched, Outgoing
+from worker.pipeline.fetch_thread import Fetcher
+from worker.pipeline.push_thread import Sender
+from worker.strategies.downpour import Downpour, Phases, Settings
+
+HOST = Backend("numpy", np)
+Rate = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """f(w) = w'Hw / 2 - b'w + noise'w, with the mean of a batch's inputs as noise; all float32."""
+
+    h: np.ndarray
+    b: np.ndarray
+    start: np.ndarray
+    scale: float = 1.0
+
+    def parameters(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"w": self.start.copy()}
+
+    def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
+        w, noise = views["w"], batch.inputs.mean(axis=0)
+        out["w"][:] = np.float32(self.scale) * (self.h @ w - self.b + noise)
+        return float(w @ (self.h @ w) / 2 - self.b @ w + noise @ w)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, made anew for each thread, and the samples it is trained on: epoch after epoch, in order."""
+
+    make: Callable[[], Model]
+    inputs: np.ndarray
+    targets: np.ndarray
+    epochs: int = 1
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        return dict(self.make().parameters(np.random.default_rng(1)))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of(self.tensors)
+
+    @property
+    def start(self) -> np.ndarray:
+        return self.layout.flatten(self.tensors, aligned(self.layout.size, np.float32))
+
+    def batch(self, epoch: int, start: int, stop: int) -> Batch:
+        before = epoch * (len(self.inputs) // self.epochs)
+        return Batch(self.inputs[before + start : before + stop], self.targets[before + start : before + stop])
+
+    def gradients(self) -> Callable[[np.ndarray, int, int], np.ndarray]:
+        """gradient(w, start, stop): a fresh (N,) float32 array."""
+        model, layout = self.make(), self.layout
+        here, out = aligned(layout.size, np.float32), aligned(layout.size, np.float32)
+
+        def gradient(w: np.ndarray, start: int, stop: int) -> np.ndarray:
+            here[:] = w  # where a replica's copy lies: BLAS may look at the address
+            model.loss_and_gradient(layout.views(here), self.batch(0, start, stop), layout.views(out))
+            return out.copy()
+
+        return gradient
+
+
+def quadratic(samples: int, size: int = 23, scale: float = 1.0) -> Problem:
+    """A convex quadratic with noisy gradients."""
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(size, size))
+    h = (q @ q.T / size + 0.1 * np.eye(size)).astype(np.float32)
+    b, start = rng.normal(size=(2, size)).astype(np.float32)
+    noise = (0.1 * rng.normal(size=(samples, size))).astype(np.float32)
+    model = Quadratic(h, b, start, scale)
+    return Problem(lambda: model, noise, np.zeros(samples, np.int64))
+
+
+def network(samples: int) -> Problem:
+    """7 inputs, two layers, 3 classes: 83 parameters in 4 tensors."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(samples, 7)).astype(np.float32)
+    targets = (inputs @ rng.normal(size=(7, 3))).argmax(axis=1).astype(np.int64)
+    layers = [("dense", {"units": 7}), ("tanh", {}), ("dense", {"units": 3})]
+    return Problem(
+        lambda: build_network(layers, "softmax_cross_entropy", features=7, outputs=3, backend=HOST), inputs, targets
+    )
+
+
+# -- the system --------------------------------------------------------------------------------------------------
+
+
+def serve(
+    start: np.ndarray,
+    rule: Rule,
+    shards: int = 2,
+    nominal: int | None = None,
+    replicas: int | None = None,
+    on_apply: Callable[[int, Pusher, int, float], None] | None = None,
+    staleness: int = 0,
+    staleness_aware: bool = False,
+    lock_free: bool = False,
+) -> LocalParameters:
+    """Shards that hold `start` and are ready; with the staleness dial where `replicas` says for how many."""
+    spans = cut([(0, len(start))], nominal or max(1, len(start) // (2 * shards)))
+    places = tuple(Place(n, "", 0, (run,)) for n, run in enumerate(place(spans, shards)))
+    placement = Placement(1, tuple(spans), places)
+    dial = None if replicas is None else staleness
+    held = [
+        Shard(placement.run(p), rule, dial, on_apply, staleness_aware, lock_free=lock_free) for p in placement.places
+    ]
+    parameters = LocalParameters(held, placement, timeout_s=60.0)
+    parameters.push(start, np.zeros(len(spans), np.int64), Push(Pusher(999, 999), 1, assign=True))
+    for shard in held:
+        shard.make_ready()
+        if replicas is not None:
+            shard.set_membership(1, [(0, range(replicas))])
+    return parameters
+
+
+def values_of(parameters: LocalParameters) -> np.ndarray:
+    """The whole vector as the shards hold it now."""
+    out = aligned(parameters.placement.size, np.float32)
+    parameters.pull(out, np.full(len(parameters.placement.spans), -1, np.int64))
+    return out
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A push that is done: mini-batches and samples behind it, versions it was computed from."""
+
+    steps: int
+    samples: int
+    versions: tuple[int, ...]
+    staleness: float
+
+
+class Replica:
+    """The worker's own client, without a coordinator: `train` is told which samples."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        parameters: LocalParameters,
+        settings: Settings,
+        number: int = 0,
+        life: int | None = None,
+    ) -> None:
+        segments = len(parameters.placement.spans)
+        part = problem.layout.part(0)
+        self.pusher = Pusher(number, number + 1 if life is None else life)
+        self.pushes: list[Acknowledged] = []
+        self.fetched: list[tuple[int, ...]] = []
+        self._recorder = Recorder()
+        self._parameters = parameters
+        self._cadence = settings.cadence
+        self._sequence = self._samples = self._clock = 0
+        self._fetcher = Fetcher(parameters, (Fetched.make(part, segments, HOST), Fetched.make(part, segments, HOST)))
+        self._sender = Sender(self._push, [Outgoing.make(part, segments, HOST) for _ in range(2)], self._acknowledged)
+        self._downpour = Downpour(
+            problem.make(), part, HOST, self._fetcher, self._sender, problem.batch, settings, Phases(), self._noted
+        )
+
+    def train(self, start: int, stop: int, epoch: int = 0) -> None:
+        """Train one lease of samples [start, stop)."""
+        lease = Lease(1, epoch, start, stop, self._sequence + 1, self._samples, self._clock)
+        self._sequence += self._cadence.pushes(lease.samples)
+        self._samples += lease.samples
+        self._clock += self._cadence.steps(lease.samples)
+        self._downpour.train(lease)
+
+    def write_record(self, folder: Path) -> None:
+        self._recorder.write(folder, self.pusher)
+
+    def close(self) -> None:
+        self._fetcher.close()
+        self._sender.close()
+
+    def _push(self, slot: Outgoing) -> Pushed:
+        push = Push(self.pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
+        return self._parameters.push(slot.sent, slot.versions, push)
+
+    def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
+        self._recorder.acknowledged(slot.sequence)
+        self.pushes.append(Acknowledged(slot.steps, slot.samples, tuple(slot.versions.tolist()), pushed.staleness))
+
+    def _noted(self, lease: Lease, step: int, versions: np.ndarray) -> None:
+        self.fetched.append(tuple(versions.tolist()))
+        self._recorder.note(lease, step, versions)
+
+
+@contextmanager
+def replica(problem: Problem, parameters: LocalParameters, settings: Settings, number: int = 0) -> Iterator[Replica]:
+    """A replica whose threads end with the block."""
+    one = Replica(problem, parameters, settings, number)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def settings(
+    rate: float | Rate,
+    batch: int,
+    n_fetch: int = 1,
+    n_push: int = 1,
+    literal: bool = False,
+    local_rate: float | None = None,
+    overlap: bool = False,
+    clip_norm: float | None = None,
+) -> Settings:
+    cadence = Cadence(batch, n_fetch, n_push, literal)
+    return Settings(cadence, rate if callable(rate) else lambda samples: rate, local_rate, overlap, clip_norm)

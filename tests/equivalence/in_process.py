@@ -1,0 +1,85 @@
+"""A whole job in one process over real gRPC: a coordinator, its shards and its replicas as threads."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from coordinator.core.states import State
+from coordinator.rpc.servicer import CoordinatorService
+from coordinator.runtime.bootstrap import make_machine
+from coordinator.runtime.event_loop import Runner
+from coordinator.runtime.leader_lease import Leadership
+from dbelief.job.load import parse_job
+from dbelief.process.clock import SystemClock
+from dbelief.registry import MemoryRegistry
+from dbelief.rpc import coordination_pb2 as wire
+from dbelief.rpc import coordination_pb2_grpc as stubs
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.server.server import Server
+from dbelief.telemetry.metrics import Metrics
+from dbelief.training.session import Task
+from ps_server.rpc.servicer import ShardService
+from worker.process import Options, live
+
+
+def whole_job(
+    text: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interceptor: Callable[[], grpc.ServerInterceptor] | None = None,
+) -> Path:
+    """Run a job to its good end and give its run folder; every server may get an interceptor of its own."""
+    job, clock, make = parse_job(text, folder, "job"), SystemClock(), grpc.server
+    run_folder = folder / "run"
+    (run_folder / "snapshots").mkdir(parents=True)
+    with ExitStack() as stack, monkeypatch.context() as patch:
+
+        def with_it(pool: ThreadPoolExecutor, interceptors: Sequence[grpc.ServerInterceptor], **options: Any) -> Any:
+            return make(pool, interceptors=[*interceptors, *([interceptor()] if interceptor else [])], **options)
+
+        patch.setattr(grpc, "server", with_it)
+        leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
+        assert leadership is not None
+        stack.callback(leadership.release)
+        machine, metrics = make_machine(job, run_folder, False), Metrics("coordinator")
+        runner = Runner(machine, run_folder, leadership, metrics, clock, pictures=False)
+        service = CoordinatorService(runner)
+        server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
+        stack.callback(server.close)
+        programs: list[Callable[[], object]] = [functools.partial(runner.run, threading.Event())]
+        programs += [functools.partial(_shard, server.address, job.name)] * job.shards
+        programs += [functools.partial(_replica, server.address, folder)] * job.replicas
+        threads = [threading.Thread(target=program) for program in programs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        assert runner._machine.state is State.DONE, runner._machine.reason
+    return run_folder
+
+
+def _shard(address: str, job: str) -> None:
+    with ExitStack() as stack:
+        service = ShardService(Metrics("ps"))
+        server = Server("127.0.0.1:0", service.register)
+        stack.callback(server.close)
+        client = CoordinatorClient(address)
+        stack.callback(client.close)
+        member = Membership(client, wire.ROLE_SHARD, job, address=server.address)
+        service.life.index = member.id
+        assert service.life.stopped.wait(300)
+        member.leave("the job is over")
+
+
+def _replica(address: str, folder: Path) -> None:
+    with closing(Metrics("worker")) as metrics:
+        live(Task.ask(address, 10.0, folder), Options(), metrics)

@@ -1,0 +1,128 @@
+"""One replica against algorithm 7.1 by hand, and against sequential SGD (DistBelief, section 4.1 and appendix)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dbelief.optim import make_rule
+from tests.equivalence.by_hand import Range, gap, pseudocode, sequential
+from tests.equivalence.harness import Problem, Replica, network, quadratic, replica, serve, settings, values_of
+from worker.strategies.downpour import Settings
+
+SGD = make_rule("sgd", {})
+RATE, BATCH, SAMPLES = 0.05, 3, 131
+LEASES = [(0, 36), (36, 72), (72, 131)]
+"""12, 12 and 20 mini-batches; the last of them holds 2 samples."""
+ROUNDING = 2e-6
+PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}
+
+
+@pytest.fixture(params=PROBLEMS)
+def problem(request: pytest.FixtureRequest) -> Problem:
+    return PROBLEMS[request.param]
+
+
+def trained(problem: Problem, chosen: Settings, leases: Sequence[Range] = LEASES) -> tuple[np.ndarray, Replica]:
+    parameters = serve(problem.start, SGD)
+    with replica(problem, parameters, chosen) as one:
+        for lease in leases:
+            one.train(*lease)
+    return values_of(parameters), one
+
+
+def test_fetching_and_pushing_every_time_is_sequential_sgd(problem: Problem) -> None:
+    w, one = trained(problem, settings(RATE, BATCH))
+    assert np.array_equal(w, sequential(problem, LEASES, BATCH, SGD, RATE))
+    assert gap(problem.start, w) > 0.1, "nothing was trained"
+    assert [push.samples for push in one.pushes] == [3] * 43 + [2]
+    assert all(push.staleness == 0 for push in one.pushes)
+
+
+def test_each_push_has_the_rate_of_the_samples_before_it(problem: Problem) -> None:
+    def rate(samples: int) -> float:
+        return 0.1 * 0.97**samples
+
+    w, _ = trained(problem, settings(rate, BATCH))
+    assert np.array_equal(w, sequential(problem, LEASES, BATCH, SGD, rate))
+
+
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("n_fetch", [2, 3, 4, 1000])
+def test_pushing_every_time_is_sequential_sgd_however_seldom_it_fetches(
+    problem: Problem, n_fetch: int, literal: bool
+) -> None:
+    """The server runs SGD at the local rate, and each fetch sees all earlier pushes."""
+    w, one = trained(problem, settings(RATE, BATCH, n_fetch, literal=literal))
+    assert np.array_equal(w, sequential(problem, LEASES, BATCH, SGD, RATE))
+    assert len(set(one.fetched)) == sum(-(-steps // n_fetch) for steps in (12, 12, 20))
+
+
+@pytest.mark.parametrize(("n_fetch", "n_push"), [(2, 2), (4, 4), (4, 2), (6, 3), (1000, 5)])
+def test_aligned_pushes_that_divide_the_fetches_are_sgd_to_rounding(
+    problem: Problem, n_fetch: int, n_push: int
+) -> None:
+    w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push))
+    assert gap(w, sequential(problem, LEASES, BATCH, SGD, RATE)) < ROUNDING
+
+
+@pytest.mark.parametrize(("n_fetch", "n_push"), [(1, 2), (1, 4), (2, 4), (3, 2)])
+def test_aligned_pushes_that_do_not_divide_the_fetches_are_stale(problem: Problem, n_fetch: int, n_push: int) -> None:
+    w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push))
+    assert gap(w, sequential(problem, LEASES, BATCH, SGD, RATE)) > 100 * ROUNDING
+
+
+@pytest.mark.parametrize("local_rate", [None, 0.02], ids=["server's rate", "its own rate"])
+@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("n_push", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("n_fetch", [1, 2, 3, 4])
+def test_every_cadence_is_the_pseudocode(n_fetch: int, n_push: int, literal: bool, local_rate: float | None) -> None:
+    """Also where several fetches in a row find nothing new, and must undo the local steps all the same."""
+    problem = PROBLEMS["quadratic"]
+    w, _ = trained(problem, settings(RATE, BATCH, n_fetch, n_push, literal, local_rate))
+    by_hand = pseudocode(problem, LEASES, BATCH, SGD, RATE, n_fetch, n_push, literal, local_rate)
+    assert np.array_equal(w, by_hand)
+
+
+def test_a_local_rate_of_its_own_matters_between_fetches_only(problem: Problem) -> None:
+    between, _ = trained(problem, settings(RATE, BATCH, 4, local_rate=0.02))
+    never, _ = trained(problem, settings(RATE, BATCH, 1, local_rate=0.02))
+    sgd = sequential(problem, LEASES, BATCH, SGD, RATE)
+    assert gap(between, sgd) > 100 * ROUNDING
+    assert np.array_equal(never, sgd)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_literal_order_is_not_sgd(problem: Problem, k: int) -> None:
+    literal, _ = trained(problem, settings(RATE, BATCH, k, k, literal=True))
+    aligned, _ = trained(problem, settings(RATE, BATCH, k, k))
+    sgd = sequential(problem, LEASES, BATCH, SGD, RATE)
+    assert np.array_equal(literal, pseudocode(problem, LEASES, BATCH, SGD, RATE, k, k, literal=True))
+    assert gap(literal, sgd) > 100 * ROUNDING
+    assert gap(aligned, sgd) < ROUNDING
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_literal_order_shows_a_gradient_up_to_k_minus_1_steps_late(k: int) -> None:
+    """Fetch j (at step jk) sees j pushes, and those hold steps 0 to (j-1)k only: the k-1 steps after are lost to it."""
+    steps = 5 * k + 1
+    _, one = trained(PROBLEMS["quadratic"], settings(RATE, BATCH, k, k, literal=True), [(0, BATCH * (steps + 2))])
+    assert [push.steps for push in one.pushes] == [1, *[k] * 5, 2]
+    assert [set(versions) for versions in one.fetched[::k]] == [{j} for j in range(len(one.fetched[::k]))]
+    pushed_by = np.cumsum([push.steps for push in one.pushes])  # by push: steps it and those before it hold
+    for j in range(1, 6):
+        assert j * k - pushed_by[j - 1] == k - 1
+
+
+def test_clipping_shortens_each_gradient_before_it_is_used(problem: Problem) -> None:
+    longest, gradient = 0.5, problem.gradients()
+    w = problem.start.copy()
+    clipped = 0
+    for start in range(0, 30, BATCH):
+        g = gradient(w, start, start + BATCH)
+        norm = float(np.sqrt(np.dot(g, g)))
+        clipped += norm > longest
+        w = w - np.float32(RATE) * (g * np.float32(longest / norm) if norm > longest else g)
+    assert clipped, "no gradient was long enough"
+    found, _ = trained(problem, settings(RATE, BATCH, clip_norm=longest), [(0, 30)])
+    assert gap(found, w) < ROUNDING

@@ -1,0 +1,180 @@
+"""Replicas that run free in threads of their own, logged as the programs log, and replayed: the same bits."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from dbelief.core.layout import nominal_length
+from dbelief.core.lease import Cadence
+from dbelief.data import BatchBuffer, load, permutation
+from dbelief.errors import DataError, Failure, JobError
+from dbelief.job import Job, build_job, load_job
+from dbelief.optim import make_rule
+from dbelief.replay import replay, replay_run
+from dbelief.rundir.ps_record import Recorder
+from dbelief.rundir.recorded import Computed, read_record
+from dbelief.training.session import build_model, initial_values
+from tests.equivalence.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
+
+RATE, BATCH, SAMPLES, REPLICAS = 0.05, 2, 150, 3
+ADAGRAD = make_rule("adagrad", {})
+PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}
+
+
+# -- replicas in threads -----------------------------------------------------------------------------------------
+
+
+def free_running(
+    problem: Problem, overlap: bool, folder: Path, nominal: int | None = None, **chosen: Any
+) -> np.ndarray:
+    """Three replicas in threads of their own that wait for nobody; the last parameters."""
+    recorder = Recorder()
+    parameters = serve(problem.start, ADAGRAD, 3, nominal, on_apply=recorder.note)
+    replicas = [Replica(problem, parameters, settings(RATE, overlap=overlap, **chosen), n) for n in range(REPLICAS)]
+    begin = threading.Barrier(REPLICAS)
+    length = len(problem.inputs) // problem.epochs // REPLICAS
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            begin.wait(60)
+            for epoch in range(problem.epochs):
+                start, stop = number * length, (number + 1) * length
+                replicas[number].train(start, start + length // 2, epoch)
+                replicas[number].train(start + length // 2, stop, epoch)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(REPLICAS)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads take turns often, so that pushes mix
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    for one in replicas:
+        one.close()
+        one.write_record(folder)
+    assert not errors, errors
+    recorder.write(folder, 0)
+    return values_of(parameters)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_replicas_in_threads_are_replayed(tmp_path: Path, name: str, overlap: bool) -> None:
+    problem = PROBLEMS[name]
+    w = free_running(problem, overlap, tmp_path, batch=BATCH)
+    applied, computed = read_record(tmp_path, Cadence(BATCH))
+    spans, gradient = serve(problem.start, ADAGRAD, 3).placement.spans, problem.gradients()
+
+    def gradient_of(values: np.ndarray, row: Computed) -> np.ndarray:
+        return gradient(values, row.start, row.stop)
+
+    assert np.array_equal(replay(problem.start, spans, ADAGRAD, applied, computed, gradient_of), w)
+    assert len(computed) == REPLICAS * 26
+    assert all(row.acknowledged for row in computed)
+    assert len(set(applied)) == len(applied) == len(computed) * len(spans)
+
+
+# -- a run's folder ----------------------------------------------------------------------------------------------
+
+
+def job_of(folder: Path, record: bool = True, data: str = "digits", **strategy: Any) -> Job:
+    fields = {
+        "name": "small",
+        "model": {"layers": [{"dense": 40}, "relu", {"dense": 10}], "loss": "softmax_cross_entropy"},
+        "data": {"source": data},
+        "strategy": {"name": "downpour", "batch": 7, "rule": {"name": "adagrad", "rate": RATE}, **strategy},
+        "limits": {"samples": 1000},
+        "shards": 3,
+        "replicas": 0 if data == "none" else REPLICAS,
+        "seed": 1,
+        "record": record,
+        "device": "cpu",
+    }
+    job = build_job(fields, folder)
+    (folder / "job.yaml").write_text(job.to_yaml())
+    return job
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """A run's folder as its programs leave it, and the last parameters: two epochs, clipped gradients."""
+    job = job_of(tmp_path, clip_norm=0.8)
+    data = load(job.data, job.folder)
+    assert data.train is not None
+    order = np.concatenate([permutation(len(data.train), job.seed, epoch) for epoch in range(2)])
+    samples = data.train.gather(order, BatchBuffer(data.train, len(order)))
+    problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
+    nominal = nominal_length(len(problem.start), job.shards)
+    w = free_running(problem, False, tmp_path / "record", nominal, batch=7, clip_norm=0.8)
+    return tmp_path, w
+
+
+def test_a_runs_folder_is_replayed(run: tuple[Path, np.ndarray]) -> None:
+    folder, w = run
+    assert np.array_equal(replay_run(folder), w)
+
+
+def test_a_run_that_started_from_another_is_replayed_from_there(run: tuple[Path, np.ndarray]) -> None:
+    folder, w = run
+    job = load_job(folder / "job.yaml")
+    layout, initial = initial_values(job, build_model(job, load(job.data, job.folder), HOST)[0])
+    first = folder / "first"
+    first.mkdir()
+    (first / "job.yaml").write_text(job.to_yaml())
+    save_file(layout.assemble(initial), first / "model.safetensors")
+    (folder / "job.yaml").write_text(job.model_copy(update={"start_from": "first"}).to_yaml())
+    assert np.array_equal(replay_run(folder), w)
+    save_file(layout.assemble(2 * initial), first / "model.safetensors")
+    assert not np.array_equal(replay_run(folder), w)
+
+
+def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) -> None:
+    folder, _ = run
+    log = folder / "record" / "replica-1-2.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join([*lines[:3], lines[3][:20]]))
+    with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 4: cannot be read"):
+        replay_run(folder)
+    log.write_text("".join([*lines[:3], json.dumps({"epoch": 0}), "\n"]))
+    with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 4: no mapping with epoch, first_sequence"):
+        replay_run(folder)
+    log.write_text("")
+    with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 1: no mapping with acknowledged"):
+        replay_run(folder)
+    log.unlink()
+    with pytest.raises(Failure, match=r"applied push 1 of replica 1 in life 2, and no replica's log holds it"):
+        replay_run(folder)
+    (folder / "record" / "shard-0.jsonl").write_text("[1, 2]\n")
+    with pytest.raises(DataError, match=r"shard-0.jsonl, line 1: not \[segment"):
+        replay_run(folder)
+    (folder / "record" / "shard-0.jsonl").unlink()
+    with pytest.raises(DataError, match="no log of a shard"):
+        replay_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"n_fetch": 2}, "n_fetch is 2: local steps are not logged"),
+        ({"n_push": 4}, "n_push is 4: sums of gradients are not logged"),
+        ({"staleness": 0}, "staleness is 0: rounds are not logged"),
+        ({"record": False}, "record is false: nothing was logged"),
+        ({"data": "none"}, "data.source is none"),
+    ],
+)
+def test_what_the_logs_do_not_decide_is_refused(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+    job_of(tmp_path, **fields)
+    with pytest.raises(JobError, match=f"cannot be replayed: {words}"):
+        replay_run(tmp_path)
