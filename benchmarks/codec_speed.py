@@ -27,7 +27,7 @@ from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
-from dbelief.core.layout import LONGEST
+from dbelief.core.layout import MAX_SEGMENT_LENGTH
 from dbelief.rpc.grpc_settings import keep_blocks
 
 AT_LEAST = {"bf16": 10.0, "fp16": 10.0, "one-bit": 3.0}
@@ -53,7 +53,7 @@ class Subject:
 
     def __init__(self, codec: Codec, values: np.ndarray, out: np.ndarray) -> None:
         self.codec = codec
-        self.parts = [slice(first, first + LONGEST) for first in range(0, values.size, LONGEST)]
+        self.parts = [slice(first, first + MAX_SEGMENT_LENGTH) for first in range(0, values.size, MAX_SEGMENT_LENGTH)]
         self.values, self.out = values, out
         self.residual = np.empty_like(values) if codec.keeps else None
         self.payloads: list[np.ndarray] = []

@@ -41,7 +41,7 @@ from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
 from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 from dbelief.plan.communication_cost import sums
 from dbelief.report.plot_style import BLUE, DARK, GREEN, ORANGE, QUIET, calm, new_figure
-from dbelief.worker.comm import Comm
+from dbelief.worker.comm import Communicator
 from dbelief.worker.comm.collectives import RingAllreduce, TreeAllreduce
 
 NUMBERS = 431_080
@@ -57,7 +57,7 @@ LIMIT_S = 900.0
 class Way:
     """One way of summing: how it is made for a number of float32, and the seconds of so many ranks by its formula."""
 
-    make: Callable[[Comm, int], Callable[[np.ndarray], None]]
+    make: Callable[[Communicator, int], Callable[[np.ndarray], None]]
     seconds: Callable[[int, int, Link], float] | None = None
     whole: bool = True
 
@@ -65,7 +65,7 @@ class Way:
 def tree(shape: Callable[[int], Shape], chunk: int | None = None) -> Way:
     """A tree of this shape."""
 
-    def make(comm: Comm, size: int) -> TreeAllreduce:
+    def make(comm: Communicator, size: int) -> TreeAllreduce:
         return TreeAllreduce(comm, size, np.float32, "sum", shape(comm.size), chunk=chunk)
 
     def seconds(ranks: int, size: int, link: Link) -> float:
@@ -77,7 +77,7 @@ def tree(shape: Callable[[int], Shape], chunk: int | None = None) -> Way:
 def ring(chunk: int | None = None) -> Way:
     """The ring."""
 
-    def make(comm: Comm, size: int) -> RingAllreduce:
+    def make(comm: Communicator, size: int) -> RingAllreduce:
         return RingAllreduce(comm, size, np.float32, "sum", chunk=chunk)
 
     def seconds(ranks: int, size: int, link: Link) -> float:
@@ -102,7 +102,7 @@ WAYS = {
 # -- one rank, a process on a host of its own ---------------------------------------------------------------------
 
 
-def measure(group: Comm, name: str, size: int) -> dict[str, Any]:
+def measure(group: Communicator, name: str, size: int) -> dict[str, Any]:
     """One sum on all ranks of the group: the seconds that it took, and the processor's seconds per second."""
     summed, array = WAYS[name].make(group, size), np.full(size, group.rank + 1, np.float32)
     for _ in range(2):  # the second time all ranks come from a barrier that they left together

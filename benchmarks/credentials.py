@@ -21,10 +21,10 @@ import numpy as np
 
 from dbelief.bench.shards import Shards
 from dbelief.core.push import Push, Pusher
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.security.certificates import make_credentials
-from dbelief.security.identity import be_nobody, take
+from dbelief.security.identity import clear, load
 
 SIZE = 4 << 20
 PUSHER = Pusher(1, 2)
@@ -39,7 +39,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_credentials(folder / "certs", 1.0, [], [])
         clients = {"plain": _client(stack, folder / "plain", None)}
-        take(folder / "certs" / "worker")
+        load(folder / "certs" / "worker")
         clients["sealed"] = _client(stack, folder / "sealed", folder / "certs")
         calls = {kind: _calls(client) for kind, client in clients.items()}
         for number in range(1, rounds + 1):
@@ -57,7 +57,7 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def _client(stack: ExitStack, folder: Path, credentials: Path | None) -> ShardedParameters:
+def _client(stack: ExitStack, folder: Path, credentials: Path | None) -> ShardedParameterClient:
     """A client of a shard of its own, with its connections open."""
     folder.mkdir()
     shards = stack.enter_context(Shards(folder, SIZE, rule="sgd", credentials=credentials))
@@ -68,7 +68,7 @@ def _client(stack: ExitStack, folder: Path, credentials: Path | None) -> Sharded
     return client
 
 
-def _calls(client: ShardedParameters) -> dict[str, Callable[[int], object]]:
+def _calls(client: ShardedParameterClient) -> dict[str, Callable[[int], object]]:
     out, gradient = np.empty(SIZE, np.float32), np.ones(SIZE, np.float32)
     segments = len(client.placement.spans)
 
@@ -83,5 +83,5 @@ def _calls(client: ShardedParameters) -> dict[str, Callable[[int], object]]:
 
 if __name__ == "__main__":
     prepare_process()
-    be_nobody()
+    clear()
     main()

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 
 from dbelief.bench.shards import Shards
-from dbelief.core.layout import cut, nominal_length
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.ps_server.store.shard import Shard
 from dbelief.rpc.grpc_settings import prepare_process
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 
 GRADIENT, RATE = np.float32(-1), np.float32(1)
 """Which add 1: w <- w - rate * gradient."""
@@ -80,10 +80,10 @@ def figures(found: list[Found]) -> dict[str, float]:
 
 
 def in_process(lock_free: bool, numbers: int, pushers: int, pushes: int) -> Found:
-    spans = tuple(cut([(0, numbers)], nominal_length(numbers, 1)))
+    spans = tuple(make_segments([(0, numbers)], nominal_length(numbers, 1)))
     shard = Shard(spans, make_rule("sgd", {}), lock_free=lock_free)
-    placement = Placement(1, spans, (Place(0, "", 0, ((0, len(spans)),)),))
-    shards = LocalParameters([shard], placement)
+    placement = Placement(1, spans, (ShardPlacement(0, "", 0, ((0, len(spans)),)),))
+    shards = InProcessParameters([shard], placement)
     first = Push(Pusher(0, 1), 1, assign=True)
     shards.push(np.zeros(numbers, np.float32), np.zeros(len(spans), np.int64), first)
     shard.make_ready()

@@ -15,8 +15,8 @@ from typing import Any
 
 from hosts import address, hosts, inside
 
-from dbelief.worker.comm import Comm
-from dbelief.worker.comm.sockets import Listener, connect
+from dbelief.worker.comm import Communicator
+from dbelief.worker.comm.sockets import Listener, connect_mesh
 
 PORT = 7077
 MEET_S = 60.0
@@ -80,7 +80,9 @@ def add_rank(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def groups(rank: int, addresses: Sequence[str], sizes: Sequence[int], deadline_s: float) -> Iterator[dict[int, Comm]]:
+def groups(
+    rank: int, addresses: Sequence[str], sizes: Sequence[int], deadline_s: float
+) -> Iterator[dict[int, Communicator]]:
     """The groups of the first ranks, by size, that this rank is in."""
     host, _, port = addresses[rank].rpartition(":")
     listener = Listener(host, int(port))
@@ -89,6 +91,6 @@ def groups(rank: int, addresses: Sequence[str], sizes: Sequence[int], deadline_s
         made = {}
         for generation, size in enumerate(sorted(sizes, reverse=True), start=1):
             if rank < size:
-                engine = connect(listener, "a benchmark", generation, rank, addresses[:size], MEET_S)
-                made[size] = stack.enter_context(Comm(engine, deadline_s))
+                engine = connect_mesh(listener, "a benchmark", generation, rank, addresses[:size], MEET_S)
+                made[size] = stack.enter_context(Communicator(engine, deadline_s))
         yield made

@@ -19,13 +19,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, build_network
 from dbelief.nn.build import LAYERS
 from dbelief.nn.workspace import Workspace
 from dbelief.partition import Grid
-from dbelief.worker.comm import Comm, run_ranks
+from dbelief.worker.comm import Communicator, run_ranks
 from dbelief.worker.partition.network import PartitionedNetwork
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "torch_layers.npz"
@@ -42,7 +42,7 @@ def far(found: np.ndarray, expected: np.ndarray) -> float:
 def one_layer(golden: dict[str, np.ndarray], case: str) -> tuple[str, float, float]:
     """A layer's kind, and how far it is from torch and from difference quotients."""
     about = json.loads(str(golden[f"about.{case}"]))
-    layer, work = LAYERS[about["kind"]](**about["options"]), Workspace(choose("cpu"))
+    layer, work = LAYERS[about["kind"]](**about["options"]), Workspace(select_backend("cpu"))
     x, y, dy = (np.ascontiguousarray(golden[f"{name}.{case}"]) for name in ("x", "y", "dy"))
     points = [x, *(golden[f"p{i}.{case}"] for i in range(len(layer.tensors)))]
     found, gradients = np.empty_like(y), [np.empty_like(point) for point in points]
@@ -92,7 +92,9 @@ def drawn(rng: np.random.Generator) -> tuple[Layers, tuple[int, int, int]]:
 
 def network(layers: Layers, shape: tuple[int, int, int]) -> Any:
     """The network as it is on one rank."""
-    return build_network(layers, "softmax_cross_entropy", features=shape, outputs=CLASSES, backend=choose("cpu"))
+    return build_network(
+        layers, "softmax_cross_entropy", features=shape, outputs=CLASSES, backend=select_backend("cpu")
+    )
 
 
 def on_a_grid(layers: Layers, shape: tuple[int, int, int], grid: Grid, dtype: Any) -> tuple[float, float]:
@@ -103,7 +105,7 @@ def on_a_grid(layers: Layers, shape: tuple[int, int, int], grid: Grid, dtype: An
     expected = {name: np.empty_like(values) for name, values in tensors.items()}
     loss = whole.loss_and_gradient(tensors, batch, expected)
 
-    def rank(comm: Comm) -> tuple[float, float]:
+    def rank(comm: Communicator) -> tuple[float, float]:
         cut = PartitionedNetwork(network(layers, shape), comm, grid)
         boxes = [box for box in cut.layout.boxes if box.rank == comm.rank]
         views = {box.name: np.ascontiguousarray(tensors[box.name][box.index]) for box in boxes}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Conv, Dense, Image, Network
 from dbelief.nn.layers import ReLU
 from dbelief.nn.losses import SoftmaxCrossEntropy
@@ -74,7 +74,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     batch = Batch(rng.random((BATCH, 784), np.float32), rng.integers(0, 10, BATCH))
     timed = [Timed(layer) for layer in LAYERS]
-    network = Network(timed, SoftmaxCrossEntropy(), 784, 10, choose("cpu"))
+    network = Network(timed, SoftmaxCrossEntropy(), 784, 10, select_backend("cpu"))
     views = network.parameters(rng)
     out = {name: np.empty_like(values) for name, values in views.items()}
     other = torch_step(batch.inputs, batch.targets)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.worker.comm import Comm
+from dbelief.worker.comm import Communicator
 
 PING_BYTES, PINGS = (1, 1 << 22), (21, 3)
 
 
-def ping(pair: Comm) -> tuple[float, float]:
+def ping(pair: Communicator) -> tuple[float, float]:
     """Give alpha in s and beta in s/byte, between ranks 0 and 1: half the time to and fro, of 1 byte and of 4 MiB."""
     medians = []
     for size, times in zip(PING_BYTES, PINGS, strict=True):

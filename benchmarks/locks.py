@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.ps_server.store.lock import Lock
+from dbelief.ps_server.store.lock import TimedLock
 from dbelief.ps_server.store.shard import Shard
 
 ROUNDS = 101
@@ -27,7 +27,7 @@ THREADS = 4
 def main() -> None:
     print(f"{'numbers':>9} {'call':>5} {'plain us':>9} {'counted us':>10} {'more ns':>8} {'more':>7}")
     for length in LENGTHS:
-        shards = {"plain": _shard(length, threading.Lock()), "counted": _shard(length, Lock())}
+        shards = {"plain": _shard(length, threading.Lock()), "counted": _shard(length, TimedLock())}
         calls = 400 if length < 10_000 else 20
         spent: dict[tuple[str, str], list[float]] = {}
         pushed = 0
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _shard(length: int, lock: Any) -> Shard:
-    shard = Shard([Span(index=0, start=0, length=length)], make_rule("sgd", {}))
+    shard = Shard([SegmentSpan(index=0, start=0, length=length)], make_rule("sgd", {}))
     shard.segments[0].lock = lock
     shard.push(Push(Pusher(9, 9), 1, assign=True), 0, np.zeros(length, np.float32))
     shard.make_ready()
@@ -71,7 +71,7 @@ def _pulls(shard: Shard, calls: int) -> float:
 
 
 def _together(length: int, calls: int = 500) -> None:
-    shard = _shard(length, Lock())
+    shard = _shard(length, TimedLock())
     threads = [threading.Thread(target=_pushes, args=(shard, length, 0, calls, one)) for one in range(THREADS)]
     began_s = time.perf_counter()
     for thread in threads:

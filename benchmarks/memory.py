@@ -39,8 +39,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.core.layout import cut, nominal_length
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 
 JOB = "memory"
@@ -85,14 +85,14 @@ def load(placement: Placement, number: int, stop: Event, done: Any) -> None:
     grpc_settings.prepare_process()
     grpc_settings.limit_threads(1)
 
-    from dbelief.rpc.client.shard_client import ShardedParameters
+    from dbelief.rpc.client.shard_client import ShardedParameterClient
 
     pusher = Pusher(number, number)
     gradient = np.full(placement.size, 1e-3, np.float32)
     versions = np.zeros(len(placement.spans), np.int64)
 
     def pull() -> None:
-        client = ShardedParameters(JOB, placement, (RULE, {}), pusher)
+        client = ShardedParameterClient(JOB, placement, (RULE, {}), pusher)
         out = np.empty(placement.size, np.float32)
         while not stop.is_set():
             client.pull(out, np.full(len(placement.spans), -1, np.int64))
@@ -101,7 +101,7 @@ def load(placement: Placement, number: int, stop: Event, done: Any) -> None:
 
     thread = threading.Thread(target=pull)
     thread.start()
-    client = ShardedParameters(JOB, placement, (RULE, {}), pusher)
+    client = ShardedParameterClient(JOB, placement, (RULE, {}), pusher)
     sequence = 0
     while not stop.is_set():
         sequence += 1
@@ -204,10 +204,10 @@ def under_load(placement: Placement, workers: int) -> Iterator[list[Any]]:
 
 
 def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: Path) -> dict[str, Any]:
-    from dbelief.rpc.client.shard_client import ShardedParameters
+    from dbelief.rpc.client.shard_client import ShardedParameterClient
 
     size = mebibytes * MIB // 4
-    spans = tuple(cut([(0, size)], nominal_length(size, 1)))
+    spans = tuple(make_segments([(0, size)], nominal_length(size, 1)))
     samples: list[tuple[float, float]] = []
     with shard_process(tuned) as shard:
         pid = shard.process.pid
@@ -215,8 +215,8 @@ def measure(mebibytes: int, workers: int, seconds: float, tuned: bool, folder: P
         shard.assign([])
         empty = resident_mib(pid)
         shard.assign(spans)
-        placement = Placement(1, spans, (Place(0, shard.address, 1, ((0, len(spans)),)),))
-        first = ShardedParameters(JOB, placement, pusher=Pusher(0, 100))
+        placement = Placement(1, spans, (ShardPlacement(0, shard.address, 1, ((0, len(spans)),)),))
+        first = ShardedParameterClient(JOB, placement, pusher=Pusher(0, 100))
         versions = np.zeros(len(spans), np.int64)
         first.push(np.zeros(size, np.float32), versions, Push(Pusher(0, 100), 1, assign=True))
         first.close()

@@ -23,10 +23,10 @@ import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from dbelief.arrays.backend import choose  # noqa: E402
+from dbelief.arrays.backend import select_backend  # noqa: E402
 from dbelief.nn import Batch, build_network  # noqa: E402
 from dbelief.partition import Grid  # noqa: E402
-from dbelief.worker.comm import Comm, Message, run_ranks  # noqa: E402
+from dbelief.worker.comm import Communicator, Message, run_ranks  # noqa: E402
 from dbelief.worker.comm.engine import Engine, Handle  # noqa: E402
 from dbelief.worker.partition.network import PartitionedNetwork  # noqa: E402
 
@@ -87,12 +87,13 @@ def measure(steps: int, bytes_per_s: float) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each step with overlap, and of the one after it without."""
     starts: dict[tuple[int, int], float] = {}
 
-    def rank(comm: Comm) -> np.ndarray:
+    def rank(comm: Communicator) -> np.ndarray:
         engine = Slow(comm.engine, bytes_per_s, starts)
-        slow = Comm(engine)
+        slow = Communicator(engine)
+        cpu = select_backend("cpu")
         networks = [
             PartitionedNetwork(
-                build_network(LAYERS, "softmax_cross_entropy", features=SHAPE, outputs=CLASSES, backend=choose("cpu")),
+                build_network(LAYERS, "softmax_cross_entropy", features=SHAPE, outputs=CLASSES, backend=cpu),
                 slow, Grid(2, 1), overlaps,
             )
             for overlaps in (True, False)

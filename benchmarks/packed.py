@@ -30,7 +30,7 @@ from rich.table import Table
 
 from dbelief.core.reduction_tree import binomial, server
 from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
-from dbelief.worker.comm import Comm
+from dbelief.worker.comm import Communicator
 from dbelief.worker.comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 
 RANKS = 4
@@ -65,7 +65,7 @@ NETWORKS = {"LeNet": LENET, "GoogLeNet": googlenet()}
 WAYS = ("binomial", "server", "ring")
 
 
-def make(way: str, comm: Comm, size: int) -> Allreduce:
+def make(way: str, comm: Communicator, size: int) -> Allreduce:
     if way == "ring":
         return RingAllreduce(comm, size, np.float32, "sum")
     return TreeAllreduce(comm, size, np.float32, "sum", {"binomial": binomial, "server": server}[way](comm.size))
@@ -80,7 +80,7 @@ def latencies_s(way: str, tensors: int, alpha_s: float) -> float:
     return float((tensors - 1) * each_s)
 
 
-def measure(comm: Comm, name: str, way: str) -> dict[str, Any]:
+def measure(comm: Communicator, name: str, way: str) -> dict[str, Any]:
     """Both forms, one after the other; the slowest rank's seconds."""
     sizes = NETWORKS[name]
     spans = [slice(a, b) for a, b in pairwise([0, *accumulate(sizes)])]

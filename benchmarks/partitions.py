@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.table import Table
 from waiting import NoLoss, product_flop, waiting
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Dense, Local, Network
 from dbelief.nn.layers import Layer, Shape, Sigmoid
 from dbelief.nn.lcn import Lcn
@@ -43,9 +43,9 @@ from dbelief.partition import Grid
 from dbelief.partition.cut import Part, cut
 from dbelief.partition.traffic import NetworkArrays, Passage, network_step
 from dbelief.process.clock import SystemClock
-from dbelief.worker.comm import Comm
+from dbelief.worker.comm import Communicator
 from dbelief.worker.comm.mpi import MpiEngine
-from dbelief.worker.comm.tracing import Tracing
+from dbelief.worker.comm.tracing import TracingEngine
 from dbelief.worker.partition.network import PartitionedNetwork
 
 SLOWER = 10.0
@@ -78,7 +78,7 @@ NETWORKS: dict[str, tuple[int | Shape, list[Layer]]] = {
 def built(name: str) -> Network:
     features, layers = NETWORKS[name]
     slow = [waiting(layer, FLOP_PER_S, SystemClock()) for layer in layers]
-    return Network(slow, NoLoss(), features, None, choose("cpu"))
+    return Network(slow, NoLoss(), features, None, select_backend("cpu"))
 
 
 def waits_s(parts: list[Part], samples: int, ranks: int) -> float:
@@ -109,8 +109,8 @@ def steps(engine: MpiEngine, name: str, samples: int, overlaps: bool) -> tuple[f
     AssertionError
         What the rank sent, or what its link carried, is not what the formula says.
     """
-    network, grid, all_ranks, tracing = built(name), GRIDS[engine.size], Comm(engine), Tracing(engine)
-    parted = PartitionedNetwork(network, Comm(tracing), grid, overlaps)
+    network, grid, all_ranks, tracing = built(name), GRIDS[engine.size], Communicator(engine), TracingEngine(engine)
+    parted = PartitionedNetwork(network, Communicator(tracing), grid, overlaps)
     parts = cut(network.stages, grid)
     flat = np.zeros(parted.layout.size, np.float32)  # of which no page is ever touched
     views = parted.layout.views(flat, engine.rank)
@@ -158,7 +158,7 @@ def rank_main(chosen: argparse.Namespace) -> None:
     """Measure all cases, one after the other; rank 0 prints them, a line each."""
     from mpi4py import MPI
 
-    everyone = Comm(MpiEngine(), LIMIT_S)
+    everyone = Communicator(MpiEngine(), LIMIT_S)
     engines = {}
     for size in chosen.ranks:
         group = MPI.COMM_WORLD.Split(0 if everyone.rank < size else MPI.UNDEFINED, everyone.rank)
@@ -167,7 +167,7 @@ def rank_main(chosen: argparse.Namespace) -> None:
     with everyone:
         everyone.allreduce(np.zeros(everyone.size))  # connections are made
         pair = next(engine for engine in engines.values() if engine.size > 1)
-        alpha_s, beta_s = ping(Comm(pair)) if everyone.rank < 2 else (0.0, 0.0)
+        alpha_s, beta_s = ping(Communicator(pair)) if everyone.rank < 2 else (0.0, 0.0)
         for case, size in product(chosen.cases, chosen.ranks):
             everyone.barrier()
             if everyone.rank < size:

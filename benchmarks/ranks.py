@@ -18,7 +18,7 @@ from replicas import fields_of, one, parser
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.checkpoint.checksummed_json import read_sealed
+from dbelief.checkpoint.checksummed_json import read_checksummed
 
 MANIFESTS = 2
 """Format of a shard's manifest that is read here (`dbelief.checkpoint.shard_file`)."""
@@ -32,7 +32,7 @@ def ranks_by_shard(run: Path) -> dict[str, list[int]]:
     last = max((run / "snapshots").glob("*/set.json")).parent
     found: dict[str, list[int]] = {}
     for path in sorted(last.glob("shard-*.json")):
-        pushers = [{row[3] for row in segment["ledger"]} for segment in read_sealed(path, MANIFESTS)["segments"]]
+        pushers = [{row[3] for row in segment["ledger"]} for segment in read_checksummed(path, MANIFESTS)["segments"]]
         assert all(len(ranks) <= 1 for ranks in pushers), f"{path}: a segment with several ranks"
         found[path.stem] = sorted(set[int]().union(*pushers))
     return found

@@ -20,14 +20,14 @@ from replicas import fields_of, one, parser
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 
 
 def tried(job: Path, replicas: int, seed: int, folder: str, fields: dict[str, Any]) -> dict[str, Any]:
     """Run the job once; where it fails, the reason stands in place of its figures."""
     try:
         return {**one(job, replicas, seed, folder, fields), "failed": None}
-    except Failure as error:
+    except RuntimeFailure as error:
         row = {"replicas": replicas, "seed": seed, "test_accuracy": None, "failed": str(error)}
         print(json.dumps(row), file=sys.stderr, flush=True)
         return row

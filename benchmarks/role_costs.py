@@ -22,7 +22,7 @@ from launched import COMMAND, wait_for
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.monitor.status import status_of
+from dbelief.monitor.status import to_dict
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 
 JOB = """
@@ -69,7 +69,7 @@ def run(folder: Path, seconds: float, more: list[str]) -> dict[str, tuple[float,
 
             def samples() -> int | None:
                 """The samples so far, once there are some."""
-                return int(status_of(client.status())["samples"]) or None
+                return int(to_dict(client.status())["samples"]) or None
 
             wait_for(samples, "training", DEADLINE_S)
             begun = {role: sum(map(processor_s, of[role])) for role in ROLES}

@@ -36,7 +36,7 @@ from rich.table import Table
 from dbelief.job.wire import Wire
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.training.client import Client
-from dbelief.training.session import Session, Task
+from dbelief.training.session import JobContext, Session
 
 LIMIT_S = 60.0
 LOOK_S = 5.0
@@ -58,7 +58,7 @@ def work(address: str, which: int, shares: bool, seed: int) -> None:
     """Pull and push until SIGTERM, then leave."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
-    task = Task.ask(address, LIMIT_S)
+    task = JobContext.fetch(address, LIMIT_S)
     job = task.job.model_copy(update={"wire": Wire.model_validate(WIRES[which])})
     session = Session.open(dataclasses.replace(task, job=job), wire.ROLE_CLIENT, shares_memory=shares)
     client, rng = Client(session), np.random.default_rng(seed)

@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import Eq1
 from dbelief.optim import make_rule
-from dbelief.process.console import exits_cleanly
+from dbelief.process.console import cli_errors
 
 
 def drawn(backend: Backend, shape: tuple[int, ...]) -> Any:
@@ -64,7 +64,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     arguments = parser.parse_args()
-    backend = choose(arguments.device)
+    backend = select_backend(arguments.device)
     eq1 = Eq1(window=arguments.window, maps=arguments.maps)
     model = SparseAutoencoder((arguments.side, arguments.side, arguments.maps), eq1, backend)
     weights = math.prod(model.blocks.w_shape)
@@ -88,5 +88,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with exits_cleanly():
+    with cli_errors():
         main()

@@ -30,7 +30,7 @@ from joined import add_rank, groups, run_joined
 from rich.console import Console
 from rich.table import Table
 
-from dbelief.worker.comm import Comm
+from dbelief.worker.comm import Communicator
 from dbelief.worker.comm.collectives import RingAllreduce
 
 NUMBERS = 431_080
@@ -42,7 +42,7 @@ MOVING = np.float32(0.1)
 """Of the way to the centre, per step: eta rho."""
 
 
-def ring(comm: Comm) -> Callable[[], None]:
+def ring(comm: Communicator) -> Callable[[], None]:
     """One step of synchronous SGD."""
     summed = RingAllreduce(comm, NUMBERS, np.float32, "mean")
     weights, gradient = np.zeros(NUMBERS, np.float32), np.full(NUMBERS, comm.rank, np.float32)
@@ -55,7 +55,7 @@ def ring(comm: Comm) -> Callable[[], None]:
     return step
 
 
-def overlapped(comm: Comm) -> Callable[[], None]:
+def overlapped(comm: Communicator) -> Callable[[], None]:
     """One step of sync EASGD 3: W_i -= eta g_i + eta rho (W_i - centre), centre += eta rho (sum W_i - P centre)."""
     summed = RingAllreduce(comm, NUMBERS, np.float32, "sum")
     weights, centre = np.full(NUMBERS, comm.rank, np.float32), np.zeros(NUMBERS, np.float32)

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from dbelief.cli.role_options import role_options
-from dbelief.process.console import exits_cleanly, on_signals
+from dbelief.process.console import cli_errors, interrupt_event
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
@@ -108,8 +108,8 @@ def command(**options: Any) -> None:
     """
     prepare_process()
     limit_threads(1)
-    with exits_cleanly(), on_signals() as interrupted:
-        from .process import Options, live
+    with cli_errors(), interrupt_event() as interrupted:
+        from .process import Options, run
 
-        code = live(Options(**options), interrupted)
+        code = run(Options(**options), interrupted)
     raise SystemExit(code)

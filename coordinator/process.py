@@ -10,14 +10,14 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dbelief.errors import Interrupted, Mistake, Unreachable
+from dbelief.errors import Interrupted, Unavailable, UserError
 from dbelief.job import Job, load_job
-from dbelief.monitor.status import status_of
+from dbelief.monitor.status import to_dict
 from dbelief.process.atomic_file import sweep, write_whole
 from dbelief.process.clock import Clock, SystemClock
-from dbelief.process.console import announce, host_and_port, pairs
-from dbelief.process.gc_control import leave_out_what_is_loaded
-from dbelief.process.log import known
+from dbelief.process.console import announce, host_and_port, parse_overrides
+from dbelief.process.gc_control import freeze
+from dbelief.process.log import set_context
 from dbelief.registry import Registry, open_registry
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
@@ -28,13 +28,13 @@ from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metrics import Metrics
 
 from .core.states import State
-from .job.persistence import ended
-from .monitoring.status_page import Page
+from .job.persistence import outcome
+from .monitoring.status_page import StatusPage
 from .rpc.servicer import CoordinatorService
-from .rpc.status import status
+from .rpc.status import build_status
 from .runtime.bootstrap import start
-from .runtime.event_loop import Runner
-from .runtime.leader_lease import Leadership
+from .runtime.event_loop import EventLoop
+from .runtime.leader_lease import LeaderLease
 
 SCRAPE_S = 10.0
 """How long the numbers of a job that is over wait for whoever scrapes them, if anybody does."""
@@ -64,13 +64,13 @@ class Options:
     def check(self) -> None:
         """Raise Mistake for what would come to light only after a wait."""
         if self.ready_file is not None and not self.ready_file.absolute().parent.is_dir():
-            raise Mistake(f"--ready-file {self.ready_file}: there is no folder {self.ready_file.parent}")
+            raise UserError(f"--ready-file {self.ready_file}: there is no folder {self.ready_file.parent}")
         may_listen(self.listen)
         if self.on_signal == "leave" and self.registry_url == "memory:":
-            raise Mistake("--on-signal leave: with --registry memory: no other coordinator would know of the job")
+            raise UserError("--on-signal leave: with --registry memory: no other coordinator would know of the job")
 
 
-def live(options: Options, interrupted: threading.Event) -> int:
+def run(options: Options, interrupted: threading.Event) -> int:
     """Run a job, or stand by until it needs this coordinator; the exit code.
 
     Raises
@@ -82,50 +82,52 @@ def live(options: Options, interrupted: threading.Event) -> int:
     """
     options.check()
     clock = SystemClock()
-    job = load_job(options.job_file, pairs(options.overrides))
+    job = load_job(options.job_file, parse_overrides(options.overrides))
     with ExitStack() as stack:
         registry = open_registry(options.registry_url, clock)
         stack.callback(registry.close)
-        _wait_for(registry, job.name, options.patience, clock, interrupted)
+        _wait_for_registry(registry, job.name, options.patience, clock, interrupted)
         metrics = Metrics("coordinator", standing_by=True)
         metrics.leading.set(0)
         stack.callback(metrics.close)
         metrics.serve(options.metrics_listen)
         owner = options.name or f"{socket.gethostname()}:{os.getpid()}"
-        with _standing_by(options.listen):
-            leadership = Leadership.take(registry, job.name, owner, clock, interrupted)
+        with _standby_health(options.listen):
+            leadership = LeaderLease.acquire(registry, job.name, owner, clock, interrupted)
         if leadership is None:
             raise Interrupted(f"stopped while standing by for job {job.name}")
         stack.callback(leadership.release)
-        before = ended(leadership.stored()) if options.once else ""
+        before = outcome(leadership.read_state()) if options.once else ""
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
             if options.at_end == "wait":
                 with closing(Server(options.listen, lambda _: None)):  # it lives, and leads nothing
                     interrupted.wait()
             return 0
-        return _lead(options, job, leadership, metrics, clock, interrupted)
+        return _run_as_leader(options, job, leadership, metrics, clock, interrupted)
 
 
-def _lead(
-    options: Options, job: Job, leadership: Leadership, metrics: Metrics, clock: Clock, interrupted: threading.Event
+def _run_as_leader(
+    options: Options, job: Job, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: threading.Event
 ) -> int:
     """Lead the job, to its end or until this coordinator is asked to leave it; the exit code."""
-    leave_out_what_is_loaded()
+    freeze()
     with ExitStack() as stack:
         page = _serve_page(options.page_listen, stack)
         check_free(options.listen)  # before the run folder is touched
         # Only its leader may touch the run folder: another coordinator may be writing into it.
-        begun = start(job, leadership.stored(), options.run_folder, options.resume, options.fresh, clock.now())
+        begun = start(job, leadership.read_state(), options.run_folder, options.resume, options.fresh, clock.now())
         stack.enter_context(held(begun.folder))
         sweep(begun.folder)
-        runner = Runner(begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s, options.pictures)
+        runner = EventLoop(
+            begun.machine, begun.folder, leadership, metrics, clock, begun.began_wall_s, options.pictures
+        )
         service = CoordinatorService(runner)
         contract = wire.DESCRIPTOR.services_by_name["Coordinator"]
         server = Server(options.listen, lambda s: stubs.add_CoordinatorServicer_to_server(service, s), contract)
         stack.callback(server.close)
-        page.tell = lambda: status_of(status(runner, wire.StatusRequest(curves=True)))
-        known(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
+        page.tell = lambda: to_dict(build_status(runner, wire.StatusRequest(curves=True)))
+        set_context(role="coordinator", job=job.name, step=lambda: begun.machine.progress.samples)
         announce(
             f"coordinator of job {job.name} on {server.address}, leader epoch {leadership.epoch}, "
             f"run folder {begun.folder}"
@@ -145,10 +147,10 @@ def _lead(
     return 0 if state is State.DONE else 1
 
 
-def _serve_page(listen: str | None, stack: ExitStack) -> Page:
+def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:
     """The status page, served for as long as the stack lasts where an address is given."""
     credentials = current()
-    page = Page(credentials)
+    page = StatusPage(credentials)
     if listen is not None:
         server = WebServer(listen, page, "the status page", credentials.web_context() if credentials else None)
         stack.callback(server.close)
@@ -157,14 +159,14 @@ def _serve_page(listen: str | None, stack: ExitStack) -> Page:
 
 
 @contextmanager
-def _standing_by(listen: str) -> Iterator[None]:
+def _standby_health(listen: str) -> Iterator[None]:
     """Tell of this process' health, on loopback alone, until it leads.
 
     Who looks for the leader must find nobody here. Where addresses are not a container's own, there is no need.
     """
     server = None
     if is_every_address(listen):
-        with suppress(Mistake):  # on this host another process has that port: the leader, say
+        with suppress(UserError):  # on this host another process has that port: the leader, say
             server = Server(f"127.0.0.1:{host_and_port(listen)[1]}", lambda _: None)
     try:
         yield
@@ -173,14 +175,16 @@ def _standing_by(listen: str) -> Iterator[None]:
             server.close(0.0)
 
 
-def _wait_for(registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event) -> None:
+def _wait_for_registry(
+    registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event
+) -> None:
     """Wait for a registry that was started beside this process, and may come up later."""
     until_s = clock.now() + patience_s
     while True:
         try:
             registry.holder(job)
             return
-        except Unreachable as error:
+        except Unavailable as error:
             if clock.now() >= until_s or interrupted.is_set():
                 raise
             announce(f"{error}; waiting for it, for up to {patience_s:g} s")

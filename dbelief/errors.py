@@ -10,8 +10,8 @@ DbeliefError
     │   ├── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
     │   └── Full         there is no place now; one may become free
     ├── Unreachable      a peer did not answer within its deadline
-    ├── NotFinite        a gradient holds NaN or infinity
-    ├── NotWritten       a file that could not be written: the disk is full, say
+    ├── NonFinite        a gradient holds NaN or infinity
+    ├── WriteFailed       a file that could not be written: the disk is full, say
     ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
     │   └── Torn         a file of it is missing or damaged: an older one may be whole
     └── Interrupted      somebody pressed Ctrl-C: exit code 130
@@ -27,45 +27,45 @@ class DbeliefError(Exception):
     exit_code = 1
 
 
-class Mistake(DbeliefError):
+class UserError(DbeliefError):
     """A person can put this right: a file, a flag, a model."""
 
     exit_code = 2
 
 
-class JobError(Mistake):
+class JobError(UserError):
     """The job file, or one of its fields, is wrong."""
 
 
-class DataError(Mistake):
+class DataError(UserError):
     """A data file is missing, torn, or not what the job says it is."""
 
 
-class ModelError(Mistake):
+class ModelError(UserError):
     """A model cannot be built, or breaks its contract."""
 
 
-class Failure(DbeliefError):
+class RuntimeFailure(DbeliefError):
     """Something broke while running."""
 
 
-class Refused(Failure):
+class Rejected(RuntimeFailure):
     """A peer answered, and said no; the message is the peer's reason."""
 
 
-class Moved(Refused):
+class Moved(Rejected):
     """What was asked for lives elsewhere, or in another life, by now: find out where, and ask there."""
 
 
-class Full(Refused):
+class ResourceExhausted(Rejected):
     """There is no place now; one may become free."""
 
 
-class Unreachable(Failure):
+class Unavailable(RuntimeFailure):
     """A peer did not answer within its deadline."""
 
 
-class RankDied(Failure):
+class RankFailure(RuntimeFailure):
     """Another rank of this replica failed, and with it all of them; the message names it and its cause.
 
     `kind` is the name of the error that it failed of.
@@ -76,23 +76,23 @@ class RankDied(Failure):
         self.kind = kind
 
 
-class NotFinite(Failure):
+class NonFinite(RuntimeFailure):
     """A gradient holds NaN or infinity; the message names the tensor."""
 
 
-class NotWritten(Failure):
+class WriteFailed(RuntimeFailure):
     """A file could not be written, for the disk is full, say; what had its name stays as it was."""
 
 
-class SnapshotError(Failure):
+class SnapshotError(RuntimeFailure):
     """A snapshot is torn, belongs to another job, or has a newer format."""
 
 
-class Torn(SnapshotError):
+class CorruptSnapshot(SnapshotError):
     """A file of a snapshot is missing or damaged: an older snapshot may be whole."""
 
 
-class Interrupted(Failure):
+class Interrupted(RuntimeFailure):
     """Somebody pressed Ctrl-C before there was anything to end."""
 
     exit_code = 130

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dbelief.cli.role_options import role_options, sharing_option
-from dbelief.process.console import exits_cleanly
+from dbelief.process.console import cli_errors
 from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
     """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
-    with exits_cleanly():
+    with cli_errors():
         from .process import Options, serve
 
         serve(Options(**options))

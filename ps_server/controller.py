@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from dbelief.arrays import streaming_copy
 from dbelief.core.push import Pusher
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.optim import Rule, make_rule, warm_up
 from dbelief.process.clock import SystemClock
-from dbelief.process.gc_control import collect, leave_out_what_is_loaded
+from dbelief.process.gc_control import collect, freeze
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.server.auth import must_be_in
 from dbelief.rpc.wire.convert import program_from_wire, spans_from_wire
@@ -25,13 +25,13 @@ from dbelief.telemetry.metric_specs import HOTTEST
 from dbelief.telemetry.metrics import Metrics
 
 from . import snapshot
-from .hot_segments import Hottest
-from .programs import Programs
-from .replication.link import Chain
-from .replication.migration import Arrival, Moves
-from .replication.migration_sender import Courier
-from .replication.sender import Following, Telling
-from .store.hands import Hands
+from .hot_segments import HotSegments
+from .programs import ProgramExecutor
+from .replication.link import ReplicationLink
+from .replication.migration import Arrival, Migration
+from .replication.migration_sender import SegmentSender
+from .replication.sender import FollowerSender, FollowerStream
+from .store.hands import ThreadPool
 from .store.shard import Shard
 
 R = TypeVar("R")
@@ -47,7 +47,7 @@ COMMAND_S = 1.0
 """How long a command waits for the follower: the one that says there is none any more may come behind it."""
 
 
-def _at(hottest: Hottest, rank: int, what: int) -> float:
+def _at(hottest: HotSegments, rank: int, what: int) -> float:
     """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
     top = hottest.top()
     return float(top[rank][what]) if rank < len(top) else math.nan
@@ -66,7 +66,7 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
     Codecs.numbered(assignment.push_codec, dict(assignment.push_options), assignment.pull_codec)
 
 
-class Life:
+class ShardController:
     """One life of one shard.
 
     Parameters
@@ -109,34 +109,34 @@ class Life:
         self._record = record
         self._leader_epoch = 0
         self._held_by = 0, 0  # the last command that said which segments it holds
-        self.chain = Chain()
-        self.hands = Hands()
-        self._following: Following | None = None
-        self._programs: Programs | None = None
-        self._moves: Moves | None = None
+        self.chain = ReplicationLink()
+        self.hands = ThreadPool()
+        self._following: FollowerSender | None = None
+        self._programs: ProgramExecutor | None = None
+        self._moves: Migration | None = None
         self._sets: Path | None = None  # below which snapshot sets lie
-        self._done: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
+        self._replies: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
         self._lock = threading.Lock()
         self._tell()
 
     def _tell(self) -> None:
         """What scrapes read of the segments; nothing of it is counted for them."""
         metrics = self._metrics
-        hottest = Hottest(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
-        metrics.follow("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
-        metrics.follow("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
+        hottest = HotSegments(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
+        metrics.add_callback("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
+        metrics.add_callback("lock_wait_seconds_total", lambda: self.shard.waits()[1] if self.shard else 0.0)
         for rank in range(HOTTEST):
             metrics.hottest_segment.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 0))
             metrics.hottest_pushes_per_second.labels(str(rank + 1)).set_function(partial(_at, hottest, rank, 1))
         metrics.hottest_share.set_function(hottest.share)
 
     @property
-    def where(self) -> str:
+    def error_prefix(self) -> str:
         """What the reason of every refusal begins with."""
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
     @property
-    def holds(self) -> bool:
+    def has_segments(self) -> bool:
         """Whether it serves any segments."""
         return self.shard is not None and bool(self.shard.segments)
 
@@ -145,7 +145,7 @@ class Life:
         """Pushes of segments that this life has applied."""
         return self.shard.counters.pushes if self.shard is not None else 0
 
-    def loaded(self) -> Shard:
+    def require_shard(self) -> Shard:
         """The shard, once it has segments.
 
         Raises
@@ -157,7 +157,7 @@ class Life:
             raise Moved("no segments have been given to it yet")
         return self.shard
 
-    def at(self, target: wire.Target) -> Shard:
+    def shard_for(self, target: wire.Target) -> Shard:
         """The shard, if the call is meant for this job and this life.
 
         Raises
@@ -168,16 +168,16 @@ class Life:
             The call is for another job, or from another run of it.
         """
         if self.job and target.job != self.job:
-            raise Refused(f"a call for job {target.job!r} came here")
+            raise Rejected(f"a call for job {target.job!r} came here")
         if self.run_id:
             must_be_in(self.run_id, target.run_id)
         if target.shard_epoch != self.epoch:
             raise Moved(f"is in epoch {self.epoch}, not {target.shard_epoch}")
-        return self.loaded()
+        return self.require_shard()
 
     # -- commands of the coordinator ---------------------------------------------------------------------
 
-    def _obey(self, command: wire.Command) -> None:
+    def _check_leader(self, command: wire.Command) -> None:
         """Let a command of the present leader through.
 
         Raises
@@ -188,17 +188,17 @@ class Life:
         if self.run_id:
             must_be_in(self.run_id, command.run_id)
         if command.leader_epoch < self._leader_epoch:
-            raise Refused(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
+            raise Rejected(f"leader epoch {command.leader_epoch} is over, {self._leader_epoch} leads")
         if command.leader_epoch > self._leader_epoch:
             self._leader_epoch = command.leader_epoch
-            self._done.clear()
+            self._replies.clear()
 
     def configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
         """Obey, once: a repeated command gets its first answer."""
         with self._lock:
-            self._obey(request.command)
-            if request.command.id in self._done:
-                done: wire.ConfigureReply = self._done[request.command.id]
+            self._check_leader(request.command)
+            if request.command.id in self._replies:
+                done: wire.ConfigureReply = self._replies[request.command.id]
                 return done
             clock = 0
             if request.job:
@@ -216,17 +216,17 @@ class Life:
                 self._hold(request.holdings)
             if request.HasField("membership"):
                 rounds = [(row.clock, row.replicas) for row in request.membership.rounds]
-                clock = self.loaded().set_membership(request.membership.member_epoch, rounds)
+                clock = self.require_shard().set_membership(request.membership.member_epoch, rounds)
             if request.fenced:
-                self.loaded().fence(pusher.incarnation for pusher in request.fenced)
-                self.followed(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
+                self.require_shard().fence(pusher.incarnation for pusher in request.fenced)
+                self.wait_replicated(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
             if request.forgotten:
-                self.loaded().forget(pusher.incarnation for pusher in request.forgotten)
+                self.require_shard().forget(pusher.incarnation for pusher in request.forgotten)
                 collect()  # their connections are over
             if request.HasField("ready") and request.ready:
-                self.loaded().make_ready()
+                self.require_shard().make_ready()
             if request.HasField("chain"):
-                self._be_followed(request.chain)
+                self._attach_follower(request.chain)
             if request.stop:
                 self.stopped.set()
             held = len(self.shard.segments) if self.shard else 0
@@ -234,18 +234,18 @@ class Life:
             return self._remember(request.command, reply)
 
     def _hold(self, holdings: wire.Holdings) -> None:
-        shard = self.loaded()
+        shard = self.require_shard()
         assert self._moves is not None
         count = sum(run.count for run in holdings.runs)
         if count > self._moves.most:
             raise Moved(f"has {self._moves.most} segments, and cannot hold {count}")
         self.chain.lose(self.chain.epoch, "it has other segments now")
-        self._moves.hold([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
+        self._moves.commit([index for run in holdings.runs for index in range(run.first, run.first + run.count)])
         self._tell_size(shard)
 
-    def _be_followed(self, chain: wire.Chain) -> None:
+    def _attach_follower(self, chain: wire.Chain) -> None:
         """Have another shard follow from now on, or none."""
-        shard = self.loaded()
+        shard = self.require_shard()
         if chain.epoch <= self.chain.epoch:
             return
         self.chain.lose(self.chain.epoch, "another chain begins")  # so that nothing is told of in its name any more
@@ -257,10 +257,10 @@ class Life:
             self._following.close()
             self._following = None
         if chain.address:
-            telling = Telling(shard, self.chain, self.job, chain.shard_epoch, self.run_id)
-            self._following = Following(telling, chain.address, chain.patience_s or math.inf)
+            telling = FollowerStream(shard, self.chain, self.job, chain.shard_epoch, self.run_id)
+            self._following = FollowerSender(telling, chain.address, chain.patience_s or math.inf)
 
-    def followed(self, patience_s: float = LOOK_AGAIN_S) -> None:
+    def wait_replicated(self, patience_s: float = LOOK_AGAIN_S) -> None:
         """Return when the follower, if there is one, has all that has been done here.
 
         Raises
@@ -282,23 +282,23 @@ class Life:
     def give(self, request: wire.GiveRequest) -> wire.GiveReply:
         """Hand segments to another shard, once: a repeated command gets its first answer."""
         with self._lock:
-            self._obey(request.command)
-            if request.command.id in self._done:
-                done: wire.GiveReply = self._done[request.command.id]
+            self._check_leader(request.command)
+            if request.command.id in self._replies:
+                done: wire.GiveReply = self._replies[request.command.id]
                 return done
-            shard = self.at(request.target)
+            shard = self.shard_for(request.target)
             assert self._moves is not None
             began_s = time.perf_counter()
             try:
-                with Courier(request.address, self.job, request.shard_epoch, request.command) as courier:
-                    sent = self._moves.give(request.segments, f"the shard at {request.address}", courier.send)
+                with SegmentSender(request.address, self.job, request.shard_epoch, request.command) as courier:
+                    sent = self._moves.send(request.segments, f"the shard at {request.address}", courier.send)
                     courier.finish()
-            except Unreachable as error:  # that shard's trouble, which may pass
+            except Unavailable as error:  # that shard's trouble, which may pass
                 raise Moved(str(error)) from error
             self._tell_size(shard)
             return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
 
-    def comes(self, opening: wire.CarryOpening) -> Arrival:
+    def migration_for(self, opening: wire.CarryOpening) -> Arrival:
         """What takes segments in that another shard gives, or has followed.
 
         Raises
@@ -306,7 +306,7 @@ class Life:
         Refused, Moved
             They are meant for another job, or another life; or were to be given before a later command.
         """
-        self.at(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
+        self.shard_for(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
         assert self._moves is not None
         arrival = self._moves.arrival()  # first: a command that is obeyed meanwhile ends it
         if opening.HasField("command") and _order(opening.command) < self._held_by:
@@ -315,30 +315,30 @@ class Life:
 
     def _remember(self, command: wire.Command, reply: R) -> R:
         """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
-        self._done[command.id] = reply
-        if len(self._done) > REMEMBERED:
-            self._done.popitem(last=False)
+        self._replies[command.id] = reply
+        if len(self._replies) > REMEMBERED:
+            self._replies.popitem(last=False)
         return reply
 
     def operate(self, request: wire.OperateRequest) -> wire.OperateReply:
         """Run a program over the vectors, once: a repeated command gets its first answer."""
         with self._lock:
-            self._obey(request.command)
-            if request.command.id in self._done:
-                reply: wire.OperateReply = self._done[request.command.id]
-                self.followed(COMMAND_S)
+            self._check_leader(request.command)
+            if request.command.id in self._replies:
+                reply: wire.OperateReply = self._replies[request.command.id]
+                self.wait_replicated(COMMAND_S)
                 return reply
-            self.at(request.target)
+            self.shard_for(request.target)
             assert self._programs is not None
             scalars = self._programs.run(program_from_wire(request.program))
             reply = self._remember(request.command, wire.OperateReply(scalars=scalars))
-            self.followed(COMMAND_S)
+            self.wait_replicated(COMMAND_S)
             return reply
 
     def _assign(self, assignment: wire.Assignment) -> None:
         rule = make_rule(assignment.rule.name, dict(assignment.rule.options))
         _compile(rule, assignment)
-        leave_out_what_is_loaded()
+        freeze()
         self.shard = Shard(
             spans_from_wire(assignment.segments),
             rule,
@@ -350,8 +350,8 @@ class Life:
         )
         if self._programs is not None:
             self._programs.close()
-        self._programs = Programs(self.shard)
-        self._moves = Moves(self.shard)
+        self._programs = ProgramExecutor(self.shard)
+        self._moves = Migration(self.shard)
         self._sets = Path(assignment.snapshots).resolve() if assignment.snapshots else None
         if assignment.HasField("progress_s"):
             self.deadline_s = assignment.progress_s
@@ -371,17 +371,17 @@ class Life:
         Refused
             It is not below the folder that the assignment names, so that no command reaches files elsewhere.
         """
-        self.loaded()
+        self.require_shard()
         folder = Path(text).resolve()
         if self._sets is None or self._sets not in folder.parents:
-            raise Refused(f"{text} is not below {self._sets or 'any folder'}, where this job's snapshot sets are")
+            raise Rejected(f"{text} is not below {self._sets or 'any folder'}, where this job's snapshot sets are")
         return folder
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
         """Write this shard's part of a set."""
-        self._obey(request.command)
+        self._check_leader(request.command)
         began, epoch, folder = time.perf_counter(), self.epoch, self._set_folder(request.folder)
-        manifest, written = snapshot.save(self.loaded(), folder, self.index, request.set, self.job, epoch)
+        manifest, written = snapshot.save(self.require_shard(), folder, self.index, request.set, self.job, epoch)
         seconds = time.perf_counter() - began
         self._metrics.snapshot_seconds.observe(seconds)
         written_s = time.monotonic()
@@ -392,8 +392,8 @@ class Life:
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
         with self._lock:  # one that is made again waits for the first; no program runs meanwhile
-            self._obey(request.command)
+            self._check_leader(request.command)
             folder = self._set_folder(request.folder)
             self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")
-            loaded = snapshot.restore(self.loaded(), folder, request.set, request.job, self.epoch, request.again)
+            loaded = snapshot.restore(self.require_shard(), folder, request.set, request.job, self.epoch, request.again)
         return wire.RestoreReply(segments=loaded)

@@ -14,7 +14,7 @@ WINDOW_S = 5.0
 """Speeds are over so long at least; between two looks that are closer nothing new is computed."""
 
 
-class Hottest:
+class HotSegments:
     """The busiest segments since the look before.
 
     Parameters

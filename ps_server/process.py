@@ -9,12 +9,12 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dbelief.errors import Failure, Full, Refused
-from dbelief.process.console import announce, host_and_port, on_signals
-from dbelief.process.log import forget, known
+from dbelief.errors import Rejected, ResourceExhausted, RuntimeFailure
+from dbelief.process.console import announce, host_and_port, interrupt_event
+from dbelief.process.log import clear_context, set_context
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import parameters_pb2
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.client.job_wait import wait_for_job
 from dbelief.rpc.server.server import Server, address_towards, is_every_address
 from dbelief.rundir.ps_record import Recorder
@@ -58,7 +58,7 @@ def serve(options: Options) -> None:
     with closing(Metrics("ps")) as metrics:
         while _serve(options, metrics) and options.at_end == "wait":
             metrics.settle()  # and let go of the shard that was
-            forget()
+            clear_context()
             options = replace(options, metrics_listen=None)  # they are served already
 
 
@@ -72,11 +72,11 @@ def _serve(options: Options, metrics: Metrics) -> bool:
         stack.callback(server.close)
         client = CoordinatorClient(options.coordinator)
         stack.callback(client.close)
-        metrics.follow("retries_total", lambda: client.retries, to="coordinator")
+        metrics.add_callback("retries_total", lambda: client.retries, to="coordinator")
         metrics.serve(options.metrics_listen)
         if options.at_end == "wait":
             announce(f"waiting for a job at {options.coordinator}")
-            with on_signals() as interrupted:
+            with interrupt_event() as interrupted:
                 if not wait_for_job(options.coordinator, interrupted):
                     return False
         announce(f"joining the job at {options.coordinator}, for up to {options.patience:g} s")
@@ -87,43 +87,44 @@ def _serve(options: Options, metrics: Metrics) -> bool:
             address = address_towards(options.coordinator, server.port, options.patience)
         wish, name = options.number, options.name
         member = _join(
-            lambda: Membership(client, wire.ROLE_SHARD, job, address=address, wish=wish, name=name), options.patience
+            lambda: MembershipClient(client, wire.ROLE_SHARD, job, address=address, wish=wish, name=name),
+            options.patience,
         )
         service.life.index, service.life.run_id = member.id, member.run_id
         member.figures = service.figures
-        known(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
+        set_context(role="ps", job=job, id=member.id, step=lambda: service.life.pushes)
         announce(f"shard {member.id} of job {job} on {address}")
-        with on_signals() as interrupted:
+        with interrupt_event() as interrupted:
             while not service.life.stopped.wait(0.1) and not interrupted.is_set() and not member.over:
                 pass
             if interrupted.is_set():
-                _keep(member, service.life.stopped)
+                _drain_until_snapshot(member, service.life.stopped)
         if member.lost:
             server.close(0.0)  # what was still pushed into a life that is over would be lost
-        elif member.over and service.life.holds and not service.life.stopped.is_set():
+        elif member.over and service.life.has_segments and not service.life.stopped.is_set():
             service.life.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
         recorder.write(options.record, member.id)
         lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost
         reason = "signal" if interrupted.is_set() else "the job is over"
         member.leave(reason)
         if lost:
-            raise Refused(f"shard {member.id} of job {job}: {lost}")
+            raise Rejected(f"shard {member.id} of job {job}: {lost}")
         announce(f"shard {member.id} of job {job} ends: {reason}")
         return not interrupted.is_set()
 
 
-def _keep(member: Membership, stopped: threading.Event) -> None:
+def _drain_until_snapshot(member: MembershipClient, stopped: threading.Event) -> None:
     """Serve on until a snapshot set has what this shard holds, so that who comes in its place begins there."""
     announce(f"asked to end; waiting up to {_SET_S:g} s for a snapshot set")
     until_s = time.monotonic() + _SET_S
     member.ending = True
-    with suppress(Failure):  # who cannot be asked takes no set
+    with suppress(RuntimeFailure):  # who cannot be asked takes no set
         member.beat(patience_s=0.0)
         while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or time.monotonic() > until_s):
             member.beat(patience_s=0.0)
 
 
-def _join(join: Callable[[], Membership], patience_s: float) -> Membership:
+def _join(join: Callable[[], MembershipClient], patience_s: float) -> MembershipClient:
     """Become a member; while all places are taken, wait for one: an earlier life's silence may not be noticed yet.
 
     Raises
@@ -136,7 +137,7 @@ def _join(join: Callable[[], Membership], patience_s: float) -> Membership:
     while True:
         try:
             return join()
-        except Full as error:
+        except ResourceExhausted as error:
             if time.monotonic() > until_s:
                 raise
             if not told:

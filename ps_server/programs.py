@@ -17,23 +17,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dbelief.arrays.vector_kernels import compiled
-from dbelief.core.vector_program import Operation, check, together
-from dbelief.errors import Refused
+from dbelief.core.vector_program import Operation, together, validate
+from dbelief.errors import Rejected
 
 from .store.admission import DTYPES
-from .store.hands import Hands
-from .store.journal import Ran
-from .store.limits import MOST_VECTORS, check_room
+from .store.hands import ThreadPool
+from .store.journal import ProgramRecord
+from .store.limits import MOST_VECTORS, check_limit
 from .store.segment import Segment
 from .store.shard import Shard
 
 
-class Programs:
+class ProgramExecutor:
     """Runs programs on one shard; one at a time."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._hands = Hands()
+        self._hands = ThreadPool()
 
     def close(self) -> None:
         """End the threads."""
@@ -48,13 +48,13 @@ class Programs:
             The program is wrong, reads what is not whole, or needs memory that is not there; nothing has changed.
         """
         segments = [segment for _, segment in sorted(self._shard.segments.items())]
-        check(program, self._held(program, segments))
+        validate(program, self._held(program, segments))
         for operation in program:
             kinds = {np.dtype(DTYPES.get(name, np.float32)).name for name in operation.vectors}
             if operation.name == "rotate" and len(kinds) > 1:
-                raise Refused(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
+                raise Rejected(f"{operation}: vectors of {' and '.join(sorted(kinds))} cannot change places")
         self._make_room(program, segments)
-        parts = self._hands.each(functools.partial(_run, program), segments)
+        parts = self._hands.map(functools.partial(_run, program), segments)
         return together(program, parts)
 
     @staticmethod
@@ -70,7 +70,7 @@ class Programs:
         for segment in segments[:1]:  # all hold the same
             held = set(segment.vectors)
             for name in sorted(written):
-                check_room("named vectors", name, held, MOST_VECTORS)
+                check_limit("named vectors", name, held, MOST_VECTORS)
                 held.add(name)
         try:
             made = [
@@ -79,7 +79,7 @@ class Programs:
                 for name in sorted(written - segment.vectors.keys())
             ]
         except MemoryError:
-            raise Refused(f"there is no memory for {', '.join(sorted(written))}") from None
+            raise Rejected(f"there is no memory for {', '.join(sorted(written))}") from None
         for segment, name, values in made:
             with segment.lock:
                 segment.vectors.setdefault(name, values)
@@ -89,7 +89,7 @@ def _run(program: Sequence[Operation], segment: Segment) -> list[float]:
     with segment.lock:
         version = segment.version
         answers = run(program, segment)
-        segment.tell(lambda: Ran(segment.span.index, version, program))
+        segment.append_journal(lambda: ProgramRecord(segment.span.index, version, program))
     return answers
 
 
@@ -103,9 +103,9 @@ def run(program: Sequence[Operation], segment: Segment) -> list[float]:
         for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
             segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
         arrays = [segment.vectors[name] for name in operation.vectors]
-        segment.changes(*(segment.vectors[name] for name in operation.writes))
+        segment.before_write(*(segment.vectors[name] for name in operation.writes))
         answers += _LOOPS[operation.name](arrays, operation.scalars)
-        segment.wrote(operation.writes)
+        segment.mark_written(operation.writes)
     return answers
 
 

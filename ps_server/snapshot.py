@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.checkpoint.shard_file import Stored, read_parts, write_part
-from dbelief.errors import NotWritten, Torn
+from dbelief.checkpoint.shard_file import StoredSegment, read_segments, write_shard
+from dbelief.errors import CorruptSnapshot, WriteFailed
 
 from .store.segment import Segment
 from .store.shard import Shard
@@ -30,7 +30,7 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
     ------
     Refused
         Where initial values are missing.
-    NotWritten
+    WriteFailed
         Where a file cannot be written, or what changed could not be copied; names it.
     """
     about = {"job": job, "set": set_id, "shard_epoch": shard_epoch, "rule": shard.rule.name}
@@ -38,9 +38,9 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
+            raise WriteFailed(f"{folder}: cannot be made: {error.strerror or error}") from error
         table = [(segment.span, _kinds(segment)) for segment in segments]
-        return write_part(folder, number, about, table, _stored(segments, folder))
+        return write_shard(folder, number, about, table, _stored(segments, folder))
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _marked(shard: Shard) -> Iterator[list[Segment]]:
     try:
         for segment in segments:
             with segment.lock:
-                segment.be_marked()
+                segment.begin_snapshot()
         yield segments
     finally:
         for segment in segments:
@@ -64,7 +64,7 @@ def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
     return {name: array.dtype for name, array in segment.mark.stored.arrays.items()}
 
 
-def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[Stored]:
+def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment]:
     """Each segment as it was marked; one buffer holds, in turn, what nobody has changed since."""
     bytes_of = (segment.span.length * sum(kind.itemsize for kind in _kinds(segment).values()) for segment in segments)
     buffer = np.empty(max(bytes_of, default=0), np.uint8)
@@ -72,9 +72,9 @@ def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[Stored]:
         with segment.lock:
             mark, segment.mark = segment.mark, None
             assert mark is not None
-            stored = mark.take(buffer)
-        if mark.lacking:
-            raise NotWritten(
+            stored = mark.materialize(buffer)
+        if mark.failed:
+            raise WriteFailed(
                 f"{folder}: segment {segment.span.index} changed while the set was written, and there was no memory "
                 "for a copy of it as it was"
             )
@@ -90,15 +90,15 @@ def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int,
     Raises
     ------
     Torn, SnapshotError
-        As `dbelief.checkpoint.shard_file.read_parts` does.
+        As `dbelief.checkpoint.shard_file.read_segments` does.
     """
     spans = [segment.span for segment in shard.segments.values()]
-    segments = read_parts(folder, set_id, job, shard.rule.name, spans)
+    segments = read_segments(folder, set_id, job, shard.rule.name, spans)
     shard.empty()
     for stored in segments:
         try:
             shard.load(stored, shard_epoch, again)
         except KeyError as error:
-            raise Torn(f"{folder}: segment {stored.span.index} lacks {error}") from error
+            raise CorruptSnapshot(f"{folder}: segment {stored.span.index} lacks {error}") from error
     shard.make_ready()
     return len(shard.segments)

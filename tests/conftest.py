@@ -88,7 +88,7 @@ def _nothing_known_to_the_log() -> Iterator[None]:
     """A role that a test runs in this process names itself in every later line; the next test starts without."""
     yield
     if (logs := sys.modules.get("dbelief.process.log")) is not None:
-        logs.forget()
+        logs.clear_context()
 
 
 @pytest.fixture(scope="session")
@@ -121,11 +121,11 @@ def eager_threads() -> Iterator[None]:
 @pytest.fixture
 def gpu() -> Backend:
     """A CUDA device; the test is skipped where there is none."""
-    from dbelief.arrays.backend import choose
+    from dbelief.arrays.backend import select_backend
     from dbelief.errors import JobError
 
     try:
-        return choose("cuda")
+        return select_backend("cuda")
     except JobError as error:
         pytest.skip(str(error))
 
@@ -133,15 +133,15 @@ def gpu() -> Backend:
 @pytest.fixture
 def cuda() -> Iterator[Backend]:
     """A CUDA device; where there is none, the stand-in for two of them."""
-    from dbelief.arrays.backend import choose
+    from dbelief.arrays.backend import select_backend
     from dbelief.errors import JobError
     from tests.device.standin.cupy import standing_in
 
     try:
-        found = choose("cuda")
+        found = select_backend("cuda")
     except JobError:
         with standing_in(devices=2):
-            yield choose("cuda")
+            yield select_backend("cuda")
     else:
         yield found
 

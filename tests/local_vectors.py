@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.core.vector_program import Operation, check
+from dbelief.core.vector_program import Operation, validate
 
 
 class LocalSpace:
@@ -30,14 +30,14 @@ class LocalSpace:
         self._dtype = dtype
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """See `coordinator.sandblaster.lbfgs.Space.run`.
+        """See `coordinator.sandblaster.lbfgs.VectorStore.run`.
 
         Raises
         ------
         Refused
-            As `dbelief.core.vector_program.check`.
+            As `dbelief.core.vector_program.validate`.
         """
-        check(program, self.vectors)
+        validate(program, self.vectors)
         return [scalar for operation in program for scalar in self._do(operation)]
 
     def _do(self, operation: Operation) -> list[float]:

@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from dbelief.cli.role_options import role_options, sharing_option
-from dbelief.errors import Mistake
-from dbelief.process.console import announce, exits_cleanly
-from dbelief.process.cpu_affinity import keep_to, read_cores, written
-from dbelief.process.log import forget
+from dbelief.errors import UserError
+from dbelief.process.console import announce, cli_errors
+from dbelief.process.cpu_affinity import format_cores, parse_cores, pin
+from dbelief.process.log import clear_context
 from dbelief.rpc.grpc_settings import prepare_process
 
 
 def _cores(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
     try:
-        return None if text is None else read_cores(text)
+        return None if text is None else parse_cores(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -109,18 +109,18 @@ def command(
 ) -> None:
     """Train one replica of a job's model: fetch parameters, compute gradients on leased data, push them."""
     prepare_process()
-    with exits_cleanly():
+    with cli_errors():
         waits = at_end == "wait"
         if waits and comm == "mpi":
-            raise Mistake("--at-end wait goes with --comm threads: mpiexec waits for no next job")
+            raise UserError("--at-end wait goes with --comm threads: mpiexec waits for no next job")
         if cores is not None:
-            keep_to(cores)
+            pin(cores)
             options["threads"] = options["threads"] or len(cores)
-            announce(f"on core{'s' * (len(cores) > 1)} {written(cores)} only")
+            announce(f"on core{'s' * (len(cores) > 1)} {format_cores(cores)} only")
         from dbelief.telemetry.metrics import Metrics
-        from dbelief.training.session import Task
+        from dbelief.training.session import JobContext
 
-        from .process import Options, live, processes, wait
+        from .process import Options, processes, run, wait
 
         with closing(Metrics("worker")) as metrics, processes() if comm == "mpi" else nullcontext() as ranks:
             if ranks is None or ranks.rank == 0:
@@ -131,7 +131,7 @@ def command(
                     announce(
                         f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains"
                     )
-                ended = live(Task.ask(coordinator, patience_s, folder), Options(**options), metrics, ranks)
+                ended = run(JobContext.fetch(coordinator, patience_s, folder), Options(**options), metrics, ranks)
                 metrics.settle()  # and let go of the session that was
-                forget()
+                clear_context()
                 again = waits and ended and wait(coordinator, another=True)

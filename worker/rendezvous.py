@@ -6,16 +6,16 @@ import ssl
 import threading
 from dataclasses import dataclass
 
-from dbelief.errors import RankDied
+from dbelief.errors import RankFailure
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.security import DOMAIN, Credentials
 
-from .comm import Comm
-from .comm.sockets import Listener, Seal, connect
+from .comm import Communicator
+from .comm.sockets import Listener, TlsContexts, connect_mesh
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSpec:
     """Whom a lease is trained together with.
 
     Attributes
@@ -40,7 +40,7 @@ class Group:
     written: int
 
     @classmethod
-    def of(cls, message: wire.Group, replica: int) -> Group:
+    def of(cls, message: wire.Group, replica: int) -> GroupSpec:
         """The group as the coordinator tells this replica of it."""
         numbers = [member.replica for member in message.members]
         return cls(
@@ -58,7 +58,7 @@ class Group:
         return len(self.addresses)
 
 
-class Meeting:
+class Rendezvous:
     """This worker's end of the groups it is in.
 
     Parameters
@@ -81,13 +81,13 @@ class Meeting:
     def __init__(
         self, host: str, port: int, known_as: str, job: str, deadline_s: float, credentials: Credentials | None = None
     ) -> None:
-        self._seal = _seal(credentials) if credentials is not None else None
+        self._seal = _tls_contexts(credentials) if credentials is not None else None
         self._listener = Listener(host, port, known_as, self._seal)
         self.run_id = 0
         self._job = job
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
-        self._comm: Comm | None = None
+        self._comm: Communicator | None = None
         self._generation = 0
         self._over = 0
 
@@ -96,20 +96,20 @@ class Meeting:
         """What the others are told, host:port."""
         return self._listener.address
 
-    def meet(self, group: Group) -> tuple[Comm, bool]:
+    def join(self, group: GroupSpec) -> tuple[Communicator, bool]:
         """The ranks of this group, and whether they have just met.
 
         Raises
         ------
         Unreachable
             Not all came in time; names them.
-        RankDied
+        RankFailure
             One of them failed.
         """
         if self._comm is not None and self._generation == group.generation:
             return self._comm, False
-        self.part()
-        engine = connect(
+        self.leave()
+        engine = connect_mesh(
             self._listener,
             self._job,
             group.generation,
@@ -120,18 +120,18 @@ class Meeting:
             run_id=self.run_id,
         )
         with self._lock:
-            self._comm, self._generation = Comm(engine, self._deadline_s), group.generation
-        self.over(self._over)  # heard while they met
+            self._comm, self._generation = Communicator(engine, self._deadline_s), group.generation
+        self.invalidate(self._over)  # heard while they met
         return self._comm, True
 
-    def over(self, generation: int) -> None:
+    def invalidate(self, generation: int) -> None:
         """Groups up to this generation have lost a member: end every wait for it. Called on any thread."""
         with self._lock:
             self._over = max(self._over, generation)
             if self._comm is not None and self._generation <= self._over:
-                self._comm.abort(RankDied(f"generation {self._generation} of the group has lost a member"))
+                self._comm.abort(RankFailure(f"generation {self._generation} of the group has lost a member"))
 
-    def part(self, error: BaseException | None = None) -> None:
+    def leave(self, error: BaseException | None = None) -> None:
         """Leave the group, if there is one; with an error, its others end their waits."""
         with self._lock:
             comm, self._comm = self._comm, None
@@ -142,11 +142,11 @@ class Meeting:
 
     def close(self) -> None:
         """Leave, and listen no more."""
-        self.part()
+        self.leave()
         self._listener.close()
 
 
-def _seal(credentials: Credentials) -> Seal:
+def _tls_contexts(credentials: Credentials) -> TlsContexts:
     """TLS between workers, where both ends show that they are."""
     calling, called = (credentials.context(side) for side in (ssl.Purpose.SERVER_AUTH, ssl.Purpose.CLIENT_AUTH))
-    return Seal(calling, called, f"{credentials.role}.{DOMAIN}", credentials.role)
+    return TlsContexts(calling, called, f"{credentials.role}.{DOMAIN}", credentials.role)

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dbelief.core.lease import Lease
-from dbelief.core.push import PARAMETERS, Pushed, Spread
-from dbelief.core.ranks import largest, together
-from dbelief.errors import DataError, NotFinite, RankDied, Refused, Unreachable
+from dbelief.core.lease import DataLease
+from dbelief.core.push import PARAMETERS, PushResult, StalenessHistogram
+from dbelief.core.ranks import all_max, all_or_none
+from dbelief.errors import DataError, NonFinite, RankFailure, Rejected, Unavailable
 from dbelief.job import Elastic as ElasticSettings
 from dbelief.job import Sandblaster, SyncSgd
 from dbelief.nn import Model
@@ -27,13 +27,13 @@ from dbelief.telemetry.metrics import Metrics
 from dbelief.training.evaluation import evaluate
 from dbelief.training.session import Session
 
-from .pipeline.buffers import Done, Fetched, Outgoing
-from .rendezvous import Group, Meeting
+from .pipeline.buffers import GradientBuffer, ParameterBuffer, PushStats
+from .rendezvous import GroupSpec, Rendezvous
 from .strategies import factory
-from .strategies.downpour import Downpour, Phases
+from .strategies.downpour import Downpour, PhaseTimer
 from .strategies.elastic import Elastic
-from .strategies.group import Together
-from .strategies.sandblaster import Bundles
+from .strategies.group import GroupTrainer
+from .strategies.sandblaster import BundleWorker
 
 Reply = TypeVar("Reply", wire.LeaseReply, wire.ReportReply)
 
@@ -62,7 +62,7 @@ class Replica:
         model: Model,
         metrics: Metrics,
         interrupted: threading.Event,
-        meeting: Meeting | None = None,
+        meeting: Rendezvous | None = None,
     ) -> None:
         self._session = session
         self._model = model
@@ -70,11 +70,11 @@ class Replica:
         self._metrics = metrics
         self._interrupted = interrupted
         self._recorder = Recorder()
-        self._phases = Phases()
+        self._phases = PhaseTimer()
         self._shown: dict[str, float] = {}
         self._told = wire.Progress()
         self._told_lock = threading.Lock()
-        self._spread = Spread()
+        self._spread = StalenessHistogram()
         self._reported_s = time.monotonic()
         self._unreadable = 0
         self._unreported: list[wire.BundleDone] = []
@@ -83,17 +83,17 @@ class Replica:
                 "a replica trains on data, and data.source is none: bring a loop of your own (dbelief.connect)"
             )
         strategy, train = session.job.strategy, session.data.train
-        self._bundles: Bundles | None = None
+        self._bundles: BundleWorker | None = None
         noted = self._noted if session.job.record else None
         self._trains: Downpour | Elastic | None = None
-        self._together: Together | None = None
+        self._together: GroupTrainer | None = None
         self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
         if isinstance(strategy, Sandblaster):
-            self._bundles = factory.bundles(session, model, strategy, train, self._phases, self)
+            self._bundles = factory.sandblaster(session, model, strategy, train, self._phases, self)
         elif meeting is not None:
             assert isinstance(strategy, ElasticSettings | SyncSgd), f"{strategy.name} forms no groups"
             ways = self._phases, meeting, self._stepped
-            self._together = factory.together(session, model, strategy, train, *ways)
+            self._together = factory.synchronous(session, model, strategy, train, *ways)
         elif isinstance(strategy, ElasticSettings):
             self._trains = factory.elastic(session, model, strategy, train, self._phases, self._exchanged, noted)
         else:
@@ -110,10 +110,10 @@ class Replica:
             What ended it otherwise; the coordinator has been told where it can be reached.
         """
         try:
-            while (reply := self._orders()) is not None:
+            while (reply := self._next_assignment()) is not None:
                 work = reply.WhichOneof("work")
                 if work == "stop":
-                    together(self._ranks, self._check_standing)
+                    all_or_none(self._ranks, self._check_membership)
                     return reply.stop
                 if work == "training":
                     self._train(reply.training)
@@ -126,9 +126,9 @@ class Replica:
                     self._phases.end("wait")
             return "asked to end"
         except Exception as error:
-            if not isinstance(error, Refused):  # which all ranks may be about to hear of together
+            if not isinstance(error, Rejected):  # which all ranks may be about to hear of together
                 self._ranks.abort(error)  # before anything that may take long: what is still to be pushed, say
-            if isinstance(error, NotFinite) or (isinstance(error, RankDied) and error.kind == NotFinite.__name__):
+            if isinstance(error, NonFinite) or (isinstance(error, RankFailure) and error.kind == NonFinite.__name__):
                 samples = self._told.samples
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
             raise
@@ -142,13 +142,13 @@ class Replica:
         """Whether this rank speaks to the coordinator."""
         return self._ranks.rank == 0
 
-    def _orders(self) -> wire.LeaseReply | None:
+    def _next_assignment(self) -> wire.LeaseReply | None:
         """What all ranks are to do next; None where the process of any of them is asked to end."""
         if self._ranks.total(self._interrupted.is_set()):
             return None
-        return self._heard(self._ask, wire.LeaseReply)
+        return self._broadcast_reply(self._ask, wire.LeaseReply)
 
-    def _heard(self, ask: Callable[[], Reply], kind: type[Reply]) -> Reply:
+    def _broadcast_reply(self, ask: Callable[[], Reply], kind: type[Reply]) -> Reply:
         """What the coordinator answers the first rank, on all ranks."""
         if self._ranks.size == 1:
             return ask()
@@ -158,7 +158,7 @@ class Replica:
         request = wire.LeaseRequest(next_sequence=self._session.next_sequence())
         if self._bundles is not None:
             self._bundles.check()
-            request.turn = self._bundles.turn
+            request.turn = self._bundles.pass_number
             request.holds.extend(self._bundles.holds)
         if self._together is not None:
             request.last, request.steps = self._told.lease, self._together.steps
@@ -166,15 +166,15 @@ class Replica:
         reply: wire.LeaseReply = self._session.member.call("Lease", request)
         return reply
 
-    def _check_standing(self) -> None:
+    def _check_membership(self) -> None:
         """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
         if not self._leads:
             return
         member = self._session.member
-        with contextlib.suppress(Unreachable):
+        with contextlib.suppress(Unavailable):
             member.beat(patience_s=0.0)
         if member.lost:
-            raise Refused(member.lost)
+            raise Rejected(member.lost)
 
     def write_record(self, folder: Path | None) -> None:
         """Write the log for a replay, where the job asks for one."""
@@ -183,7 +183,7 @@ class Replica:
     # -- training ----------------------------------------------------------------------------------------
 
     def _train(self, message: wire.TrainingLease) -> None:
-        lease = Lease(
+        lease = DataLease(
             message.lease,
             message.epoch,
             message.start,
@@ -195,7 +195,7 @@ class Replica:
             message.stride or 1,
         )
         if lease.first_sequence != self._session.next_sequence():
-            raise Refused(
+            raise Rejected(
                 f"lease {lease.id} begins at push {lease.first_sequence}, not {self._session.next_sequence()}"
             )
         self._phases.end("wait")
@@ -207,12 +207,12 @@ class Replica:
             assert self._trains is not None, "a lease, and a batch method trains no leases"
             self._trains.train(lease)
         # Each rank hears of its own shards only; and when all have said it, all shards have the lease.
-        self._told.lost = largest(self._ranks, self._told.lost)
+        self._told.lost = all_max(self._ranks, self._told.lost)
         self._report_progress()
         self._show()
 
-    def _train_together(self, together: Together, lease: Lease, message: wire.Group) -> None:
-        group = Group.of(message, self._session.pusher.replica)
+    def _train_together(self, together: GroupTrainer, lease: DataLease, message: wire.Group) -> None:
+        group = GroupSpec.of(message, self._session.pusher.replica)
         why = together.train(lease, group)
         if (traffic := together.traffic(group)) is not None:
             self._report(traffic=traffic.to_wire())
@@ -220,21 +220,21 @@ class Replica:
             self._broken = group.generation, why
             announce(f"group {group.generation} of {group.size} workers is over: {why}")
 
-    def _stepped(self, done: Done) -> None:
+    def _stepped(self, done: PushStats) -> None:
         """Book a mini-batch whose step the group has made."""
-        self._exchanged(done, Pushed(0.0))
+        self._exchanged(done, PushResult(0.0))
 
-    def _push(self, slot: Outgoing) -> Pushed:
+    def _push(self, slot: GradientBuffer) -> PushResult:
         return self._session.push(
             slot.gradient, slot.versions, slot.sequence, slot.rate, slot.samples, slot.clock, slot.sent
         )
 
-    def _exchanged(self, done: Done, pushed: Pushed) -> None:
+    def _exchanged(self, done: PushStats, pushed: PushResult) -> None:
         """Book an exchange that is done."""
         self._session.sequences[PARAMETERS] = done.sequence
         self._acknowledged(done, pushed)
 
-    def _acknowledged(self, slot: Done, pushed: Pushed) -> None:
+    def _acknowledged(self, slot: PushStats, pushed: PushResult) -> None:
         """On the push thread: book a push that is done, and report now and then."""
         self._recorder.acknowledged(slot.sequence)
         with self._told_lock:
@@ -281,7 +281,7 @@ class Replica:
             self._metrics.phase_seconds_total.labels(phase).inc(seconds - self._shown.get(phase, 0.0))
         self._shown = dict(self._phases.seconds)
 
-    def _noted(self, lease: Lease, step: int, versions: Any) -> None:
+    def _noted(self, lease: DataLease, step: int, versions: Any) -> None:
         self._recorder.note(lease, step, versions)
 
     # -- a batch method ----------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Replica:
             following = self._bundles.compute(following)
             self._show()
 
-    def _compute_together(self, bundles: Bundles, bundle: wire.Bundle) -> None:
+    def _compute_together(self, bundles: BundleWorker, bundle: wire.Bundle) -> None:
         """Compute a bundle on all ranks, and tell of it when all their shards have it."""
         bundles.compute(bundle)
         bundles.flush()
@@ -315,7 +315,7 @@ class Replica:
         )
         return reply.bundle if reply.HasField("bundle") else None
 
-    def moved(self) -> None:
+    def report_alive(self) -> None:
         """Tell the coordinator now and then that work comes on: who tells nothing for long is given up."""
         if time.monotonic() - self._reported_s > MOVED_EVERY_S:
             self._report()
@@ -344,20 +344,20 @@ class Replica:
         split = session.data.validation if message.set == "validation" else session.data.test
         assert split is not None, f"asked to evaluate on {message.set} data, and there is none"
         parameters = session.parameters
-        copy = Fetched.make(session.part, len(parameters.placement.spans), session.backend, parameters.array)
+        copy = ParameterBuffer.make(session.part, len(parameters.placement.spans), session.backend, parameters.array)
         try:
             vector = message.vector
-            together(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=vector, exact=True))
-        except Refused:
+            all_or_none(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=vector, exact=True))
+        except Rejected:
             # The vector may have died with a shard: then the coordinator does not ask for it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease
             if message.vector != PARAMETERS and first:
                 return
             raise
         copy.to_device()
-        loss, accuracy = evaluate(self._model, copy.views, split, session.part, session.backend, self.moved)
+        loss, accuracy = evaluate(self._model, copy.views, split, session.part, session.backend, self.report_alive)
         found = wire.Evaluation(lease=message.lease, loss=loss, accuracy=accuracy)
-        reply = self._heard(lambda: self._report(evaluation=found), wire.ReportReply)
+        reply = self._broadcast_reply(lambda: self._report(evaluation=found), wire.ReportReply)
         if reply.keep_as:
             session.assign(reply.keep_as, copy.host)
             self._ranks.barrier()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dbelief.core.layout import Layout, cut, nominal_length, place
-from dbelief.core.placement import Place, Placement
-from dbelief.errors import Refused
+from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.errors import Rejected
 
 from ..core.members import Member
 
 
-class Opening:
+class Initialization:
     """The opening of one job.
 
     Parameters
@@ -46,7 +46,7 @@ class Opening:
         self._initialiser: int | None = None
         self._complete = resumed is not None
 
-    def agree(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
+    def check_layout(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
         """Hold a replica's model and data against the job's; the first one's model is the job's.
 
         Raises
@@ -56,20 +56,22 @@ class Opening:
         """
         if train_samples and self._train_samples and train_samples != self._train_samples:
             # Ranges of samples are handed out by place in a permutation of all: of another one they mean nothing.
-            raise Refused(
+            raise Rejected(
                 f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
                 "is the source on this machine the same, and whole?"
             )
         if self.layout is None:
             if self._resumed is not None and layout.digest() != self._resumed["layout"]:
-                raise Refused("this replica's model has another layout than the snapshot set that the job goes on from")
+                raise Rejected(
+                    "this replica's model has another layout than the snapshot set that the job goes on from"
+                )
             self.layout, self.source_digest = layout, source_digest
         elif layout.digest() != self.layout.digest():
-            raise Refused(
+            raise Rejected(
                 "this replica's model has another layout than the job's: are all workers given the same code?"
             )
         elif source_digest != self.source_digest:
-            raise Refused("this replica's model source differs from the job's: copy the same file to every machine")
+            raise Rejected("this replica's model source differs from the job's: copy the same file to every machine")
 
     @property
     def nominal_length(self) -> int:
@@ -79,23 +81,23 @@ class Opening:
         assert self.layout is not None
         return nominal_length(self.layout.size, self._shards)
 
-    def place(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
+    def create_placement(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
         """Give every shard its run of segments."""
         assert self.layout is not None
-        spans = cut(self.layout.rank_ranges(), self.nominal_length)
-        runs = place(spans, self._shards)
+        spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
+        runs = assign_segments(spans, self._shards)
         rows = zip(shards, runs, strict=True)
-        places = tuple(Place(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)
+        places = tuple(ShardPlacement(m.number, m.address, shard_epoch, (run,), self.run_id) for m, run in rows)
         self.placement = Placement(1, tuple(spans), places)
         return self.placement
 
-    def replace(self, place: Place) -> None:
+    def replace(self, place: ShardPlacement) -> None:
         """A shard has another address and life."""
         assert self.placement is not None
         places = tuple(place if old.shard == place.shard else old for old in self.placement.places)
         self.placement = Placement(self.placement.epoch + 1, self.placement.spans, places)
 
-    def reopen(self) -> None:
+    def require_reinitialization(self) -> None:
         """A part of the initial values is gone: they are to be pushed again."""
         self._complete = False
         self._initialiser = None

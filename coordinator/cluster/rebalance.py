@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from dbelief.core.placement import Place, Placement, runs_of
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 
-from ..core.effects import Move
+from ..core.effects import MigrateSegments
 
 BATCH = 16
 """Segments that go from one shard to another at a time: for so long as that takes, nobody serves them."""
 
 
-def moves(placement: Placement, shards: int) -> list[Move]:
+def plan_migrations(placement: Placement, shards: int) -> list[MigrateSegments]:
     """What is to move until the shards 0 to `shards` - 1, all of which have a place, hold everything.
 
     Nobody of them then holds more than an equal share of the numbers by more than a segment; of a model over R ranks,
@@ -36,23 +36,23 @@ def moves(placement: Placement, shards: int) -> list[Move]:
         for index in islice(place.segments, wanted.get(place.shard, 0), None)
     )
     batches: dict[tuple[int, int], list[int]] = {}
-    for (index, giver), taker in zip(free, _takers(held, wanted), strict=True):
+    for (index, giver), taker in zip(free, _receivers(held, wanted), strict=True):
         batches.setdefault((giver, taker), []).append(index)
     return [
-        Move(giver, taker, tuple(segments[first : first + BATCH]))
+        MigrateSegments(giver, taker, tuple(segments[first : first + BATCH]))
         for (giver, taker), segments in batches.items()
         for first in range(0, len(segments), BATCH)
     ]
 
 
-def _takers(held: dict[int, int], wanted: dict[int, int]) -> Iterator[int]:
+def _receivers(held: dict[int, int], wanted: dict[int, int]) -> Iterator[int]:
     """Each shard that lacks segments, as often as it lacks one, by rising number."""
     for shard, count in sorted(wanted.items()):
         for _ in range(count - held[shard]):
             yield shard
 
 
-def moved(placement: Placement, move: Move) -> Placement:
+def apply_migration(placement: Placement, move: MigrateSegments) -> Placement:
     """The placement after a move."""
     segments = {place.shard: set(place.segments) for place in placement.places}
     segments[move.giver] -= set(move.segments)
@@ -61,13 +61,13 @@ def moved(placement: Placement, move: Move) -> Placement:
     return replace(placement, epoch=placement.epoch + 1, places=tuple(places))
 
 
-def taken_in(placement: Placement, place: Place) -> Placement:
+def add_shard(placement: Placement, place: ShardPlacement) -> Placement:
     """The placement with one more shard."""
     places = sorted((*placement.places, place), key=lambda place: place.shard)
     return replace(placement, epoch=placement.epoch + 1, places=tuple(places))
 
 
-def left_out(placement: Placement, shard: int) -> Placement:
+def remove_shard(placement: Placement, shard: int) -> Placement:
     """The placement without a shard that holds nothing."""
     places = tuple(place for place in placement.places if place.shard != shard)
     return replace(placement, epoch=placement.epoch + 1, places=places)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dbelief.core.placement import Place
+from dbelief.core.placement import ShardPlacement
 
 from ..core.effects import (
     Action,
     AssignShards,
     Export,
     MakeReady,
-    Revive,
+    RecoverShard,
     RollBack,
     RunProgram,
     SetMembership,
@@ -28,7 +28,7 @@ from ..core.effects import (
 from ..core.members import Member, Members
 from ..core.progress import Best
 from ..scheduling.training import Training
-from .initialization import Opening
+from .initialization import Initialization
 
 
 class Recovery:
@@ -53,22 +53,22 @@ class Recovery:
         Shards that came back, as far as this object has seen.
     """
 
-    def __init__(self, opening: Opening, members: Members, training: Training, set_id: str | None) -> None:
-        self.away: set[int] = set()
+    def __init__(self, opening: Initialization, members: Members, training: Training, set_id: str | None) -> None:
+        self.unavailable: set[int] = set()
         self.set_id = set_id
         self.best: Best | None = None
-        self.back_to: str | None = None
+        self.rollback_set: str | None = None
         self._opening = opening
         self._members = members
         self._training = training
-        self.holders: dict[int, int] = {}
+        self.owners: dict[int, int] = {}
         self.back = 0
         self._postponed: list[Action] = []
         self._coming: dict[int, tuple[int, int]] = {}  # by shard: epoch and life that it is being brought back in
 
     def begin(self) -> None:
         """The shards that have joined are given segments."""
-        self.holders = {member.number: member.incarnation for member in self._members.alive("shard")}
+        self.owners = {member.number: member.incarnation for member in self._members.alive("shard")}
 
     def restore(
         self,
@@ -83,25 +83,25 @@ class Recovery:
         `promotes`: whether a shard has all that was acknowledged, and is only not served yet.
         """
         self.set_id, self.best = set_id, Best(**best) if best else None
-        self.holders = {int(number): incarnation for number, incarnation in holders.items()}
+        self.owners = {int(number): incarnation for number, incarnation in holders.items()}
         living = {member.number: member.incarnation for member in self._members.alive("shard")}
-        self.away = {number for number, life in self.holders.items() if living.get(number) != life}
-        self.back_to = back_to
+        self.unavailable = {number for number, life in self.owners.items() if living.get(number) != life}
+        self.rollback_set = back_to
         kept = {member.number for member in self._members.alive("shard") if promotes(member)}
-        if self.away - kept or back_to:
+        if self.unavailable - kept or back_to:
             self._go_back()
 
     def _go_back(self) -> None:
         """Of a batch method, what the shards hold is of different iterations now; before the first set it is not."""
         if self._training.batch is not None and self.set_id is not None:
-            self.back_to = self.back_to or self.set_id
-            self._training.halt()
+            self.rollback_set = self.rollback_set or self.set_id
+            self._training.suspend()
 
     def rolled_back(self, set_id: str) -> bool:
         """All shards hold this set again; whether it is the one that was wanted, and all are there."""
-        if set_id != self.back_to or self.away:
+        if set_id != self.rollback_set or self.unavailable:
             return False
-        self.back_to = None
+        self.rollback_set = None
         self._training.lost_since(self.best)
         return True
 
@@ -109,10 +109,10 @@ class Recovery:
         """A set is complete: what dies from now on comes back from it."""
         self.set_id = set_id
         self.best = self._training.progress.best
-        if self.back_to is not None:  # it was written before the death that is to be undone
-            self.back_to = set_id
+        if self.rollback_set is not None:  # it was written before the death that is to be undone
+            self.rollback_set = set_id
 
-    def is_away(self, place: Place) -> bool:
+    def is_away(self, place: ShardPlacement) -> bool:
         """Whether the life at this place is known to be over."""
         epoch, incarnation = self._coming.get(place.shard, (-1, 0))
         if epoch == place.shard_epoch:
@@ -121,30 +121,30 @@ class Recovery:
         later = placement is not None and any(
             now.shard == place.shard and now.shard_epoch > place.shard_epoch for now in placement.places
         )
-        return later or place.shard in self.away
+        return later or place.shard in self.unavailable
 
     def gone(self, number: int, kept: bool = False) -> None:
         """A shard that held segments is dead; `kept`: another process has all that was acknowledged."""
-        self.away.add(number)
+        self.unavailable.add(number)
         if kept:
             return
         if self.set_id is None:
-            self._opening.reopen()
+            self._opening.require_reinitialization()
         self._training.lost_since(self.best)
         self._go_back()
 
-    def revive(self, member: Member, shard_epoch: int, promoted: bool = False) -> Revive:
+    def recover(self, member: Member, shard_epoch: int, promoted: bool = False) -> RecoverShard:
         """What brings a shard back in this process; `promoted`: which followed it, and has all it had."""
         placement = self._opening.placement
         assert placement is not None
         old = next(place for place in placement.places if place.shard == member.number)
-        self.away.add(member.number)
-        return self.bring_in(member, replace(old, address=member.address, shard_epoch=shard_epoch), promoted)
+        self.unavailable.add(member.number)
+        return self.admit(member, replace(old, address=member.address, shard_epoch=shard_epoch), promoted)
 
-    def bring_in(self, member: Member, place: Place, promoted: bool = False) -> Revive:
+    def admit(self, member: Member, place: ShardPlacement, promoted: bool = False) -> RecoverShard:
         """What lets this process be the shard at a place; `promoted` as in `revive`."""
         self._coming[place.shard] = place.shard_epoch, member.incarnation
-        return Revive(
+        return RecoverShard(
             place,
             member.incarnation,
             self.set_id,
@@ -154,44 +154,44 @@ class Recovery:
             promoted,
         )
 
-    def revived(self, revive: Revive, set_id: str | None) -> list[Action] | None:
+    def revived(self, revive: RecoverShard, set_id: str | None) -> list[Action] | None:
         """A shard is loaded from this set; what all are to be told now. None where it has died again meanwhile."""
         if set_id != revive.set_id:  # that one is damaged
             if self.set_id == revive.set_id:
                 self.set_id = set_id
-                self.back_to = set_id if self.back_to else None
+                self.rollback_set = set_id if self.rollback_set else None
             self.best = None
             self._training.lost_since(None)
         place = revive.place
         if self._members.find("shard", place.shard, revive.incarnation) is None:
             return None
         self._opening.replace(place)
-        self.holders[place.shard] = revive.incarnation
-        self.away.discard(place.shard)
+        self.owners[place.shard] = revive.incarnation
+        self.unavailable.discard(place.shard)
         if revive.promoted:
-            return self._release()
+            return self._resume_postponed()
         self.back += 1
-        return [*self._release(), *self._training.shard_back()]
+        return [*self._resume_postponed(), *self._training.shard_back()]
 
-    def left_out(self, number: int) -> None:
+    def removed(self, number: int) -> None:
         """A shard has no place any more."""
-        self.away.discard(number)
-        self.holders.pop(number, None)
+        self.unavailable.discard(number)
+        self.owners.pop(number, None)
 
     def postpone(self, action: Action) -> list[Action]:
         """Keep what could not be told to all shards; what is to be told at once, for they may be back already."""
         if self.set_id is None and isinstance(action, TakeSnapshot | MakeReady):
             self._training.give_up_set()  # the initial values are not whole any more
             return []
-        if self.back_to is not None and isinstance(action, TakeSnapshot):
-            return self._release()  # given up: a set of two different iterations would be of no use
-        asked_again = isinstance(action, Export | RollBack) or (isinstance(action, RunProgram) and self.back_to)
+        if self.rollback_set is not None and isinstance(action, TakeSnapshot):
+            return self._resume_postponed()  # given up: a set of two different iterations would be of no use
+        asked_again = isinstance(action, Export | RollBack) or (isinstance(action, RunProgram) and self.rollback_set)
         if not asked_again:
             self._postponed.append(action)
-        return self._release()
+        return self._resume_postponed()
 
-    def _release(self) -> list[Action]:
-        if self.away:
+    def _resume_postponed(self) -> list[Action]:
+        if self.unavailable:
             return []
         kept, self._postponed = self._postponed, []
         return [self._renewed(action) for action in kept]

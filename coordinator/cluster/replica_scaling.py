@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.job import Job
 
 from ..core.states import State
@@ -11,7 +11,7 @@ HEARD_S = 10.0
 """A launcher asks several times a second how the job goes; one that was not heard for so long is none."""
 
 
-class Scaling:
+class ReplicaScaling:
     """What is wanted, and whether anybody is there who brings it about.
 
     Attributes
@@ -25,17 +25,17 @@ class Scaling:
         self._job = job
         self._heard_s: float | None = None
 
-    def heard(self, now_s: float) -> None:
+    def launcher_seen(self, now_s: float) -> None:
         """A launcher is there."""
         self._heard_s = now_s
 
-    def is_here(self, now_s: float) -> bool:
+    def launcher_present(self, now_s: float) -> bool:
         """Whether there is a launcher."""
         return self._heard_s is not None and now_s - self._heard_s <= HEARD_S
 
-    def todo(self, shards: int, before: int, now_s: float) -> str:
+    def manual_steps(self, shards: int, before: int, now_s: float) -> str:
         """What a person is to do so that there are so many shards; "" where a launcher does it."""
-        if self.is_here(now_s) or shards == before:
+        if self.launcher_present(now_s) or shards == before:
             return ""
         commands = (
             f"with compose, `docker compose up --detach --no-recreate --scale ps={shards}`; with Kubernetes, "
@@ -55,15 +55,17 @@ class Scaling:
         """
         name = self._job.name
         if replicas < 1:
-            raise Refused(f"job {name} cannot go on without a replica: `dbelief stop` ends it")
-        if not self.is_here(now_s):
-            raise Refused(
+            raise Rejected(f"job {name} cannot go on without a replica: `dbelief stop` ends it")
+        if not self.launcher_present(now_s):
+            raise Rejected(
                 f"job {name} was not started by `dbelief train`: with compose, `docker compose up --detach "
                 f"--no-recreate --scale worker={replicas}`; with Kubernetes, `kubectl scale deployment worker "
                 f"--replicas={replicas}`; by hand, `dbelief worker` starts one, and SIGTERM lets one finish and leave"
             )
         if self._job.pin_cores:
-            raise Refused(f"job {name} has pin_cores: each of its {self._job.replicas} replicas keeps to its own cores")
+            raise Rejected(
+                f"job {name} has pin_cores: each of its {self._job.replicas} replicas keeps to its own cores"
+            )
         if state is not State.READY:
-            raise Refused(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer replicas")
+            raise Rejected(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer replicas")
         self.wanted = replicas

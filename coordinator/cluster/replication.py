@@ -16,7 +16,7 @@ from typing import Any
 
 from dbelief.core.placement import Placement
 
-from ..core.effects import Action, Follow, Note, StandAlone
+from ..core.effects import Action, AttachFollower, DetachFollower, LogEvent
 from ..core.members import Member, Members
 
 AGAIN_S = 1.0
@@ -24,7 +24,7 @@ AGAIN_S = 1.0
 
 
 @dataclass
-class Chain:
+class ShardReplication:
     """One shard's.
 
     Attributes
@@ -48,7 +48,7 @@ class Chain:
     changed_s: float = -math.inf
 
 
-class Chains:
+class ReplicationManager:
     """All of one job.
 
     Parameters
@@ -65,11 +65,11 @@ class Chains:
     def __init__(self, replication: int, members: Members) -> None:
         self._members = members
         self._wanted = replication > 1
-        self._chains: dict[int, Chain] = {}
+        self._chains: dict[int, ShardReplication] = {}
         self.promotions = 0
 
-    def _of(self, shard: int) -> Chain:
-        return self._chains.setdefault(shard, Chain())
+    def _of(self, shard: int) -> ShardReplication:
+        return self._chains.setdefault(shard, ShardReplication())
 
     @property
     def unfollowed(self) -> int:
@@ -95,13 +95,13 @@ class Chains:
                 chain.changed_s = now_s
                 chain.epoch += 1
                 chain.follower = member.incarnation
-                yield Follow(place.shard, chain.epoch, member.address, next_epoch())
+                yield AttachFollower(place.shard, chain.epoch, member.address, next_epoch())
 
-    def stands(self, action: Follow | StandAlone) -> bool:
+    def is_current(self, action: AttachFollower | DetachFollower) -> bool:
         """Whether this is still wanted."""
         return self._of(action.shard).epoch == action.epoch and self._members.alive_shard(action.shard)
 
-    def told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> Iterable[Action]:
+    def leader_reported(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> Iterable[Action]:
         """A leader tells how it stands with its follower."""
         chain = self._of(shard)
         if epoch != chain.epoch or chain.follower is None:
@@ -110,9 +110,9 @@ class Chains:
         if followed and not chain.whole and member is not None:
             chain.whole = True
             member.state = "following"
-            yield Note("followed", {"shard": shard, "name": member.name})
+            yield LogEvent("followed", {"shard": shard, "name": member.name})
         elif unfollowed:
-            yield Note("unfollowed", {"shard": shard, "reason": unfollowed})
+            yield LogEvent("unfollowed", {"shard": shard, "reason": unfollowed})
             yield from self._alone(shard)
 
     def _alone(self, shard: int) -> Iterable[Action]:
@@ -122,14 +122,14 @@ class Chains:
             follower.state = "waiting"
         chain.epoch += 1
         chain.follower, chain.whole = None, False
-        yield StandAlone(shard, chain.epoch)
+        yield DetachFollower(shard, chain.epoch)
 
     def follower_gone(self, member: Member) -> Iterable[Action]:
         """A follower is over."""
         if self._of(member.number).follower == member.incarnation:
             yield from self._alone(member.number)
 
-    def dissolve(self) -> Iterable[Action]:
+    def detach_all(self) -> Iterable[Action]:
         """Every shard stands alone: what they hold is about to change as no follower is told."""
         for shard, chain in self._chains.items():
             if chain.follower is not None:
@@ -137,7 +137,7 @@ class Chains:
 
     # -- a leader dies -------------------------------------------------------------------------------------
 
-    def leader_gone(self, member: Member, begun: bool, now_s: float) -> tuple[Member | None, bool]:
+    def promote_follower(self, member: Member, begun: bool, now_s: float) -> tuple[Member | None, bool]:
         """A leader is over; who is this shard from now on, if anybody followed it, and whether that one has all of it.
 
         Parameters
@@ -165,7 +165,7 @@ class Chains:
         """Whether this shard is a follower that goes on in its dead leader's place, and is not served yet."""
         return self._of(member.number).promoted == member.incarnation
 
-    def served(self, shard: int) -> None:
+    def promotion_done(self, shard: int) -> None:
         """The shard is served again."""
         self._of(shard).promoted = None
 
@@ -178,13 +178,13 @@ class Chains:
     def restore(self, state: Mapping[str, Any]) -> Iterable[Action]:
         """Take over, after the members; what leaders may not have been told yet."""
         self.promotions = state["promotions"]
-        self._chains = {int(number): Chain(**fields) for number, fields in state["chains"].items()}
+        self._chains = {int(number): ShardReplication(**fields) for number, fields in state["chains"].items()}
         for shard, chain in self._chains.items():
             if not chain.whole and chain.promoted is None:
                 yield from self._alone(shard)
 
 
-def _kept(chain: Chain) -> dict[str, Any]:
+def _kept(chain: ShardReplication) -> dict[str, Any]:
     fields = asdict(chain)
     del fields["changed_s"]  # another coordinator's clock is another
     return fields

@@ -17,22 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dbelief.core.placement import Place, Placement
-from dbelief.errors import Refused
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.errors import Rejected
 from dbelief.job import Job
 
-from ..core.effects import Action, Dismiss, Move, Note, Revive
+from ..core.effects import Action, DecommissionShard, LogEvent, MigrateSegments, RecoverShard
 from ..core.members import Member, Members
 from ..core.states import State
-from .initialization import Opening
-from .rebalance import left_out, moved, moves, taken_in
+from .initialization import Initialization
+from .rebalance import add_shard, apply_migration, plan_migrations, remove_shard
 from .recovery import Recovery
 
 AGAIN_S = 2.0
 """How long a move that failed is let be: those who waited for its segments come on meanwhile."""
 
 
-class Resizing:
+class Resharding:
     """The number of shards of one job.
 
     Parameters
@@ -51,7 +51,7 @@ class Resizing:
     """
 
     def __init__(
-        self, job: Job, opening: Opening, members: Members, recovery: Recovery, next_epoch: Callable[[], int]
+        self, job: Job, opening: Initialization, members: Members, recovery: Recovery, next_epoch: Callable[[], int]
     ) -> None:
         self.wanted = job.shards
         self.running = False
@@ -63,7 +63,7 @@ class Resizing:
         self._recovery = recovery
         self._next_epoch = next_epoch
         self._seen_to: set[int] = set()  # lives without a place that are being brought in, or dismissed
-        self._under_way: Move | None = None  # until both shards know what they hold
+        self._under_way: MigrateSegments | None = None  # until both shards know what they hold
         self._due = False  # it is still to be made
         self._again_s = 0.0
         self._began_s = 0.0
@@ -77,7 +77,7 @@ class Resizing:
 
     # -- the wish ----------------------------------------------------------------------------------------
 
-    def want(self, shards: int, state: State, now_s: float) -> list[Action]:
+    def request(self, shards: int, state: State, now_s: float) -> list[Action]:
         """Somebody wants so many, instead of what was wanted before.
 
         Raises
@@ -87,19 +87,21 @@ class Resizing:
         """
         name = self._job.name
         if shards < 1:
-            raise Refused(f"job {name} cannot go on without a shard: `dbelief stop` ends it")
+            raise Rejected(f"job {name} cannot go on without a shard: `dbelief stop` ends it")
         if state is not State.READY:
-            raise Refused(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer shards")
+            raise Rejected(f"job {name} is {state.value}: while it trains (ready), there can be more or fewer shards")
         if self._job.record:
-            raise Refused(f"job {name} is recorded: what a segment's shard has written of it would not be in one place")
+            raise Rejected(
+                f"job {name} is recorded: what a segment's shard has written of it would not be in one place"
+            )
         if shards > len(self._placement.spans):
-            raise Refused(f"job {name} has {len(self._placement.spans)} segments, and no use for {shards} shards")
+            raise Rejected(f"job {name} has {len(self._placement.spans)} segments, and no use for {shards} shards")
         if shards == self.wanted:
             return []
         if not self.running:
             self._began_s, self._from = now_s, self.wanted
             self._account = {"segments": 0, "bytes": 0, "longest_s": 0.0}
-        notes: list[Action] = [Note("scaling", {"from": self.wanted, "to": shards})]
+        notes: list[Action] = [LogEvent("scaling", {"from": self.wanted, "to": shards})]
         self.wanted, self.running = shards, True
         self._again_s = now_s
         self._renew()
@@ -128,9 +130,9 @@ class Resizing:
         actions = self._see_to_members()
         if not idle or self.waiting_for() or now_s < self._again_s:
             return actions
-        if self._recovery.away or self._recovery.back_to is not None:
+        if self._recovery.unavailable or self._recovery.rollback_set is not None:
             return actions
-        self._under_way = next(iter(moves(self._placement, self.wanted)), None)
+        self._under_way = next(iter(plan_migrations(self._placement, self.wanted)), None)
         if self._under_way is not None:
             self._due = True
             return [*actions, self._under_way]
@@ -138,15 +140,15 @@ class Resizing:
             self.running = False
             seconds = round(now_s - self._began_s, 3)
             about = {"from": self._from, "to": self.wanted, "seconds": seconds}
-            actions.append(Note("scaled", {**about, **self._account}))
+            actions.append(LogEvent("scaled", {**about, **self._account}))
         return actions
 
-    def _is_over(self, place: Place) -> bool:
+    def _is_over(self, place: ShardPlacement) -> bool:
         return place.shard >= self.wanted and not place.count
 
     def _leave_out(self, shard: int) -> None:
-        self._renew(left_out(self._placement, shard))
-        self._recovery.left_out(shard)
+        self._renew(remove_shard(self._placement, shard))
+        self._recovery.removed(shard)
 
     def _see_to_members(self) -> list[Action]:
         """Bring in those who joined and have no place, and dismiss those for whom there is none any more."""
@@ -157,37 +159,37 @@ class Resizing:
                 continue
             self._seen_to.add(member.incarnation)
             if member.number < self.wanted:
-                place = Place(member.number, member.address, self._next_epoch(), (), self._opening.run_id)
-                actions.append(self._recovery.bring_in(member, place))
+                place = ShardPlacement(member.number, member.address, self._next_epoch(), (), self._opening.run_id)
+                actions.append(self._recovery.admit(member, place))
             else:
-                actions.append(Dismiss(member.number, member.incarnation, member.address))
+                actions.append(DecommissionShard(member.number, member.incarnation, member.address))
         return actions
 
     # -- what came of it ---------------------------------------------------------------------------------
 
-    def is_new(self, place: Place) -> bool:
+    def is_new(self, place: ShardPlacement) -> bool:
         """Whether this is a place that the job does not have yet."""
         return place.shard not in self._members.needed
 
-    def came(self, revive: Revive) -> bool:
+    def shard_admitted(self, revive: RecoverShard) -> bool:
         """A new shard is ready to take segments; False where it has died meanwhile."""
         self._seen_to.discard(revive.incarnation)
         if self._members.find("shard", revive.place.shard, revive.incarnation) is None:
             return False
-        self._renew(taken_in(self._placement, revive.place))
-        self._recovery.holders[revive.place.shard] = revive.incarnation
+        self._renew(add_shard(self._placement, revive.place))
+        self._recovery.owners[revive.place.shard] = revive.incarnation
         return True
 
-    def due(self, move: Move) -> bool:
+    def due(self, move: MigrateSegments) -> bool:
         """Whether a move that was asked for is still to be made: neither done, nor failed, and both shards live."""
         return self._due and move == self._under_way
 
-    def moved(self, move: Move, seconds: float, sent: int) -> bool:
+    def moved(self, move: MigrateSegments, seconds: float, sent: int) -> bool:
         """The segments are there, and served from now on; False where one of the two has died meanwhile."""
         if not self.due(move):
             return False
         self._due = False
-        self._renew(moved(self._placement, move))
+        self._renew(apply_migration(self._placement, move))
         self.segments += len(move.segments)
         self.longest_s = max(self.longest_s, seconds)
         account = self._account
@@ -196,18 +198,18 @@ class Resizing:
         account["longest_s"] = round(max(account["longest_s"], seconds), 4)
         return True
 
-    def failed(self, move: Move, now_s: float) -> None:
+    def migration_failed(self, move: MigrateSegments, now_s: float) -> None:
         """It could not be made; all is as before."""
         if self.due(move):
             self._due = False
             self._again_s = now_s + AGAIN_S
 
-    def told(self, move: Move) -> None:
+    def ownership_confirmed(self, move: MigrateSegments) -> None:
         """Both shards, as far as they live, know what they hold: the next one may begin."""
         if move == self._under_way:
             self._under_way = None
 
-    def gone(self, member: Member) -> bool:
+    def shard_lost(self, member: Member) -> bool:
         """A shard's life is over; whether the job goes on without it, for it held nothing."""
         move = self._under_way
         if move is not None and member.number in (move.giver, move.taker):

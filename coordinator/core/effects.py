@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dbelief.core.placement import Place, Placement
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.vector_program import Operation
 
 
@@ -53,7 +53,7 @@ class SetMembership:
 
 
 @dataclass(frozen=True)
-class Forget:
+class DropLedger:
     """Drop the ledger rows of a life whose work is settled, durably."""
 
     number: int
@@ -61,7 +61,7 @@ class Forget:
 
 
 @dataclass(frozen=True)
-class Revive:
+class RecoverShard:
     """Bring a shard back in another process: its segments, the newest set, whom to refuse, who takes part.
 
     One that is new to the job is brought in alike, without segments.
@@ -78,7 +78,7 @@ class Revive:
         Whether it followed the shard, and has all that was acknowledged: nothing is loaded then.
     """
 
-    place: Place
+    place: ShardPlacement
     incarnation: int
     set_id: str | None
     fenced: tuple[int, ...]
@@ -88,7 +88,7 @@ class Revive:
 
 
 @dataclass(frozen=True)
-class Follow:
+class AttachFollower:
     """Have the shard process at an address follow a shard.
 
     Attributes
@@ -106,7 +106,7 @@ class Follow:
 
 
 @dataclass(frozen=True)
-class StandAlone:
+class DetachFollower:
     """Tell a shard that nobody follows it, in this epoch of its chain."""
 
     shard: int
@@ -132,7 +132,7 @@ class RollBack:
 
 
 @dataclass(frozen=True)
-class Move:
+class MigrateSegments:
     """Let segments go from one shard to another; then both know what they hold, whatever came of it."""
 
     giver: int
@@ -141,14 +141,14 @@ class Move:
 
 
 @dataclass(frozen=True)
-class TellHoldings:
+class ConfirmOwnership:
     """Tell these shards which segments they hold: another coordinator may have died while it moved some."""
 
     shards: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Dismiss:
+class DecommissionShard:
     """Let a shard end that has no place any more."""
 
     shard: int
@@ -164,7 +164,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Note:
+class LogEvent:
     """Write an event to the run's log."""
 
     event: str
@@ -172,7 +172,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishRun:
     """Close the run folder and let the shards end."""
 
 
@@ -182,12 +182,12 @@ ShardAction = (
     | TakeSnapshot
     | MakeReady
     | Fence
-    | Forget
+    | DropLedger
     | SetMembership
     | RunProgram
     | RollBack
     | Export
-    | Move
-    | TellHoldings
+    | MigrateSegments
+    | ConfirmOwnership
 )
-Action = ShardAction | Revive | Follow | StandAlone | Dismiss | Note | Finish
+Action = ShardAction | RecoverShard | AttachFollower | DetachFollower | DecommissionShard | LogEvent | FinishRun

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dbelief.errors import Full
+from dbelief.errors import ResourceExhausted
 
 _LIKE = {"follower": "shard"}
 """Kinds that join as another."""
@@ -114,9 +114,9 @@ class Members:
         if number is None and kind == "shard" and (unfollowed := self._unfollowed(address)):
             kind, number = "follower", wish if wish in unfollowed else unfollowed[0]
         if number is None and kind == "shard":
-            raise Full(f"the job has its {len(self.shards)} shards; `dbelief scale ps` lets it have more")
+            raise ResourceExhausted(f"the job has its {len(self.shards)} shards; `dbelief scale ps` lets it have more")
         if number is None:
-            raise Full(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
+            raise ResourceExhausted(f"the job has {MOST_MEMBERS} replicas and clients, as many as may be")
         self.incarnations += 1
         member = Member(kind, number, self.incarnations, name, token, address, now_s)
         self._latest[kind, number] = member
@@ -142,7 +142,7 @@ class Members:
         member = self._latest.get(("shard", number))
         return member is not None and member.alive
 
-    def server(self, number: int, incarnation: int) -> Member | None:
+    def find_server(self, number: int, incarnation: int) -> Member | None:
         """The living shard of this number, or the one that follows it, where this is its life."""
         return self.find("shard", number, incarnation) or self.find("follower", number, incarnation)
 
@@ -162,7 +162,7 @@ class Members:
         alike = (m for m in self.alive(*kinds) if m.name == name and m.token != token)
         return next(alike, None)
 
-    def over(self, member: Member, how: str) -> None:
+    def mark_gone(self, member: Member, how: str) -> None:
         """A life has ended: it "left" or "died"."""
         member.state = how
         if member.kind not in ("shard", "follower"):
@@ -173,11 +173,11 @@ class Members:
         member = self._latest.get((kind, number))
         return member if member is not None and member.incarnation == incarnation and member.alive else None
 
-    def pusher(self, number: int, incarnation: int) -> Member | None:
+    def find_pusher(self, number: int, incarnation: int) -> Member | None:
         """The living replica or client of this number and life."""
         return self.find("replica", number, incarnation) or self.find("client", number, incarnation)
 
-    def silent(self, now_s: float) -> list[Member]:
+    def expired(self, now_s: float) -> list[Member]:
         """Those who have not beaten for too long; to be asked again and again."""
         away_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
@@ -185,18 +185,20 @@ class Members:
             for member in self._latest.values():  # it was the coordinator that heard nobody
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
                 member.moved_s = min(now_s, member.moved_s + away_s)
-        return [m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.patience_s(m.kind)]
+        return [
+            m for m in self._latest.values() if m.alive and now_s - m.last_beat_s > self.heartbeat_timeout_s(m.kind)
+        ]
 
-    def patience_s(self, kind: str) -> float:
+    def heartbeat_timeout_s(self, kind: str) -> float:
         """How long one of this kind may be silent."""
         return min(self.beat_s, self.lease_s) if kind in ("shard", "follower") else self.beat_s
 
-    def stuck(self, now_s: float, limit_s: float) -> list[Member]:
+    def stalled(self, now_s: float, limit_s: float) -> list[Member]:
         """Those who live, and whose work has not come on for so long."""
         at_work = ("training", "evaluating")
         return [m for m in self._latest.values() if m.state in at_work and now_s - m.moved_s > limit_s]
 
-    def excuse(self, now_s: float) -> None:
+    def reset_progress_timers(self, now_s: float) -> None:
         """Nobody's work can come on now."""
         for member in self._latest.values():
             member.moved_s = now_s

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from .states import WAYS, Spent, Told
+from .states import WAYS, ProgressReport, ResourceUsage
 
 _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
@@ -39,7 +39,7 @@ class Evaluated:
 
 
 @dataclass
-class Figures:
+class ReplicaStats:
     """What one replica's number has done, over all its lives.
 
     `spent` is the seconds by phase of each life, `stale` its pushes by staleness, `wire` its bytes "sent" and
@@ -135,7 +135,7 @@ class Progress:
     without_gain: int = 0
     next_evaluation: int = 0
     not_finite: int = 0
-    replicas: dict[int, Figures] = field(default_factory=dict)
+    replicas: dict[int, ReplicaStats] = field(default_factory=dict)
     restored: dict[int, int] = field(default_factory=dict)
     _high_since_s: float | None = None
 
@@ -170,7 +170,7 @@ class Progress:
         """Samples that may still be leased before the release; None where that is no question."""
         return None if not self.warm or self.warm_samples is None else max(0, self.warm_samples - leased)
 
-    def trained(self, replica: int, new: Told, now_s: float) -> str | None:
+    def record_report(self, replica: int, new: ProgressReport, now_s: float) -> str | None:
         """Take newly acknowledged work in; a reason to give up, where there is one."""
         self.samples += new.samples
         self.steps += new.steps
@@ -178,7 +178,7 @@ class Progress:
         self.lost += new.lost
         self.staleness_sum += new.staleness_sum
         self._new_staleness(new)
-        own = self.replicas.setdefault(replica, Figures())
+        own = self.replicas.setdefault(replica, ReplicaStats())
         own.samples += new.samples
         own.pushes += new.pushes
         own.staleness_sum += new.staleness_sum
@@ -186,9 +186,9 @@ class Progress:
             return None
         return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
 
-    def spent(self, replica: int, incarnation: int, told: Spent) -> None:
+    def spent(self, replica: int, incarnation: int, told: ResourceUsage) -> None:
         """Take in what a life has told of itself."""
-        own, life = self.replicas.setdefault(replica, Figures()), str(incarnation)
+        own, life = self.replicas.setdefault(replica, ReplicaStats()), str(incarnation)
         if told.seconds:
             own.spent[life] = dict(told.seconds)
         if told.staleness:
@@ -216,7 +216,7 @@ class Progress:
         rows = [counts for own in self.replicas.values() for counts in own.stale.values()]
         return [min(count, _MOST) for count in _columns(rows)]
 
-    def _new_staleness(self, new: Told) -> None:
+    def _new_staleness(self, new: ProgressReport) -> None:
         if not new.steps:  # known from a ledger only, so without a staleness
             return
         mean = new.staleness_sum / new.pushes
@@ -285,7 +285,7 @@ class Progress:
             self.best = Best("", loss, accuracy, samples)
         return keep_as, self._reason_to_stop(loss, accuracy)
 
-    def kept(self, best: Best) -> None:
+    def record_best(self, best: Best) -> None:
         """The parameters of an evaluation lie whole on the shards under this name."""
         if self._beats_best(best.loss, best.accuracy):
             self.best = best
@@ -322,12 +322,12 @@ class Progress:
         """Go on from a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
         for name in _KEPT:
             setattr(self, name, state.get(name, 0))
-        self.replicas = {int(number): Figures(**own) for number, own in state["replicas"].items()}
+        self.replicas = {int(number): ReplicaStats(**own) for number, own in state["replicas"].items()}
         self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])
         self.best = Best(**state["best"]) if state["best"] else None
         self.last = Evaluated(**state["last"]) if state.get("last") else None
         self.test = Evaluated(**state["test"]) if state.get("test") else None
         for replica, samples in corrections.items():
             self.samples += samples
-            self.replicas.setdefault(replica, Figures()).samples += samples
+            self.replicas.setdefault(replica, ReplicaStats()).samples += samples
         self.restored = {number: own.samples for number, own in self.replicas.items()}

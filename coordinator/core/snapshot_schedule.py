@@ -9,7 +9,7 @@ from .members import Member
 
 
 @dataclass
-class Snapshots:
+class SnapshotSchedule:
     """The turns of one job's sets: one at a time.
 
     Attributes
@@ -42,7 +42,7 @@ class Snapshots:
         done = iterations - self._last_iteration
         return self.wanted or by_time or (self.every_iterations is not None and done >= self.every_iterations)
 
-    def have(self, member: Member) -> bool:
+    def covers(self, member: Member) -> bool:
         """Whether a set that was begun since a shard first asked was tried; if not, one is to come soon."""
         member.leaves_after = member.leaves_after or self.count + 1
         self.wanted = self.wanted or self.count < member.leaves_after
@@ -55,11 +55,11 @@ class Snapshots:
         self.count += 1
         return TakeSnapshot(f"{samples:012d}-{self.count:04d}")
 
-    def rest(self, now_s: float, iterations: int = 0) -> None:
+    def restart_timer(self, now_s: float, iterations: int = 0) -> None:
         """Time and iterations until the next one count from now."""
         self._last_s, self._last_iteration = now_s, iterations
 
     def complete(self, now_s: float, iterations: int = 0) -> None:
         """The set is complete."""
         self.running = False
-        self.rest(now_s, iterations)
+        self.restart_timer(now_s, iterations)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 
 
 class State(Enum):
@@ -20,7 +20,7 @@ class State(Enum):
     FAILED = "failed"
 
 
-class Closing(IntEnum):
+class ShutdownPhase(IntEnum):
     """How far the end of a job has come; each step waits for the one before."""
 
     DRAIN = 0  # leases in
@@ -32,7 +32,7 @@ class Closing(IntEnum):
 
 
 @dataclass(frozen=True)
-class Shape:
+class DatasetSizes:
     """How many samples each data set holds; zeros where the job has no data."""
 
     train: int
@@ -41,7 +41,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluationLease:
     """An evaluation lease."""
 
     id: int
@@ -65,7 +65,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Compute:
+class BundleLease:
     """A bundle of a batch method's pass, to be computed at the vector "trial".
 
     Attributes
@@ -87,7 +87,7 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Together:
+class GroupLease:
     """A lease, and the group with which it is trained.
 
     Attributes
@@ -100,7 +100,7 @@ class Together:
         Steps that are in what the shards hold.
     """
 
-    lease: Lease
+    lease: DataLease
     generation: int
     members: tuple[tuple[int, int], ...]
     samples_before: int
@@ -110,11 +110,11 @@ class Together:
 WAYS = ("sent", "received", "shared_sent", "shared_received")
 """Names of the counts of bytes in `Spent.wire`."""
 
-Work = Lease | Together | Evaluate | Compute | Wait | Stop
+Assignment = DataLease | GroupLease | EvaluationLease | BundleLease | Wait | Stop
 
 
 @dataclass(frozen=True)
-class Spent:
+class ResourceUsage:
     """What a life tells of itself, since it began.
 
     Attributes
@@ -135,7 +135,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressReport:
     """What a replica tells of its work, as totals since its lease began (a client's: since it joined).
 
     Attributes
@@ -158,9 +158,9 @@ class Told:
     staleness_sum: float = 0.0
     lost: int = 0
 
-    def since(self, before: Told) -> Told:
+    def since(self, before: ProgressReport) -> ProgressReport:
         """What is new in it after `before`, of the same lease."""
-        return Told(
+        return ProgressReport(
             self.lease,
             self.pushes - before.pushes,
             self.samples - before.samples,

@@ -10,19 +10,30 @@ Every method that takes an event first does what the event says, then `_advance`
 from __future__ import annotations
 
 from dbelief.core.layout import Layout
-from dbelief.core.lease import Lease
-from dbelief.errors import Refused
+from dbelief.core.lease import DataLease
+from dbelief.errors import Rejected
 
-from ..core.effects import Action, AssignShards, Export, Fence, Finish, Forget, MakeReady, Restore
+from ..core.effects import Action, AssignShards, DropLedger, Export, Fence, FinishRun, MakeReady, Restore
 from ..core.members import Member
-from ..core.states import Closing, Compute, Evaluate, Spent, State, Stop, Together, Told, Wait, Work
-from ..sandblaster.pass_scheduler import NOTHING, Asks, Computed
+from ..core.states import (
+    Assignment,
+    BundleLease,
+    EvaluationLease,
+    GroupLease,
+    ProgressReport,
+    ResourceUsage,
+    ShutdownPhase,
+    State,
+    Stop,
+    Wait,
+)
+from ..sandblaster.pass_scheduler import NO_REQUEST, BundleResult, WorkRequest
 from .sharding import Sharding
 
 _STUCK = 2.0
 """A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
 
-_DOING = {Lease: "training", Together: "training", Compute: "training", Evaluate: "evaluating"}
+_DOING = {DataLease: "training", GroupLease: "training", BundleLease: "training", EvaluationLease: "evaluating"}
 """What a member is seen to do, by its work."""
 
 
@@ -54,14 +65,14 @@ class JobMachine(Sharding):
             A shard too many.
         """
         if self.over:
-            raise Refused(f"job {self.job.name!r} is over: {self.reason}")
+            raise Rejected(f"job {self.job.name!r} is over: {self.reason}")
         if kind != "shard":
             if layout is None:
-                raise Refused("a replica joins with its model's layout")
-            self.opening.agree(layout, source_digest, train_samples)
+                raise Rejected("a replica joins with its model's layout")
+            self.opening.check_layout(layout, source_digest, train_samples)
         before = self.members.named(kind, name, token) if again else None
         if before is not None:
-            self._gone(before, "died", "its process was started again", now_s)
+            self._member_lost(before, "died", "its process was started again", now_s)
         lives = self.members.incarnations
         member = self.members.join(kind, token, name, address, now_s, wish)
         if self.members.incarnations > lives:  # else the call is a repeated one
@@ -82,34 +93,34 @@ class JobMachine(Sharding):
     def may_leave(self, number: int, incarnation: int) -> bool:
         """A shard is asked to end; whether a set begun since has what it holds, or none is to come. It asks again."""
         member = self.members.find("shard", number, incarnation)
-        return member is None or self.state is not State.READY or self.training.snapshots.have(member)
+        return member is None or self.state is not State.READY or self.training.snapshots.covers(member)
 
     def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
         """A member says goodbye: what it had not finished goes back."""
         member = self.member(kind, number, incarnation)
         if member is not None:
-            self._gone(member, "left", self._why_left(member) or reason, now_s)
+            self._member_lost(member, "left", self._why_left(member) or reason, now_s)
 
     def initialises(self, number: int, incarnation: int) -> bool:
         """Whether this replica is to push the initial values."""
-        if self.state is not State.INITIALISING or self.members.pusher(number, incarnation) is None:
+        if self.state is not State.INITIALISING or self.members.find_pusher(number, incarnation) is None:
             return False
         return self.opening.initialises(incarnation)
 
     def tick(self, now_s: float) -> None:
         """Time passes: the silent are dead, limits may be reached, a snapshot may be due."""
-        for member in self.members.silent(now_s):
-            if now_s - member.last_beat_s <= self.members.patience_s(member.kind):
+        for member in self.members.expired(now_s):
+            if now_s - member.last_beat_s <= self.members.heartbeat_timeout_s(member.kind):
                 continue  # it has just come to be the last that has its shard
-            self._gone(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
-        if self.recovery.away or self.training.waits_for_each_other:
-            self.members.excuse(now_s)
-        for member in self.members.stuck(now_s, _STUCK * self.job.deadlines.progress_s):
-            self._gone(member, "died", f"alive, and without progress for {now_s - member.moved_s:.0f} s", now_s)
+            self._member_lost(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
+        if self.recovery.unavailable or self.training.waits_for_each_other:
+            self.members.reset_progress_timers(now_s)
+        for member in self.members.stalled(now_s, _STUCK * self.job.deadlines.progress_s):
+            self._member_lost(member, "died", f"alive, and without progress for {now_s - member.moved_s:.0f} s", now_s)
         self._advance(now_s)
 
-    def _gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
-        self.members.over(member, how)
+    def _member_lost(self, member: Member, how: str, reason: str, now_s: float) -> None:
+        self.members.mark_gone(member, how)
         kept = self.progress.residual({member.incarnation}) if member.kind != "shard" else 0.0
         more = {"residual": kept} if kept else {}
         self._note("member", role=member.kind, id=member.number, what=how, reason=reason, name=member.name, **more)
@@ -132,7 +143,7 @@ class JobMachine(Sharding):
         self.members.settled.add(incarnation)
         self.members.unforgotten.add(incarnation)
         self.commit_due = True
-        self.actions.append(Forget(number, incarnation))
+        self.actions.append(DropLedger(number, incarnation))
         self.actions += self.training.fenced(number, incarnation, applied, self.ending.evaluate, now_s)
         self._advance(now_s)
 
@@ -155,7 +166,7 @@ class JobMachine(Sharding):
         """Every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
         self.continuation.restore(self._resume[1], ledgers)
-        self.actions += self.training.news()
+        self.actions += self.training.membership_changes()
         self.ready(now_s)
 
     def initialised(self, incarnation: int, now_s: float) -> None:
@@ -204,24 +215,26 @@ class JobMachine(Sharding):
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def lease(self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: Asks = NOTHING) -> Work:
+    def lease(
+        self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: WorkRequest = NO_REQUEST
+    ) -> Assignment:
         """Give a replica something to do; a repeated call, whose answer was lost, gets the same.
 
         A client gets evaluations only, and those only while there is no replica.
         """
-        member = self.members.pusher(number, incarnation)
+        member = self.members.find_pusher(number, incarnation)
         if member is None:
             return Stop(f"replica {number} was given up; its work went to others")
         member.last_beat_s = now_s
-        if self.over or (self.state is State.CLOSING and self.ending.step > Closing.TEST):
+        if self.over or (self.state is State.CLOSING and self.ending.step > ShutdownPhase.TEST):
             return Stop(self.reason)
-        closing = self.state is State.CLOSING and self.ending.step > Closing.DRAIN
+        closing = self.state is State.CLOSING and self.ending.step > ShutdownPhase.DRAIN
         ready = self.state is State.READY
         living, client = [one.number for one in self.members.alive("replica")], member.kind == "client"
         evaluates = (ready or closing) and not (client and living)
         trains = ready and not client
         work = self.training.work(number, incarnation, next_sequence, trains, evaluates, living, now_s, asks)
-        self.actions += self.training.news()
+        self.actions += self.training.membership_changes()
         if client and isinstance(work, Wait) and (self.state is State.READY or not self.ending.evaluates):
             work = Stop("a client trains on data of its own, and no evaluation waits")
         if not asks.ahead:  # else it is at work, whatever comes of that
@@ -236,20 +249,20 @@ class JobMachine(Sharding):
         """Whether an evaluation waits that clients are to make, for there is no replica."""
         return self.training.evaluations.asked and not self.members.alive("replica")
 
-    def heard(self, number: int, incarnation: int, now_s: float) -> None:
+    def record_heartbeat_progress(self, number: int, incarnation: int, now_s: float) -> None:
         """A life's work comes on."""
-        member = self.members.pusher(number, incarnation)
+        member = self.members.find_pusher(number, incarnation)
         if member is not None:
             member.moved_s = now_s
 
-    def spent(self, number: int, incarnation: int, told: Spent) -> None:
+    def record_usage(self, number: int, incarnation: int, told: ResourceUsage) -> None:
         """A life tells what it has spent since it began."""
-        if told != Spent() and self.members.pusher(number, incarnation) is not None:
+        if told != ResourceUsage() and self.members.find_pusher(number, incarnation) is not None:
             self.progress.spent(number, incarnation, told)
 
-    def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> None:
+    def report_progress(self, number: int, incarnation: int, told: ProgressReport, now_s: float) -> None:
         """A replica or client tells what was acknowledged; what is newly done is taken in."""
-        member = self.members.pusher(number, incarnation)
+        member = self.members.find_pusher(number, incarnation)
         if member is None or self.over:
             return
         member.moved_s = now_s
@@ -261,7 +274,7 @@ class JobMachine(Sharding):
             self.fail(trouble)
         self._advance(now_s)
 
-    def bundle_done(self, number: int, incarnation: int, told: Computed, now_s: float) -> None:
+    def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> None:
         """A replica tells of a bundle that all shards hold."""
         member = self.members.find("replica", number, incarnation)
         if member is None or self.over:
@@ -314,7 +327,7 @@ class JobMachine(Sharding):
         self._advance(now_s)
         return keep_as
 
-    def kept(self, lease_id: int, now_s: float) -> None:
+    def evaluation_stored(self, lease_id: int, now_s: float) -> None:
         """The parameters of an evaluation lie whole on the shards."""
         self.training.kept(lease_id)
         self.commit_due = True
@@ -332,24 +345,26 @@ class JobMachine(Sharding):
 
     def exported(self, now_s: float) -> None:
         """The model is written."""
-        self.ending.exported = self.ending.step is Closing.EXPORT
+        self.ending.exported = self.ending.step is ShutdownPhase.EXPORT
         self._advance(now_s)
 
     # -- moving on ---------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> None:
-        self.training.settle(now_s)
-        still = not (self.over or self.resizing.running or self.recovery.back_to) and self.opening.assigned
+        self.training.settle_groups(now_s)
+        still = not (self.over or self.resizing.running or self.recovery.rollback_set) and self.opening.assigned
         placed = self.placement if still else None
-        self.actions += self.chains.advance(placed, self.recovery.away, self.next_shard_epoch, now_s)
+        self.actions += self.chains.advance(placed, self.recovery.unavailable, self.next_shard_epoch, now_s)
         if self.state is State.EMPTY:
             self._advance_empty()
         elif self.state is State.READY:
             self._advance_ready(now_s)
         elif self.state is State.CLOSING:
             self._advance_closing()
-        writes = self.state is State.CLOSING and self.ending.step > Closing.TEST
-        given_up = self.patience.ends(self.state, self.training.begins_in_lockstep, not (writes or self.over), now_s)
+        writes = self.state is State.CLOSING and self.ending.step > ShutdownPhase.TEST
+        given_up = self.patience.expired_reason(
+            self.state, self.training.begins_in_lockstep, not (writes or self.over), now_s
+        )
         if given_up:
             self.fail(given_up)
 
@@ -358,7 +373,7 @@ class JobMachine(Sharding):
         if len(shards) == self.job.shards and self.layout is not None:
             self._become(State.INITIALISING, "")
             self.recovery.begin()
-            self.actions.append(AssignShards(self.opening.place(shards, self.shard_epoch)))
+            self.actions.append(AssignShards(self.opening.create_placement(shards, self.shard_epoch)))
 
     def _advance_ready(self, now_s: float) -> None:
         self.actions += self.training.advance(self._replicas(), now_s)
@@ -378,7 +393,7 @@ class JobMachine(Sharding):
 
     def _advance_closing(self) -> None:
         """Take every step of the end whose condition holds."""
-        if self.recovery.back_to is not None:
+        if self.recovery.rollback_set is not None:
             return
         batch, read = self.training.batch, self.training.evaluations.given
         if batch is not None and batch.accepting:
@@ -387,12 +402,12 @@ class JobMachine(Sharding):
         drained = not (self.leases.outstanding or read or (batch is not None and batch.accepting))
         if drained and self.training.write_last(self._replicas()):
             return
-        while self.ending.moves_on(drained, self.training.snapshots.running):
-            if self.ending.step is Closing.SNAPSHOT:
+        while self.ending.advance(drained, self.training.snapshots.running):
+            if self.ending.step is ShutdownPhase.SNAPSHOT:
                 if not (self.training.end_kept and self.recovery.best == self.progress.best):  # else it is written
                     self.actions.append(self.training.begin_set())
-            elif self.ending.step is Closing.EXPORT:
+            elif self.ending.step is ShutdownPhase.EXPORT:
                 self.actions.append(Export(self.ending.vector))
-            elif self.ending.step is Closing.DONE:
+            elif self.ending.step is ShutdownPhase.DONE:
                 self._become(State.DONE, self.reason)
-                self.actions.append(Finish())
+                self.actions.append(FinishRun())

@@ -13,19 +13,19 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from dbelief.core.layout import Box, Layout, Span
-from dbelief.core.placement import Place, Placement
-from dbelief.errors import Failure, Mistake
+from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.errors import RuntimeFailure, UserError
 
-from ..core.effects import Fence, Finish, Forget, Note, RollBack, TellHoldings
-from ..core.states import Closing, State
+from ..core.effects import ConfirmOwnership, DropLedger, Fence, FinishRun, LogEvent, RollBack
+from ..core.states import ShutdownPhase, State
 from .machine import JobMachine
 
 FORMAT = 2
 _BEFORE = (State.EMPTY, State.INITIALISING)
 
 
-def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
+def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
     """The job by parts that change at different times: so that only what has changed is written."""
     opening, members = machine.opening, machine.members
     job = {
@@ -38,8 +38,8 @@ def sections(machine: JobMachine, now_s: float) -> dict[str, str]:
         "resumes": machine.resumes,
         "set": machine.recovery.set_id,
         "set_best": asdict(machine.recovery.best) if machine.recovery.best else None,
-        "holders": machine.recovery.holders,
-        "back_to": machine.recovery.back_to,
+        "holders": machine.recovery.owners,
+        "back_to": machine.recovery.rollback_set,
         "chains": machine.chains.state(),
         "ending": machine.ending.state(),
         "resizing": machine.resizing.state(now_s),
@@ -67,7 +67,7 @@ def _placement_text(placement: Placement) -> str:
     return json.dumps(asdict(placement))
 
 
-def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
+def load_unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     """What is stored of a job that is not over, or whose run folder is not closed; None where there is none.
 
     Raises
@@ -79,7 +79,7 @@ def unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
     return None if parts is None or parts["state"]["finished"] else parts
 
 
-def ended(stored: Mapping[str, bytes]) -> str:
+def outcome(stored: Mapping[str, bytes]) -> str:
     """How a run that is over ended, as far as what is stored tells; "" where none did.
 
     Raises
@@ -109,18 +109,18 @@ def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
         state = parts["state"]
         state["finished"] = bool(state["finished"])
         if state["format"] > FORMAT or (state["format"] < FORMAT and not state["finished"]):
-            raise Failure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
+            raise RuntimeFailure(f"the registry's state has format {state['format']}; this version reads {FORMAT}")
     except (ValueError, KeyError, TypeError) as error:
-        raise Failure(f"the job's state in the registry cannot be read: {error!r}") from error
+        raise RuntimeFailure(f"the job's state in the registry cannot be read: {error!r}") from error
     return parts
 
 
-def begun(parts: Mapping[str, Any]) -> bool:
+def training_started(parts: Mapping[str, Any]) -> bool:
     """Whether training had begun; before that there is nothing to go on from but the numbers already used."""
     return State(parts["state"]["state"]) not in _BEFORE
 
 
-def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
+def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
     """Make a new machine stand where the other one stood.
 
     Raises
@@ -131,12 +131,12 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
     machine.opening.run_id = state.get("run_id", 0)  # a run that an earlier version began has none
-    if not begun(parts):
+    if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
     then, now = parts["training"]["leases"]["epoch_samples"], machine.leases.epoch_samples
     if then != now:
-        raise Mistake(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
+        raise UserError(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
     # An earlier version wrote a list, which grew with every death.
@@ -151,14 +151,14 @@ def take_over(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> No
         state["set"], state["set_best"], state["holders"], state["back_to"], machine.chains.promotes
     )
     machine.resizing.restore(state["resizing"], now_s)
-    _ask_again(machine)
+    _reissue_pending_effects(machine)
 
 
-def _ask_again(machine: JobMachine) -> None:
+def _reissue_pending_effects(machine: JobMachine) -> None:
     """What the other coordinator had asked for and may not have done."""
-    machine.actions.append(Note("takeover", {"state": machine.state.value}))
+    machine.actions.append(LogEvent("takeover", {"state": machine.state.value}))
     if machine.resizing.running:
-        machine.actions.append(TellHoldings(tuple(sorted(machine.members.needed))))
+        machine.actions.append(ConfirmOwnership(tuple(sorted(machine.members.needed))))
     membership = machine.training.membership()
     if membership is not None:
         machine.actions.append(membership)
@@ -167,18 +167,18 @@ def _ask_again(machine: JobMachine) -> None:
     alive = {member.incarnation for member in members.alive("replica", "client")}
     for incarnation in sorted(members.dead - members.settled | (machine.training.leases.holders().keys() - alive)):
         machine.actions.append(Fence(numbers.get(incarnation, 0), incarnation))
-    machine.actions += [Forget(numbers.get(life, 0), life) for life in sorted(members.unforgotten)]
+    machine.actions += [DropLedger(numbers.get(life, 0), life) for life in sorted(members.unforgotten)]
     for member in machine.members.alive("shard"):
         needed = member.number in machine.members.needed
-        if needed and machine.recovery.holders.get(member.number) != member.incarnation:
+        if needed and machine.recovery.owners.get(member.number) != member.incarnation:
             promoted = machine.chains.promotes(member)
-            machine.actions.append(machine.recovery.revive(member, machine.next_shard_epoch(), promoted))
-    if machine.recovery.back_to is not None and not machine.recovery.away:
-        machine.actions += [*machine.chains.dissolve(), RollBack(machine.recovery.back_to)]
-    if machine.state is State.CLOSING and machine.ending.step > Closing.TEST:
-        machine.ending.again()
+            machine.actions.append(machine.recovery.recover(member, machine.next_shard_epoch(), promoted))
+    if machine.recovery.rollback_set is not None and not machine.recovery.unavailable:
+        machine.actions += [*machine.chains.detach_all(), RollBack(machine.recovery.rollback_set)]
+    if machine.state is State.CLOSING and machine.ending.step > ShutdownPhase.TEST:
+        machine.ending.restart_reads()
     if machine.over:
-        machine.actions.append(Finish())
+        machine.actions.append(FinishRun())
 
 
 def _layout(part: Mapping[str, Any]) -> Layout:
@@ -191,9 +191,9 @@ def _layout(part: Mapping[str, Any]) -> Layout:
 
 
 def _placement(part: Mapping[str, Any]) -> Placement:
-    spans = tuple(Span(**span) for span in part["spans"])
+    spans = tuple(SegmentSpan(**span) for span in part["spans"])
     return Placement(part["epoch"], spans, tuple(_place(place) for place in part["places"]))
 
 
-def _place(part: Mapping[str, Any]) -> Place:
-    return Place(**{**part, "runs": tuple((first, count) for first, count in part["runs"])})
+def _place(part: Mapping[str, Any]) -> ShardPlacement:
+    return ShardPlacement(**{**part, "runs": tuple((first, count) for first, count in part["runs"])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..core.effects import Move, Revive, RollBack
+from ..core.effects import MigrateSegments, RecoverShard, RollBack
 from ..core.members import Member
 from .standing import Standing
 
@@ -16,12 +16,12 @@ class Sharding(Standing):
     def _shard_joined(self, member: Member) -> None:
         """A shard's life begins: one that held segments is brought back."""
         if self.placement is not None and member.number in self.members.needed:
-            self.actions.append(self.recovery.revive(member, self.next_shard_epoch()))
+            self.actions.append(self.recovery.recover(member, self.next_shard_epoch()))
 
     def member(self, kind: str, number: int, incarnation: int) -> Member | None:
         """This very life, where it is alive; of kind "shard" also one that follows."""
         is_server = kind == "shard"
-        return (self.members.server if is_server else partial(self.members.find, kind))(number, incarnation)
+        return (self.members.find_server if is_server else partial(self.members.find, kind))(number, incarnation)
 
     def _why_left(self, member: Member) -> str:
         """Why the job let a shard go; "" where it did not."""
@@ -33,29 +33,29 @@ class Sharding(Standing):
         if member.kind == "follower":
             self.actions += self.chains.follower_gone(member)
             return
-        if self.placement is not None and self.resizing.gone(member):
+        if self.placement is not None and self.resizing.shard_lost(member):
             self._advance(now_s)
             return
         self.patience.shard_lost = f"{member.title} at {member.address} {how}: {reason}"
         if self.placement is None:
             return
-        heir, kept = self.chains.leader_gone(member, self.recovery.set_id is not None, now_s)
+        heir, kept = self.chains.promote_follower(member, self.recovery.set_id is not None, now_s)
         self.recovery.gone(member.number, kept)
-        self.ending.again()
+        self.ending.restart_reads()
         if heir is not None:
-            self.actions.append(self.recovery.revive(heir, self.next_shard_epoch(), promoted=kept))
+            self.actions.append(self.recovery.recover(heir, self.next_shard_epoch(), promoted=kept))
 
     def chain_told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
         """A shard tells how it stands with its follower, or `unfollowed` is why it has none."""
         if not self.over:
-            news = list(self.chains.told(shard, epoch, followed, unfollowed))
+            news = list(self.chains.leader_reported(shard, epoch, followed, unfollowed))
             self.commit_due = self.commit_due or bool(news)
             self.actions += news
 
-    def revived(self, revive: Revive, set_id: str | None, now_s: float) -> None:
+    def revived(self, revive: RecoverShard, set_id: str | None, now_s: float) -> None:
         """A shard is back in another process, with what this set holds; or a new one is ready to take segments."""
         if self.resizing.is_new(revive.place):
-            if self.resizing.came(revive):
+            if self.resizing.shard_admitted(revive):
                 self._note("shard_taken_in", shard=revive.place.shard)
                 self._advance(now_s)
             return
@@ -63,10 +63,10 @@ class Sharding(Standing):
         if due is not None:
             event = "promoted" if revive.promoted else "shard_back"
             self._note(event, shard=revive.place.shard, set=set_id)
-            self.chains.served(revive.place.shard)
+            self.chains.promotion_done(revive.place.shard)
             self.actions += due
-            if self.recovery.back_to is not None and not self.recovery.away:
-                self.actions += [*self.chains.dissolve(), RollBack(self.recovery.back_to)]
+            if self.recovery.rollback_set is not None and not self.recovery.unavailable:
+                self.actions += [*self.chains.detach_all(), RollBack(self.recovery.rollback_set)]
             self._advance(now_s)
 
     def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
@@ -90,22 +90,22 @@ class Sharding(Standing):
         Refused
             See `Resizing.want`.
         """
-        self.actions += self.resizing.want(shards, self.state, now_s)
+        self.actions += self.resizing.request(shards, self.state, now_s)
         if self.resizing.running:
-            self.actions += self.chains.dissolve()
+            self.actions += self.chains.detach_all()
         self.commit_due = True
         self._advance(now_s)
 
-    def moved(self, move: Move, seconds: float, sent: int) -> None:
+    def moved(self, move: MigrateSegments, seconds: float, sent: int) -> None:
         """Segments, of so many bytes, are at another shard, which serves them; that took so many seconds."""
         self.commit_due = self.resizing.moved(move, seconds, sent) or self.commit_due
 
-    def not_moved(self, move: Move, reason: str, now_s: float) -> None:
+    def not_moved(self, move: MigrateSegments, reason: str, now_s: float) -> None:
         """Segments stay where they were."""
         self._note("not_moved", shard=move.giver, to=move.taker, segments=len(move.segments), reason=reason)
-        self.resizing.failed(move, now_s)
+        self.resizing.migration_failed(move, now_s)
 
-    def told_holdings(self, move: Move, now_s: float) -> None:
+    def told_holdings(self, move: MigrateSegments, now_s: float) -> None:
         """Both shards of a move know what they hold, whatever came of it."""
-        self.resizing.told(move)
+        self.resizing.ownership_confirmed(move)
         self._advance(now_s)

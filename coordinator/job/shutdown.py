@@ -8,11 +8,11 @@ from typing import Any
 from dbelief.core.push import PARAMETERS
 
 from ..core.progress import Progress
-from ..core.states import Closing, Shape
+from ..core.states import DatasetSizes, ShutdownPhase
 from ..scheduling.evaluations import Evaluations
 
 
-class Ending:
+class Shutdown:
     """How far the end of one job has come.
 
     Attributes
@@ -27,8 +27,8 @@ class Ending:
         Whether the model is written.
     """
 
-    def __init__(self, shape: Shape, progress: Progress, evaluations: Evaluations) -> None:
-        self.step = Closing.DRAIN
+    def __init__(self, shape: DatasetSizes, progress: Progress, evaluations: Evaluations) -> None:
+        self.step = ShutdownPhase.DRAIN
         self.vector = PARAMETERS
         self.evaluate = True
         self.exported = False
@@ -37,23 +37,23 @@ class Ending:
         self._progress = progress
         self._evaluations = evaluations
 
-    def moves_on(self, drained: bool, set_running: bool) -> bool:
+    def advance(self, drained: bool, set_running: bool) -> bool:
         """Enter the next step if nothing holds this one; whether it did."""
         waits = {
-            Closing.DRAIN: not drained,
-            Closing.VALIDATE: self._evaluations.busy,
-            Closing.TEST: self._evaluations.busy or set_running,
-            Closing.SNAPSHOT: set_running,
-            Closing.EXPORT: not self.exported,
-            Closing.DONE: True,
+            ShutdownPhase.DRAIN: not drained,
+            ShutdownPhase.VALIDATE: self._evaluations.busy,
+            ShutdownPhase.TEST: self._evaluations.busy or set_running,
+            ShutdownPhase.SNAPSHOT: set_running,
+            ShutdownPhase.EXPORT: not self.exported,
+            ShutdownPhase.DONE: True,
         }
         if waits[self.step]:
             return False
-        self.step = Closing(self.step + 1)
-        self._tested = self._tested or self.step > Closing.TEST
-        if self.step is Closing.VALIDATE:
+        self.step = ShutdownPhase(self.step + 1)
+        self._tested = self._tested or self.step > ShutdownPhase.TEST
+        if self.step is ShutdownPhase.VALIDATE:
             self._validate()
-        elif self.step is Closing.TEST:
+        elif self.step is ShutdownPhase.TEST:
             self._test()
         return True
 
@@ -69,16 +69,16 @@ class Ending:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator."""
-        self.step, self.vector = Closing(state["step"]), state["vector"]
+        self.step, self.vector = ShutdownPhase(state["step"]), state["vector"]
         self.evaluate, self.exported, self._tested = state["evaluate"], state["exported"], state["tested"]
 
-    def again(self) -> None:
+    def restart_reads(self) -> None:
         """A shard died: the steps that read it are taken again, as far as replicas are still there to take them."""
         self.exported = False
-        if self.step is Closing.TEST and not self._tested:
-            self.step = Closing.VALIDATE
-        elif self.step >= Closing.TEST:
-            self.step = Closing.TEST  # replicas have been told of the end: there is nobody who could evaluate
+        if self.step is ShutdownPhase.TEST and not self._tested:
+            self.step = ShutdownPhase.VALIDATE
+        elif self.step >= ShutdownPhase.TEST:
+            self.step = ShutdownPhase.TEST  # replicas have been told of the end: there is nobody who could evaluate
             tested, self.vector = self.vector, self._result()
             if self.vector != tested:
                 self._progress.test = None  # those parameters are gone

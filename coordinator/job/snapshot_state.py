@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
-from ..cluster.initialization import Opening
+from ..cluster.initialization import Initialization
 from ..core.members import Members
 from ..scheduling.training import Training
 
 
-class Continuation:
+class SnapshotState:
     """Everything of a job that has to outlive its coordinator."""
 
-    def __init__(self, opening: Opening, members: Members, training: Training) -> None:
+    def __init__(self, opening: Initialization, members: Members, training: Training) -> None:
         self._opening = opening
         self._members = members
         self._training = training
@@ -23,7 +23,7 @@ class Continuation:
         """As of now; JSON holds it."""
         assert self._opening.layout is not None
         assert self._opening.placement is not None
-        dial = self._training.dial
+        dial = self._training.barrier
         return {
             "leases": self._training.leases.state(),
             "progress": self._training.progress.state(),
@@ -50,7 +50,7 @@ class Continuation:
         """
         then, now = state["leases"]["epoch_samples"], self._training.leases.epoch_samples
         if then != now:
-            raise Mistake(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
+            raise UserError(f"snapshot set {set_id}: made of {then} training samples, and the job's data has {now}")
         # The set's ledgers know the lives up to here: a new life that looked like one would have its pushes ignored.
         self._members.incarnations = state["incarnations"]
         self._training.snapshots.count = state["sets"]
@@ -64,7 +64,7 @@ class Continuation:
         self._training.progress.settle_all()  # whoever comes now is a new life
         if self._training.batch is not None and state.get("batch"):  # sets of another strategy have none
             self._training.batch.rewind(state["batch"])
-        dial = self._training.dial
+        dial = self._training.barrier
         if dial is not None:
             # Nobody is a member yet, which is news for the shards.
             dial.clock, dial.member_epoch = state["clock"], state["member_epoch"] + 1

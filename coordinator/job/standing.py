@@ -9,17 +9,17 @@ from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
 from dbelief.job import Job
 
-from ..cluster.initialization import Opening
+from ..cluster.initialization import Initialization
 from ..cluster.recovery import Recovery
-from ..cluster.replication import Chains
-from ..cluster.resharding import Resizing
-from ..core.effects import Action, Finish, Note
+from ..cluster.replication import ReplicationManager
+from ..cluster.resharding import Resharding
+from ..core.effects import Action, FinishRun, LogEvent
 from ..core.members import Members
-from ..core.states import Shape, State
+from ..core.states import DatasetSizes, State
 from ..scheduling.training import Training
-from .shutdown import Ending
-from .snapshot_state import Continuation
-from .timeouts import Patience
+from .shutdown import Shutdown
+from .snapshot_state import SnapshotState
+from .timeouts import JoinTimeouts
 
 
 class Standing(ABC):
@@ -49,7 +49,7 @@ class Standing(ABC):
     def __init__(
         self,
         job: Job,
-        shape: Shape,
+        shape: DatasetSizes,
         resume: tuple[str, dict[str, Any]] | None = None,
         first_shard_epoch: int = 1,
         run_id: int = 0,
@@ -60,17 +60,17 @@ class Standing(ABC):
         self.reason = ""
         self.actions: list[Action] = []
         self.members = Members(job.deadlines.beat_s, set(range(job.shards)), job.replication, _lease_s(job))
-        self.chains = Chains(job.replication, self.members)
+        self.chains = ReplicationManager(job.replication, self.members)
         self.training = Training(job, shape)
         self.total = self.training.total
         self.leases = self.training.leases
         self.progress = self.training.progress
-        self.opening = Opening(job.shards, resume[1] if resume else None, shape.train, run_id)
-        self.ending = Ending(shape, self.progress, self.training.evaluations)
-        self.continuation = Continuation(self.opening, self.members, self.training)
+        self.opening = Initialization(job.shards, resume[1] if resume else None, shape.train, run_id)
+        self.ending = Shutdown(shape, self.progress, self.training.evaluations)
+        self.continuation = SnapshotState(self.opening, self.members, self.training)
         self.recovery = Recovery(self.opening, self.members, self.training, resume[0] if resume else None)
-        self.resizing = Resizing(job, self.opening, self.members, self.recovery, self.next_shard_epoch)
-        self.patience = Patience(self.members, job.deadlines.join_s, job.replicas, resume is not None)
+        self.resizing = Resharding(job, self.opening, self.members, self.recovery, self.next_shard_epoch)
+        self.patience = JoinTimeouts(self.members, job.deadlines.join_s, job.replicas, resume is not None)
         self.shard_epoch = first_shard_epoch
         self.died: list[str] = []
         self.commit_due = True
@@ -127,7 +127,7 @@ class Standing(ABC):
         """End now, with a reason."""
         if not self.over:
             self._become(State.FAILED, reason)
-            self.actions.append(Finish())
+            self.actions.append(FinishRun())
 
     def waiting_for(self) -> str:
         """What a job that does not train waits for, or the change of its shards."""
@@ -156,7 +156,7 @@ class Standing(ABC):
 
     def _note(self, event: str, **fields: Any) -> None:
         self.commit_due = self.commit_due or event != "progress"
-        self.actions.append(Note(event, fields))
+        self.actions.append(LogEvent(event, fields))
 
     def _note_progress(self) -> None:
         p = self.progress

@@ -6,7 +6,7 @@ from ..core.members import Members
 from ..core.states import State
 
 
-class Patience:
+class JoinTimeouts:
     """The patience of one job.
 
     Parameters
@@ -46,7 +46,7 @@ class Patience:
             return f"replicas ({replicas} of {self._replicas} joined)"
         return ""
 
-    def ends(self, state: State, begins: bool, needs_replica: bool, now_s: float) -> str:
+    def expired_reason(self, state: State, begins: bool, needs_replica: bool, now_s: float) -> str:
         """The reason to give up, "" while there is patience; to be asked again and again.
 
         Parameters

@@ -10,7 +10,7 @@ from dbelief.job import Reduction
 
 
 class Edge(NamedTuple):
-    """What one rank took from another one (`source`); see `worker.comm.tracing.Taken`."""
+    """What one rank took from another one (`source`); see `worker.comm.tracing.ReceiveStats`."""
 
     source: int
     messages: int
@@ -19,7 +19,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerTraffic:
     """What one worker tells: totals since its generation began."""
 
     replica: int
@@ -41,10 +41,10 @@ class Traffic:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
-        self._parts: dict[int, Part] = {}  # by rank
+        self._parts: dict[int, WorkerTraffic] = {}  # by rank
         self._generation = 0
 
-    def told(self, part: Part) -> dict[str, Any] | None:
+    def record(self, part: WorkerTraffic) -> dict[str, Any] | None:
         """What is known now, as `reduction.json` holds it; None as long as not all of the group have told."""
         if part.generation < self._generation:
             return None

@@ -13,11 +13,11 @@ from typing import Any
 
 from .recent_events import RecentEvent, RecentEvents
 
-MOST = 400
+MAX_POINTS = 400
 """Points of a curve; where there are more, every second one goes."""
 
 
-class Thinned:
+class DecimatedCurve:
     """A curve that keeps about every n-th of its points, n growing with it, and always the last one."""
 
     def __init__(self, over: str) -> None:
@@ -38,7 +38,7 @@ class Thinned:
             return
         self._skipped = 0
         self._points.append(self._last)
-        if len(self._points) >= MOST:
+        if len(self._points) >= MAX_POINTS:
             del self._points[1::2]  # the last one with them, for they are an even number
             self._skipped = self._every
             self._every *= 2
@@ -56,9 +56,9 @@ class Curves:
         self.recent = RecentEvents()
         self._iterates = iterates
         self._curves = {
-            "loss": Thinned("iterations" if iterates else "samples"),
-            "validation_accuracy": Thinned("samples"),
-            "validation_loss": Thinned("samples"),
+            "loss": DecimatedCurve("iterations" if iterates else "samples"),
+            "validation_accuracy": DecimatedCurve("samples"),
+            "validation_loss": DecimatedCurve("samples"),
         }
 
     def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
@@ -72,12 +72,12 @@ class Curves:
         elif event == "progress" and not self._iterates:
             self._curves["loss"].add(fields.get("samples"), fields.get("loss"))
 
-    def items(self) -> Iterator[tuple[str, Thinned]]:
+    def items(self) -> Iterator[tuple[str, DecimatedCurve]]:
         """By name, all of them."""
         yield from self._curves.items()
 
 
-class Course:
+class LearningCurves:
     """Curves and recent events of a run since this coordinator leads it and, as soon as they are read, those before.
 
     Parameters

@@ -20,7 +20,7 @@ from dbelief.rundir.json_values import plain
 _EVERY_S = 1.0
 
 
-class Latest:
+class ThrottledJsonFile:
     """Keeps the latest, and its file up to date; safe to use from several threads.
 
     Parameters
@@ -38,11 +38,11 @@ class Latest:
         self._unwritten: Mapping[str, Any] | None = None
         self._written_s = clock.now() - _EVERY_S
 
-    def take(self, fields: Mapping[str, Any]) -> None:
+    def update(self, fields: Mapping[str, Any]) -> None:
         """There is a newer one."""
         self._unwritten = fields
 
-    def write(self, at_once: bool = False) -> None:
+    def flush(self, at_once: bool = False) -> None:
         """Write what has not been written yet; not `at_once`: unless it was written just now.
 
         Raises

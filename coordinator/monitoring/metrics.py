@@ -20,7 +20,7 @@ _ITERATIONS_S = 60.0
 """Iterations are rarer than samples, so their speed is over longer."""
 
 
-class Shown:
+class CoordinatorMetrics:
     """The collectors of one job.
 
     Parameters
@@ -56,7 +56,7 @@ class Shown:
         metrics.snapshot_interval_seconds.set(math.nan if job.snapshots.every_s is None else job.snapshots.every_s)
         metrics.watch_disk(folder)
 
-    def show(self, machine: JobMachine, leader_epoch: int, speed: Speed, elapsed_s: float) -> None:
+    def update(self, machine: JobMachine, leader_epoch: int, speed: Speed, elapsed_s: float) -> None:
         """Show how the job stands now."""
         self.metrics.leader_epoch.set(leader_epoch)
         self.metrics.set_state(machine.state.value)
@@ -71,7 +71,7 @@ class Shown:
         metrics.members.labels("ps").set(len(members.alive("shard")))
         metrics.members.labels("worker").set(len(members.alive("replica", "client")))
         metrics.members_wanted.labels("ps").set(machine.resizing.wanted)
-        metrics.shards_away.set(len(machine.recovery.away))
+        metrics.shards_away.set(len(machine.recovery.unavailable))
         metrics.raise_to("segments_moved_total", machine.resizing.segments)
         metrics.longest_move_seconds.set(machine.resizing.longest_s)
         metrics.raise_to("shards_back_total", machine.recovery.back)
@@ -85,7 +85,7 @@ class Shown:
         living = [member.number for member in members.alive("replica") if member.number in replicas]
         for number in living:
             self._stragglers.note(number, replicas[number].seconds, replicas[number].samples, now_s)
-        self.stragglers = self._stragglers.among(living)
+        self.stragglers = self._stragglers.detect(living)
         metrics.stragglers.set(len(self.stragglers))
 
     def _show_progress(self, machine: JobMachine, speed: Speed, elapsed_s: float) -> None:
@@ -122,7 +122,7 @@ class Shown:
     def _show_batch(self, batch: Sandblaster, bundles: int) -> None:
         metrics = self.metrics
         metrics.gradient_norm.set(batch.gradient_norm)
-        metrics.step_length.set(batch.stride)
+        metrics.step_length.set(batch.step_length)
         metrics.raise_to("iterations_total", batch.method.iterations)
         metrics.raise_to("evaluations_total", batch.method.evaluations)
         metrics.raise_to("bundles_total", bundles)

@@ -12,7 +12,7 @@ WINDOW_S = 30.0
 _EVERY_S = 0.5
 
 
-class Rates:
+class RateWindow:
     """Totals by member and name, and what they rise by in a second."""
 
     def __init__(self, clock: Clock) -> None:

@@ -10,11 +10,11 @@ from dbelief.rpc import coordination_pb2 as wire
 
 from ..core.members import Member
 from ..core.progress import Progress
-from .curves import Course
-from .rates import Rates
+from .curves import LearningCurves
+from .rates import RateWindow
 
 
-class Seen:
+class MemberThroughput:
     """Nothing that the job does depends on it.
 
     Attributes
@@ -24,9 +24,9 @@ class Seen:
     """
 
     def __init__(self, clock: Clock, events: Path, iterates: bool) -> None:
-        self.course = Course(events, iterates)
+        self.course = LearningCurves(events, iterates)
         self.held: dict[int, wire.ShardFigures] = {}
-        self._rates = Rates(clock)
+        self._rates = RateWindow(clock)
 
     def shard(self, number: int, figures: wire.ShardFigures) -> None:
         """A shard tells what it has done and holds."""

@@ -42,16 +42,16 @@ class Stragglers:
         while len(told) > 2 and told[1][0] < now_s - WINDOW_S:
             told.popleft()
 
-    def pace_s(self, replica: int) -> float | None:
+    def seconds_per_sample(self, replica: int) -> float | None:
         """Seconds of work for a sample; None where it has done none lately."""
         told = self._told.get(replica)
         if not told or told[-1][2] == told[0][2]:
             return None
         return (told[-1][1] - told[0][1]) / (told[-1][2] - told[0][2])
 
-    def among(self, living: Collection[int]) -> list[int]:
+    def detect(self, living: Collection[int]) -> list[int]:
         """Those of these replicas that are far slower than their median, by rising number; of two, than the other."""
-        paces = {one: pace for one in sorted(living) if (pace := self.pace_s(one)) is not None}
+        paces = {one: pace for one in sorted(living) if (pace := self.seconds_per_sample(one)) is not None}
         if not paces:
             return []
         limit_s = FACTOR * median_low(paces.values())

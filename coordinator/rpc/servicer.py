@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import grpc
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 from dbelief.core.push import STALENESS
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.process.console import host_and_port
 from dbelief.process.printable import printable
 from dbelief.rpc import coordination_pb2 as wire
@@ -15,12 +15,21 @@ from dbelief.rpc.channel import answers
 from dbelief.rpc.server.auth import must_be, must_be_in
 from dbelief.rpc.wire.convert import layout_from_wire, placement_to_wire
 
-from ..core.states import WAYS, Compute, Evaluate, Spent, Together, Told, Wait, Work
+from ..core.states import (
+    WAYS,
+    Assignment,
+    BundleLease,
+    EvaluationLease,
+    GroupLease,
+    ProgressReport,
+    ResourceUsage,
+    Wait,
+)
 from ..job.machine import JobMachine
-from ..monitoring.allreduce_traffic import Edge, Part
-from ..runtime.event_loop import Runner
-from ..sandblaster.pass_scheduler import Asks, Computed
-from .status import KINDS, STATES, status
+from ..monitoring.allreduce_traffic import Edge, WorkerTraffic
+from ..runtime.event_loop import EventLoop
+from ..sandblaster.pass_scheduler import BundleResult, WorkRequest
+from .status import KINDS, STATES, build_status
 
 LONGEST_TEXT = 512
 """Characters of what a member is called: it is kept, written and shown."""
@@ -31,7 +40,7 @@ _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
 class CoordinatorService(stubs.CoordinatorServicer):
     """Serves one job. Every handler holds the runner's lock for one step of the machine, and never waits."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: EventLoop) -> None:
         self._runner = runner
 
     def refused(self, kind: str) -> None:
@@ -41,19 +50,19 @@ class CoordinatorService(stubs.CoordinatorServicer):
     @answers
     def Join(self, request: wire.JoinRequest, context: grpc.ServicerContext) -> wire.JoinReply:
         """See protos/coordination.proto."""
-        kind = _kind(request.role)
+        kind = _member_kind(request.role)
         must_be(_TOKENS[kind])
         for what, text in (("name", request.name), ("address", request.address), ("digest", request.source_digest)):
             if len(text) > LONGEST_TEXT:
-                raise Refused(f"a member's {what} has at most {LONGEST_TEXT} characters, not {len(text)}")
+                raise Rejected(f"a member's {what} has at most {LONGEST_TEXT} characters, not {len(text)}")
             if printable(text) != text:
-                raise Refused(f"a member's {what} has no control characters: {printable(text)}")
+                raise Rejected(f"a member's {what} has no control characters: {printable(text)}")
         if request.address:
             host_and_port(request.address)
         layout = layout_from_wire(request.layout) if request.layout else None
         with self._runner.step() as (machine, now_s):
             if request.job != machine.job.name:
-                raise Refused(f"this coordinator runs job {machine.job.name!r}, not {request.job!r}")
+                raise Rejected(f"this coordinator runs job {machine.job.name!r}, not {request.job!r}")
             member = machine.join(
                 kind,
                 request.token,
@@ -70,14 +79,14 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 id=member.number,
                 incarnation=member.incarnation,
                 leader_epoch=self._runner.leadership.epoch,
-                beat_s=machine.members.patience_s(member.kind),
+                beat_s=machine.members.heartbeat_timeout_s(member.kind),
                 run_id=machine.run_id,
             )
 
     @answers
     def Beat(self, request: wire.BeatRequest, context: grpc.ServicerContext) -> wire.BeatReply:
         """See protos/coordination.proto."""
-        kind = _kind(request.role)
+        kind = _member_kind(request.role)
         must_be(_TOKENS[kind])
         with self._runner.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
@@ -94,7 +103,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if kind != "shard":
                 reply.initialise = machine.initialises(request.id, request.incarnation)
             # Where all shards go back to a set, the new place of one is told once they have.
-            placement = machine.placement if machine.recovery.back_to is None else None
+            placement = machine.placement if machine.recovery.rollback_set is None else None
             if placement is not None and placement.epoch > request.placement_epoch:
                 reply.placement.CopyFrom(placement_to_wire(placement))
                 machine.commit_due = True  # what is pushed there now must be found there by another coordinator
@@ -111,7 +120,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         with self._runner.step() as (machine, now_s):
             must_be_in(machine.run_id, request.run_id)
-            asks = Asks(
+            asks = WorkRequest(
                 request.turn,
                 tuple(request.holds),
                 request.ahead,
@@ -121,7 +130,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 request.why,
             )
             work = machine.lease(request.replica, request.incarnation, request.next_sequence, now_s, asks)
-            return _work(work, machine)
+            return _assignment_reply(work, machine)
 
     @answers
     def Report(self, request: wire.ReportRequest, context: grpc.ServicerContext) -> wire.ReportReply:
@@ -132,12 +141,12 @@ class CoordinatorService(stubs.CoordinatorServicer):
         with self._runner.step() as (machine, now_s):
             if request.incarnation:  # the launcher is in no run
                 must_be_in(machine.run_id, request.run_id)
-            machine.heard(*who, now_s)
-            machine.spent(*who, _spent(request))
+            machine.record_heartbeat_progress(*who, now_s)
+            machine.record_usage(*who, _spent(request))
             if request.HasField("progress"):
                 p = request.progress
-                told = Told(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
-                machine.trained(*who, told, now_s)
+                told = ProgressReport(p.lease, p.pushes, p.samples, p.steps, p.loss_sum, p.staleness_sum, p.lost)
+                machine.report_progress(*who, told, now_s)
             if request.initialised:
                 machine.initialised(request.incarnation, now_s)
             if request.HasField("evaluation"):
@@ -146,18 +155,18 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.keep_as = machine.evaluated(*who, e.lease, e.loss, accuracy, now_s)
             if request.HasField("bundle"):
                 b = request.bundle
-                machine.bundle_done(*who, Computed(b.turn, b.bundle, b.loss_sum, b.samples, b.seconds), now_s)
+                machine.bundle_done(*who, BundleResult(b.turn, b.bundle, b.loss_sum, b.samples, b.seconds), now_s)
             if request.HasField("failed"):
                 f = request.failed
                 machine.bundle_failed(*who, f.turn, f.bundle, f.reason, now_s)
-            if request.HasField("traffic") and machine.members.pusher(*who):
-                self._runner.took(_part(request.replica, request.traffic))
+            if request.HasField("traffic") and machine.members.find_pusher(*who):
+                self._runner.record_traffic(_part(request.replica, request.traffic))
             if request.kept:
-                machine.kept(request.kept, now_s)
+                machine.evaluation_stored(request.kept, now_s)
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
             # The launcher, which is no member, reports trouble too; that of a life that is over is ignored.
-            if request.trouble and (not request.incarnation or machine.members.pusher(*who)):
+            if request.trouble and (not request.incarnation or machine.members.find_pusher(*who)):
                 machine.progress.not_finite += bool(request.incarnation)  # the one trouble that a member tells of
                 machine.fail(
                     f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
@@ -169,7 +178,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         """See protos/coordination.proto."""
         if request.scales:
             must_be("operator")
-        return status(self._runner, request)
+        return build_status(self._runner, request)
 
     @answers
     def Stop(self, request: wire.StopRequest, context: grpc.ServicerContext) -> wire.StopReply:
@@ -186,30 +195,30 @@ class CoordinatorService(stubs.CoordinatorServicer):
             if request.WhichOneof("what") == "shards":
                 before = len(machine.members.needed)
                 machine.want_shards(request.shards, now_s)
-                return wire.ScaleReply(before=before, todo=scaling.todo(request.shards, before, now_s))
+                return wire.ScaleReply(before=before, todo=scaling.manual_steps(request.shards, before, now_s))
             scaling.want(request.replicas, machine.state, now_s)
             return wire.ScaleReply(before=len(machine.members.alive("replica")))
 
 
-def _kind(role: wire.Role.ValueType) -> str:
+def _member_kind(role: wire.Role.ValueType) -> str:
     kind = KINDS.get(role)
     if kind is None:
-        raise Refused("a member is a shard, a replica or a client")
+        raise Rejected("a member is a shard, a replica or a client")
     return kind
 
 
-def _spent(request: wire.ReportRequest) -> Spent:
+def _spent(request: wire.ReportRequest) -> ResourceUsage:
     w = request.wire
     figures = {name: getattr(w, name) for name in (*WAYS, "residual")} if request.HasField("wire") else {}
-    return Spent(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
+    return ResourceUsage(dict(request.seconds), tuple(request.staleness[: len(STALENESS) + 1]), figures)
 
 
-def _part(replica: int, traffic: wire.Traffic) -> Part:
+def _part(replica: int, traffic: wire.Traffic) -> WorkerTraffic:
     edges = [Edge(row.rank, row.messages, row.bytes, row.seconds) for row in traffic.taken]
-    return Part(replica, traffic.generation, traffic.rank, traffic.ranks, traffic.steps, edges)
+    return WorkerTraffic(replica, traffic.generation, traffic.rank, traffic.ranks, traffic.steps, edges)
 
 
-def _training(lease: Lease) -> wire.TrainingLease:
+def _training(lease: DataLease) -> wire.TrainingLease:
     return wire.TrainingLease(
         lease=lease.id,
         epoch=lease.epoch,
@@ -223,7 +232,7 @@ def _training(lease: Lease) -> wire.TrainingLease:
     )
 
 
-def _together(work: Together, machine: JobMachine) -> wire.LeaseReply:
+def _group_lease_reply(work: GroupLease, machine: JobMachine) -> wire.LeaseReply:
     """A lease with where its group's members listen."""
     addresses = {member.number: member.address for member in machine.members.all() if member.kind == "replica"}
     training = _training(work.lease)
@@ -234,16 +243,16 @@ def _together(work: Together, machine: JobMachine) -> wire.LeaseReply:
     return wire.LeaseReply(training=training)
 
 
-def _work(work: Work, machine: JobMachine) -> wire.LeaseReply:
-    if isinstance(work, Lease):
+def _assignment_reply(work: Assignment, machine: JobMachine) -> wire.LeaseReply:
+    if isinstance(work, DataLease):
         return wire.LeaseReply(training=_training(work))
-    if isinstance(work, Together):
-        return _together(work, machine)
-    if isinstance(work, Evaluate):
+    if isinstance(work, GroupLease):
+        return _group_lease_reply(work, machine)
+    if isinstance(work, EvaluationLease):
         return wire.LeaseReply(
             evaluation=wire.EvaluationLease(lease=work.id, set=work.set, vector=work.vector, samples=work.samples)
         )
-    if isinstance(work, Compute):
+    if isinstance(work, BundleLease):
         return wire.LeaseReply(
             bundle=wire.Bundle(
                 turn=work.turn,

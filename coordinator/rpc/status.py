@@ -10,7 +10,7 @@ from dbelief.rpc.wire.convert import placement_to_wire
 from ..core.members import Member
 from ..core.states import State
 from ..job.machine import JobMachine
-from ..runtime.event_loop import Runner
+from ..runtime.event_loop import EventLoop
 from ..sandblaster.batch_method import Sandblaster
 
 KINDS = {wire.ROLE_SHARD: "shard", wire.ROLE_REPLICA: "replica", wire.ROLE_CLIENT: "client"}
@@ -25,11 +25,11 @@ STATES = {
 _ROLES = {kind: role for role, kind in KINDS.items()}
 
 
-def status(runner: Runner, request: wire.StatusRequest) -> wire.StatusReply:
+def build_status(runner: EventLoop, request: wire.StatusRequest) -> wire.StatusReply:
     """One step of the machine, in which nothing changes."""
     with runner.step() as (machine, now_s):
         if request.scales:
-            runner.scaling.heard(now_s)
+            runner.scaling.launcher_seen(now_s)
         reply = _figures(runner, machine)
         for member in machine.members.all():
             reply.members.append(_member(runner, machine, member, now_s))
@@ -48,7 +48,7 @@ def status(runner: Runner, request: wire.StatusRequest) -> wire.StatusReply:
         return reply
 
 
-def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
+def _figures(runner: EventLoop, machine: JobMachine) -> wire.StatusReply:
     p = machine.progress
     last, test = p.last, p.test
     return wire.StatusReply(
@@ -78,7 +78,7 @@ def _figures(runner: Runner, machine: JobMachine) -> wire.StatusReply:
     )
 
 
-def _member(runner: Runner, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
+def _member(runner: EventLoop, machine: JobMachine, member: Member, now_s: float) -> wire.MemberStatus:
     told = wire.MemberStatus(
         role=_ROLES.get(member.kind, wire.ROLE_SHARD),
         follower=member.kind == "follower",
@@ -111,7 +111,7 @@ def _state(machine: JobMachine, member: Member) -> str:
         return "following" if member.state == "following" else "catching up"
     at_work = machine.state in (State.READY, State.CLOSING)
     if member.kind == "shard":
-        return "restoring" if member.number in machine.recovery.away else "serving" if at_work else "waiting"
+        return "restoring" if member.number in machine.recovery.unavailable else "serving" if at_work else "waiting"
     if member.kind == "client":  # it has no lease that would say what it does
         return "training" if at_work and machine.progress.samples_of(member.number) else "waiting"
     return member.state
@@ -122,13 +122,13 @@ def _number(value: float | None) -> float:
 
 
 def _batch(batch: Sandblaster, bundles: int) -> wire.BatchStatus:
-    method, turn = batch.method, batch.turn
+    method, turn = batch.method, batch.current_pass
     return wire.BatchStatus(
         iteration=method.iterations,
         iterations=method.rules.iterations or 0,
         loss=method.value,
         gradient_norm=batch.gradient_norm,
-        step=batch.stride,
+        step=batch.step_length,
         evaluations=method.evaluations,
         turn=method.number,
         portions_done=turn.portions_done if turn is not None else 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dbelief.core.placement import Place, Placement
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.job import Job, Sandblaster
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
@@ -10,7 +10,7 @@ from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.rpc.wire.payloads import NUMBERS
 
 
-def assignment(job: Job, placement: Placement, place: Place) -> wire.Assignment:
+def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.Assignment:
     """The message for the shard at `place`."""
     strategy, codecs = job.strategy, job.wire
     rule = strategy.at_shards

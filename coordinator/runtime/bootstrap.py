@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.checkpoint.snapshot_set import newest_count, newest_set, set_aside
+from dbelief.checkpoint.snapshot_set import latest_valid_set, newest_count, quarantine_set
 from dbelief.data import sizes
-from dbelief.errors import Mistake, SnapshotError
+from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job
 from dbelief.process.console import announce
 from dbelief.rundir.folder import prepare_folder
 
-from ..core.states import Shape
+from ..core.states import DatasetSizes
 from ..job.machine import JobMachine
-from ..job.persistence import begun, last_shard_epoch, take_over, unfinished
+from ..job.persistence import last_shard_epoch, load_unfinished, restore, training_started
 
 
-class Started(NamedTuple):
+class Bootstrapped(NamedTuple):
     """A job's machine and run folder.
 
     `began_wall_s` is when the run began, in seconds since 1970, where another coordinator began it.
@@ -33,7 +33,7 @@ class Started(NamedTuple):
 
 def start(
     job: Job, stored: Mapping[str, bytes], run_folder: Path | None, resume: bool, fresh: bool, now_s: float
-) -> Started:
+) -> Bootstrapped:
     """Begin, or go on with what the registry knows.
 
     Parameters
@@ -48,53 +48,53 @@ def start(
     Mistake
         Where the unfinished run was begun with another job file.
     """
-    parts = None if resume or fresh else unfinished(stored)
+    parts = None if resume or fresh else load_unfinished(stored)
     if parts is not None:
         run: dict[str, Any] = json.loads(stored["run"])
         folder = Path(run["folder"])
         if folder.is_dir() and run_folder in (None, folder):
             if run["job"] != job.to_yaml():
-                raise Mistake(
+                raise UserError(
                     f"job {job.name} is unfinished (run folder {folder}) and was begun with another job file: give "
                     "that, or --fresh to begin anew"
                 )
             machine = _taken_over(job, folder, parts, now_s)
             machine.legs_s = run.get("legs", 0.0)
-            return Started(machine, folder, run["began"])
+            return Bootstrapped(machine, folder, run["began"])
         announce(f"the unfinished run of job {job.name} was in {folder}, which is not here: beginning anew")
     if resume or run_folder is not None:
         folder = run_folder or prepare_folder(job, resume)
-        machine = make_machine(job, folder, resume)
+        machine = create_machine(job, folder, resume)
     else:
-        machine = make_machine(job, Path(), resume)  # before an earlier run is moved aside: the data may be wrong
+        machine = create_machine(job, Path(), resume)  # before an earlier run is moved aside: the data may be wrong
         folder = prepare_folder(job, resume)
     # A run that died before its first set has given out epochs that no set knows of.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
-    return Started(machine, folder)
+    return Bootstrapped(machine, folder)
 
 
 def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) -> JobMachine:
-    machine = make_machine(job, folder, resume=parts["state"]["resumes"] and not begun(parts))
-    take_over(machine, parts, now_s)
+    machine = create_machine(job, folder, resume=parts["state"]["resumes"] and not training_started(parts))
+    restore(machine, parts, now_s)
     announce(
         f"going on where another coordinator of job {job.name} ended, after {machine.progress.samples:,} samples"
-        if begun(parts)
+        if training_started(parts)
         else f"another coordinator of job {job.name} ended before training began: everyone joins anew"
     )
     return machine
 
 
-def make_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
+def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     """The job's machine, with the sizes of its data, in a run of its own."""
-    shape = Shape(*sizes(job.data, job.folder))
+    shape = DatasetSizes(*sizes(job.data, job.folder))
     run_id = secrets.randbelow((1 << 63) - 1) + 1
     if not resume:
         return JobMachine(job, shape, run_id=run_id)
     snapshots = folder / "snapshots"
-    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
+    set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
     for one in skipped:
         announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
-        set_aside(snapshots, one.set_id)
+        quarantine_set(snapshots, one.set_id)
     state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)

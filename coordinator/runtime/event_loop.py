@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dbelief.errors import DbeliefError, NotWritten, Refused
+from dbelief.errors import DbeliefError, Rejected, WriteFailed
 from dbelief.job import Elastic, SyncSgd
 from dbelief.process.clock import Clock
 from dbelief.process.console import announce
@@ -23,27 +23,27 @@ from dbelief.rundir.folder import LAST_PASS, REDUCTION
 from dbelief.rundir.summary import write_summary
 from dbelief.telemetry.metrics import Metrics
 
-from ..cluster.replica_scaling import Scaling
-from ..core.effects import Action, Note
+from ..cluster.replica_scaling import ReplicaScaling
+from ..core.effects import Action, LogEvent
 from ..core.states import State
 from ..job.machine import JobMachine
-from ..job.persistence import sections
-from ..monitoring.allreduce_traffic import Part, Traffic
-from ..monitoring.latest_file import Latest
-from ..monitoring.metrics import Shown
-from ..monitoring.seen import Seen
+from ..job.persistence import serialize
+from ..monitoring.allreduce_traffic import Traffic, WorkerTraffic
+from ..monitoring.latest_file import ThrottledJsonFile
+from ..monitoring.metrics import CoordinatorMetrics
+from ..monitoring.seen import MemberThroughput
 from ..monitoring.speed import Speed
 from ..monitoring.summary import summary_of
-from .executor import Actor
-from .leader_lease import Leadership
-from .shard_client import Shards
+from .executor import EffectExecutor
+from .leader_lease import LeaderLease
+from .shard_client import ShardClient
 
 EVENTS = "events.jsonl"
 TICK_S = 0.1
 _PROGRESS_EVERY_S = 0.2
 
 
-class Runner:
+class EventLoop:
     """Runs one job.
 
     Parameters
@@ -60,7 +60,7 @@ class Runner:
         self,
         machine: JobMachine,
         folder: Path,
-        leadership: Leadership,
+        leadership: LeaderLease,
         metrics: Metrics,
         clock: Clock,
         began_wall_s: float | None = None,
@@ -83,19 +83,19 @@ class Runner:
         self._written = 0  # the last of them that is
         self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step that has to be written before
         self._finished = threading.Event()
-        self.scaling = Scaling(machine.job)
-        self.seen = Seen(clock, folder / EVENTS, machine.training.batch is not None)
-        self._shards = Shards(
+        self.scaling = ReplicaScaling(machine.job)
+        self.seen = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
+        self._shards = ShardClient(
             machine.job, lambda: leadership.epoch, machine.recovery.is_away, folder / "snapshots", machine.run_id
         )
         self._events = EventLog(folder / EVENTS, clock, earlier_s)
-        self._last_pass = Latest(folder / LAST_PASS, clock)
-        self._reduction = Latest(folder / REDUCTION, clock)
+        self._last_pass = ThrottledJsonFile(folder / LAST_PASS, clock)
+        self._reduction = ThrottledJsonFile(folder / REDUCTION, clock)
         strategy = machine.job.strategy
         self._traffic = Traffic(strategy.reduction) if isinstance(strategy, Elastic | SyncSgd) else None
-        self._actor = Actor(self.step, self._shards, folder, self._note, self._finish, clock, self.wall_s)
-        self.shown = Shown(metrics, machine.job, folder, clock)
-        metrics.follow("retries_total", lambda: self._actor.retries, to="ps")
+        self._actor = EffectExecutor(self.step, self._shards, folder, self._log_event, self._finish, clock, self.wall_s)
+        self.shown = CoordinatorMetrics(metrics, machine.job, folder, clock)
+        metrics.add_callback("retries_total", lambda: self._actor.retries, to="ps")
         self._noted_s = -_PROGRESS_EVERY_S
         self._told_wait = ""
 
@@ -107,11 +107,11 @@ class Runner:
         """Seconds that the run has taken, with what it had taken when the set was written that it was resumed from."""
         return self._machine.legs_s + self.elapsed_s()
 
-    def took(self, part: Part) -> None:
+    def record_traffic(self, part: WorkerTraffic) -> None:
         """A worker tells what it took from others of its group: nothing depends on it but a picture."""
-        known = self._traffic.told(part) if self._traffic is not None else None
+        known = self._traffic.record(part) if self._traffic is not None else None
         if known is not None:
-            self._reduction.take(known)
+            self._reduction.update(known)
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
@@ -157,11 +157,11 @@ class Runner:
     def _queue_written(self) -> None:
         """Queue the actions whose steps are written, in the order of the steps."""
         while self._held and self._held[0][0] <= self._written:
-            self._actor.put(self._held.popleft()[1])
+            self._actor.submit(self._held.popleft()[1])
 
     def _sections(self) -> tuple[int, dict[str, str]]:
         with self._lock:
-            return self._steps, {**sections(self._machine, self._clock.now()), "run": self._about}
+            return self._steps, {**serialize(self._machine, self._clock.now()), "run": self._about}
 
     # -- the main loop -----------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class Runner:
         never = threading.Event()
         while not self._finished.is_set():
             if self.leadership.lost:
-                raise Refused(self.leadership.lost)
+                raise Rejected(self.leadership.lost)
             with self.step() as (machine, now_s):
                 if not machine.over:  # members that have heard of the end are silent, and not dead
                     machine.tick(now_s)
@@ -206,20 +206,20 @@ class Runner:
                 if interrupted.is_set() and not stopping:
                     stopping = True
                     machine.stop("stopped by a signal", now_s)
-                self._show(machine)
-                self._tell_wait(machine)
-            with suppress(NotWritten):  # it is only looked at; at the end it is said
-                self._last_pass.write()
-                self._reduction.write()
+                self._update_metrics(machine)
+                self._log_waiting_for(machine)
+            with suppress(WriteFailed):  # it is only looked at; at the end it is said
+                self._last_pass.flush()
+                self._reduction.flush()
             self._clock.wait(self._finished, TICK_S)
         with self._lock:
-            self._show(self._machine)
+            self._update_metrics(self._machine)
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
             self._clock.wait(never, TICK_S)  # replicas ask for a lease, hear the end, and leave
         self._shards.stop([member.address for member in self._machine.members.alive("follower")])
 
-    def _tell_wait(self, machine: JobMachine) -> None:
+    def _log_waiting_for(self, machine: JobMachine) -> None:
         """Say what the job waits for, whenever that changes."""
         quiet = machine.over or machine.state is State.CLOSING
         waiting_for = "" if quiet else machine.waiting_for()
@@ -231,14 +231,14 @@ class Runner:
         """Count a call that was answered by an error of this kind."""
         self.shown.metrics.refused_total.labels(kind).inc()
 
-    def _show(self, machine: JobMachine) -> None:
+    def _update_metrics(self, machine: JobMachine) -> None:
         self.speed.note(machine.progress.samples_since)
         self.seen.pushers(machine.members.alive("replica", "client"), machine.progress)
         if self.scaling.wanted is not None:
             self.shown.metrics.members_wanted.labels("worker").set(self.scaling.wanted)
-        self.shown.show(machine, self.leadership.epoch, self.speed, self.elapsed_s())
+        self.shown.update(machine, self.leadership.epoch, self.speed, self.elapsed_s())
 
-    def _note(self, note: Note) -> None:
+    def _log_event(self, note: LogEvent) -> None:
         if note.event == "progress":  # one line per report would be thousands
             now_s = self._clock.now()
             if now_s - self._noted_s < _PROGRESS_EVERY_S:
@@ -248,7 +248,7 @@ class Runner:
             self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
             return
         if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
-            self._last_pass.take(note.fields)
+            self._last_pass.update(note.fields)
             self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
             return
         self.seen.course.take(note.event, note.fields, self._clock.wall())
@@ -260,8 +260,8 @@ class Runner:
             with self._lock:
                 values = summary_of(self._machine, self.wall_s())
             write_summary(self.folder / "summary.json", values)
-            self._last_pass.write(at_once=True)
-            self._reduction.write(at_once=True)
+            self._last_pass.flush(at_once=True)
+            self._reduction.flush(at_once=True)
             if self._pictures:
                 draw_pictures(self.folder, self.folder, self._machine.job.name)
             with self._lock:

@@ -17,49 +17,49 @@ from enum import Enum
 from pathlib import Path
 
 from dbelief.checkpoint.export import write_model
-from dbelief.checkpoint.snapshot_set import claim_set, drop_old_sets, give_up_set, read_set, write_set
-from dbelief.errors import Moved, NotWritten, Refused, Unreachable
+from dbelief.checkpoint.snapshot_set import abort_set, claim_set, prune_sets, read_set, write_set
+from dbelief.errors import Moved, Rejected, Unavailable, WriteFailed
 from dbelief.process.clock import Clock
-from dbelief.process.console import announce, told
+from dbelief.process.console import announce, format_error
 from dbelief.process.gc_control import collect
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 
 from ..core.effects import (
     Action,
     AssignShards,
-    Dismiss,
+    AttachFollower,
+    ConfirmOwnership,
+    DecommissionShard,
+    DetachFollower,
+    DropLedger,
     Export,
     Fence,
-    Finish,
-    Follow,
-    Forget,
+    FinishRun,
+    LogEvent,
     MakeReady,
-    Move,
-    Note,
+    MigrateSegments,
+    RecoverShard,
     Restore,
-    Revive,
     RollBack,
     RunProgram,
     SetMembership,
-    StandAlone,
     TakeSnapshot,
-    TellHoldings,
 )
 from ..job.machine import JobMachine
-from .shard_client import Shards
+from .shard_client import ShardClient
 
 Step = Callable[[], AbstractContextManager[tuple[JobMachine, float]]]
 AGAIN_S = 0.2
 
 
-class _Word(Enum):
+class _Signal(Enum):
     """What stands in the queue beside actions."""
 
     LOOK = "there is something that comes before its turn"
     END = "nothing follows"
 
 
-class Actor:
+class EffectExecutor:
     """Carries out the actions of one job.
 
     Parameters
@@ -78,16 +78,16 @@ class Actor:
     def __init__(
         self,
         step: Step,
-        shards: Shards,
+        shards: ShardClient,
         folder: Path,
-        note: Callable[[Note], None],
+        note: Callable[[LogEvent], None],
         finish: Callable[[], None],
         clock: Clock,
         wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._step = step
         self._shards = shards
-        shards.meanwhile = self._see_to_the_first
+        shards.on_idle = self._run_urgent
         self._folder = folder
         self._note = note
         self._finish = finish
@@ -95,19 +95,21 @@ class Actor:
         self._wall_s = wall_s
         self.retries = 0
         self._first: queue.SimpleQueue[Action] = queue.SimpleQueue()
-        self._queue: queue.SimpleQueue[Action | _Word] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Action | _Signal] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
 
-    def put(self, action: Action) -> None:
+    def submit(self, action: Action) -> None:
         """Carry this out after all that was asked for before; what others may wait for, before them.
 
         A shard that has lost its follower acknowledges nothing until it hears that it stands alone, and a fence or a
         program waits for that; and what was promoted is not served until it is told.
         """
-        if isinstance(action, Follow | StandAlone) or (isinstance(action, Revive) and action.promoted):
+        if isinstance(action, AttachFollower | DetachFollower) or (
+            isinstance(action, RecoverShard) and action.promoted
+        ):
             self._first.put(action)
-            self._queue.put(_Word.LOOK)  # where nothing else is under way
+            self._queue.put(_Signal.LOOK)  # where nothing else is under way
         else:
             self._queue.put(action)
 
@@ -118,17 +120,17 @@ class Actor:
     def end(self) -> None:
         """End, once everything asked for is carried out."""
         self._ended.set()
-        self._queue.put(_Word.END)
+        self._queue.put(_Signal.END)
         self._thread.join()
 
     def run(self) -> None:
         """Carry out what is asked for, until the end."""
-        while (action := self._queue.get()) is not _Word.END:
-            self._see_to_the_first()
-            if not isinstance(action, _Word):
+        while (action := self._queue.get()) is not _Signal.END:
+            self._run_urgent()
+            if not isinstance(action, _Signal):
                 self._carry_out(action)
 
-    def _see_to_the_first(self) -> None:
+    def _run_urgent(self) -> None:
         with suppress(queue.Empty):
             while True:
                 self._carry_out(self._first.get_nowait())
@@ -139,9 +141,9 @@ class Actor:
             while not self._done(action):
                 self._clock.wait(self._ended, AGAIN_S)
                 self.retries += 1
-                self._see_to_the_first()
+                self._run_urgent()
         except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
-            reason = f"{type(action).__name__}: {told(error)}"
+            reason = f"{type(action).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
                 if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
                     announce(reason)
@@ -153,44 +155,46 @@ class Actor:
             with self._step() as (machine, _):
                 self._shards.placement = machine.placement
                 # An epoch or a settled ledger that the shards know of must not be news to another coordinator.
-                machine.commit_due |= isinstance(action, Revive | SetMembership | Forget | Follow | StandAlone)
+                machine.commit_due |= isinstance(
+                    action, RecoverShard | SetMembership | DropLedger | AttachFollower | DetachFollower
+                )
             self._do(action)
-        except (Unreachable, Moved):
-            if isinstance(action, Note | Finish):
+        except (Unavailable, Moved):
+            if isinstance(action, LogEvent | FinishRun):
                 raise
             with self._step() as (machine, _):
                 if machine.over:
                     return True  # nobody waits for it any more
-                if isinstance(action, Revive):
+                if isinstance(action, RecoverShard):
                     return machine.members.find("shard", action.place.shard, action.incarnation) is None
-                if isinstance(action, Follow):  # told again, it would begin anew with one that has begun
+                if isinstance(action, AttachFollower):  # told again, it would begin anew with one that has begun
                     machine.chain_told(action.shard, action.epoch, False, "the coordinator could not tell both")
                     return True
-                if isinstance(action, StandAlone):
-                    return not machine.chains.stands(action)
-                if isinstance(action, Dismiss):
-                    return machine.members.server(action.shard, action.incarnation) is None
-                if not machine.recovery.away:  # it has not been missed yet
+                if isinstance(action, DetachFollower):
+                    return not machine.chains.is_current(action)
+                if isinstance(action, DecommissionShard):
+                    return machine.members.find_server(action.shard, action.incarnation) is None
+                if not machine.recovery.unavailable:  # it has not been missed yet
                     return False
                 machine.postpone(action)
         return True
 
     def _do(self, action: Action) -> None:
-        if isinstance(action, Note):
+        if isinstance(action, LogEvent):
             self._note(action)
-        elif isinstance(action, Finish):
+        elif isinstance(action, FinishRun):
             self._finish()
         elif isinstance(action, AssignShards):
             self._shards.assign(action.placement)
             with self._step() as (machine, now_s):
                 machine.assigned(now_s)
-        elif isinstance(action, Revive):
-            set_id = self._shards.revive(action)
+        elif isinstance(action, RecoverShard):
+            set_id = self._shards.recover(action)
             with self._step() as (machine, now_s):
                 machine.revived(action, set_id, now_s)
         elif isinstance(action, RunProgram):
             self._run(action)
-        elif isinstance(action, Follow | StandAlone):
+        elif isinstance(action, AttachFollower | DetachFollower):
             self._follow(action)
         elif isinstance(action, MakeReady):
             self._shards.make_ready()
@@ -198,22 +202,22 @@ class Actor:
                 machine.ready(now_s)
         elif isinstance(action, Restore | RollBack | TakeSnapshot | Export):
             self._do_with_files(action)
-        elif isinstance(action, Move):
+        elif isinstance(action, MigrateSegments):
             self._move(action)
-        elif isinstance(action, TellHoldings):
-            self._shards.hold(action.shards)
-        elif isinstance(action, Dismiss):
-            self._shards.dismiss(action)
+        elif isinstance(action, ConfirmOwnership):
+            self._shards.set_ownership(action.shards)
+        elif isinstance(action, DecommissionShard):
+            self._shards.decommission(action)
         else:
             self._do_for_members(action)
 
-    def _follow(self, action: Follow | StandAlone) -> None:
+    def _follow(self, action: AttachFollower | DetachFollower) -> None:
         with self._step() as (machine, _):
             # A shard that is brought back begins alone; one that holds nothing any more is not followed.
             placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
-            if not machine.chains.stands(action) or action.shard not in placed - machine.recovery.away:
+            if not machine.chains.is_current(action) or action.shard not in placed - machine.recovery.unavailable:
                 return
-        if isinstance(action, StandAlone):
+        if isinstance(action, DetachFollower):
             self._shards.stand_alone(action)
         elif not self._shards.follow(action):
             with self._step() as (machine, _):
@@ -227,14 +231,14 @@ class Actor:
         with self._step() as (machine, now_s):
             machine.program_ran(action.ticket, scalars, now_s)
 
-    def _move(self, move: Move) -> None:
+    def _move(self, move: MigrateSegments) -> None:
         """Make a move, where it is still to be made; then tell both shards what they hold, as that has ended."""
         with self._step() as (machine, began_s):
             due = machine.resizing.due(move)
         if due:
             try:
                 sent = self._shards.move(move)
-            except (Unreachable, Refused) as error:
+            except (Unavailable, Rejected) as error:
                 announce(f"{len(move.segments)} segments stay at shard {move.giver}: {error}")
                 with self._step() as (machine, now_s):
                     machine.not_moved(move, str(error), now_s)
@@ -243,16 +247,16 @@ class Actor:
                     machine.moved(move, now_s - began_s, sent)
         with self._step() as (machine, _):
             self._shards.placement = machine.placement
-        self._shards.hold((move.giver, move.taker))
+        self._shards.set_ownership((move.giver, move.taker))
         with self._step() as (machine, now_s):
             machine.told_holdings(move, now_s)
 
-    def _do_for_members(self, action: Fence | Forget | SetMembership) -> None:
+    def _do_for_members(self, action: Fence | DropLedger | SetMembership) -> None:
         if isinstance(action, Fence):
             lowest, highest = self._shards.fence(action.incarnation)
             with self._step() as (machine, now_s):
                 machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
-        elif isinstance(action, Forget):
+        elif isinstance(action, DropLedger):
             self._shards.forget(action.incarnation)
             with self._step() as (machine, _):
                 machine.members.unforgotten.discard(action.incarnation)
@@ -288,14 +292,14 @@ class Actor:
             with self._step() as (machine, _):
                 job, state = machine.job, machine.set_state()
             write_set(snapshots / set_id, set_id, job.name, {**state, "parts": parts, "wall_s": self._wall_s()})
-        except (Refused, NotWritten) as error:
+        except (Rejected, WriteFailed) as error:
             with self._step() as (machine, now_s):
                 if isinstance(error, Moved) or not machine.set_failed(now_s):
                     raise
-            give_up_set(snapshots, set_id)
+            abort_set(snapshots, set_id)
             announce(f"snapshot set {set_id} was not written, the one before stands: {error}")
             return
-        drop_old_sets(snapshots, job.snapshots.keep)
+        prune_sets(snapshots, job.snapshots.keep)
         with self._step() as (machine, now_s):
             machine.snapshot_taken(set_id, now_s)
 
@@ -304,7 +308,7 @@ class Actor:
             job, layout, placement = machine.job, machine.layout, machine.placement
         assert layout is not None
         assert placement is not None
-        reader = ShardedParameters(job.name, placement, deadline_s=job.deadlines.progress_s)
+        reader = ShardedParameterClient(job.name, placement, deadline_s=job.deadlines.progress_s)
         try:
             write_model(self._folder / "model.safetensors", layout, reader.each_segment(vector), {"job": job.name})
         finally:

@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 
-from dbelief.errors import DbeliefError, Refused, Unreachable
+from dbelief.errors import DbeliefError, Rejected, Unavailable
 from dbelief.process.clock import Clock
 from dbelief.process.console import announce
 from dbelief.registry import Registry
@@ -22,7 +22,7 @@ _AGAIN_S = 0.2
 _LOOK_S = 1.0
 
 
-class Leadership:
+class LeaderLease:
     """The leadership of one job, from `take` to `release`.
 
     Attributes
@@ -45,13 +45,13 @@ class Leadership:
         self._committing = threading.Lock()
         self._regaining = threading.RLock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="leader-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_loop, name="leader-lease", daemon=True)
         self._thread.start()
 
     @classmethod
-    def take(
+    def acquire(
         cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: threading.Event
-    ) -> Leadership | None:
+    ) -> LeaderLease | None:
         """Take the lease; while another holds it, stand by, and say so. None where `interrupted` was set meanwhile."""
         told = ""
         while not interrupted.is_set():
@@ -65,7 +65,7 @@ class Leadership:
             clock.wait(interrupted, _LOOK_S)
         return None
 
-    def stored(self) -> dict[str, bytes]:
+    def read_state(self) -> dict[str, bytes]:
         """What an earlier leader wrote down; empty where nobody did."""
         return self._registry.read(self._job)
 
@@ -123,10 +123,10 @@ class Leadership:
             try:
                 try:
                     call()
-                except Refused:
-                    self._regain()
+                except Rejected:
+                    self._reacquire()
                     call()
-            except Unreachable as error:
+            except Unavailable as error:
                 now_s = self._clock.now()
                 if away_since_s is None:
                     away_since_s = now_s
@@ -139,7 +139,7 @@ class Leadership:
                 announce(f"the registry is back after {self._clock.now() - away_since_s:.1f} s")
             return
 
-    def _keep(self) -> None:
+    def _renew_loop(self) -> None:
         while not self._clock.wait(self._ended, LEASE_TTL_S / 3):
             try:
                 self._persist(self._renew)
@@ -149,9 +149,9 @@ class Leadership:
 
     def _renew(self) -> None:
         if not self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
-            self._regain()
+            self._reacquire()
 
-    def _regain(self) -> None:
+    def _reacquire(self) -> None:
         """Take the lease again after it ran out, unless another has led meanwhile.
 
         Raises
@@ -161,7 +161,7 @@ class Leadership:
         """
         with self._regaining:
             if self.lost:
-                raise Refused(self.lost)
+                raise Rejected(self.lost)
             if self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
                 return  # another thread was faster
             self._registry.raise_epoch(self._job, self.epoch)  # it may have come back without its memory
@@ -171,7 +171,7 @@ class Leadership:
                 self.lost = f"another coordinator leads job {self._job} now"
                 if epoch is not None:
                     self._registry.release(self._job, epoch)
-                raise Refused(self.lost)
+                raise Rejected(self.lost)
             self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
             announce(f"the leader lease had run out; leading again, under epoch {epoch}")
             self.epoch = epoch

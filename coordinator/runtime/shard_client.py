@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 
-from dbelief.checkpoint.snapshot_set import set_aside, up_to
-from dbelief.core.placement import Place, Placement
+from dbelief.checkpoint.snapshot_set import complete_until, quarantine_set
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS
 from dbelief.core.vector_program import Operation, together
-from dbelief.errors import Moved, SnapshotError, Unreachable
+from dbelief.errors import Moved, SnapshotError, Unavailable
 from dbelief.job import Job
 from dbelief.process.console import announce
 from dbelief.rpc import parameters_pb2 as wire
@@ -22,7 +22,14 @@ from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.wire.convert import program_to_wire
 
-from ..core.effects import Dismiss, Follow, Move, Revive, SetMembership, StandAlone
+from ..core.effects import (
+    AttachFollower,
+    DecommissionShard,
+    DetachFollower,
+    MigrateSegments,
+    RecoverShard,
+    SetMembership,
+)
 from . import shard_commands
 from .assignment import assignment
 
@@ -38,7 +45,7 @@ _SPARE_CHANNELS = 8
 """Addresses outside the placement, newest first, whose channels stay open: shards that come back, followers."""
 
 
-class Shards:
+class ShardClient:
     """All shards of a job.
 
     Parameters
@@ -66,7 +73,7 @@ class Shards:
         self,
         job: Job,
         leader_epoch: Callable[[], int],
-        away: Callable[[Place], bool],
+        away: Callable[[ShardPlacement], bool],
         snapshots: Path,
         run_id: int = 0,
     ) -> None:
@@ -74,7 +81,7 @@ class Shards:
         self.name = job.name
         self._leader_epoch = leader_epoch
         self.placement: Placement | None = None
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.on_idle: Callable[[], None] = lambda: None
         self._job = job
         self._away = away
         self._snapshots = snapshots
@@ -86,7 +93,7 @@ class Shards:
         for channel in self._channels.values():
             channel.close()
 
-    def _stub(self, place: Place) -> stubs.ParametersStub:
+    def _stub(self, place: ShardPlacement) -> stubs.ParametersStub:
         if place.address not in self._channels:
             in_use = {place.address for place in self._places()}
             for gone in [address for address in self._channels if address not in in_use][:-_SPARE_CHANNELS]:
@@ -98,24 +105,28 @@ class Shards:
         self._commands += 1
         return wire.Command(leader_epoch=self._leader_epoch(), id=self._commands, run_id=self._run_id)
 
-    def _places(self) -> Sequence[Place]:
+    def _places(self) -> Sequence[ShardPlacement]:
         return self.placement.places if self.placement is not None else ()
 
-    def _configure(self, build: Callable[[Place], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
-        return [self._tell(place, build(place)) for place in self._places()]
+    def _configure(self, build: Callable[[ShardPlacement], wire.ConfigureRequest]) -> list[wire.ConfigureReply]:
+        return [self._configure_one(place, build(place)) for place in self._places()]
 
-    def _tell(self, place: Place, request: wire.ConfigureRequest, timeout_s: float = TIMEOUT_S) -> wire.ConfigureReply:
+    def _configure_one(
+        self, place: ShardPlacement, request: wire.ConfigureRequest, timeout_s: float = TIMEOUT_S
+    ) -> wire.ConfigureReply:
         request.command.CopyFrom(self._command())
         reply: wire.ConfigureReply = self._call(place, "Configure", request, timeout_s)
         return reply
 
-    def _call(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
+    def _call(self, place: ShardPlacement, method: str, request: Any, timeout_s: float) -> Any:
         return self._answer(place, self._begin(place, method, request, timeout_s))
 
-    def _begin(self, place: Place, method: str, request: Any, timeout_s: float) -> Any:
+    def _begin(self, place: ShardPlacement, method: str, request: Any, timeout_s: float) -> Any:
         return getattr(self._stub(place), method).future(request, timeout=timeout_s)
 
-    def _answer(self, place: Place, call: Any, *others: Place, meanwhile: Callable[[], None] = lambda: None) -> Any:
+    def _answer(
+        self, place: ShardPlacement, call: Any, *others: ShardPlacement, meanwhile: Callable[[], None] = lambda: None
+    ) -> Any:
         """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers.
 
         `others` are those whom it needs for the answer; `meanwhile` is done now and then.
@@ -128,7 +139,7 @@ class Shards:
                     for one in (place, *others):
                         if self._away(one):
                             call.cancel()
-                            raise Unreachable(f"shard {one.shard} at {one.address}: is dead") from None
+                            raise Unavailable(f"shard {one.shard} at {one.address}: is dead") from None
                     meanwhile()
 
     def assign(self, placement: Placement) -> None:
@@ -138,7 +149,7 @@ class Shards:
         for place, call in calls:
             self._answer(place, call)
 
-    def _begin_to_assign(self, placement: Placement, place: Place, timeout_s: float = ASSIGN_S) -> Any:
+    def _begin_to_assign(self, placement: Placement, place: ShardPlacement, timeout_s: float = ASSIGN_S) -> Any:
         """Begin the call that gives a shard its segments; it compiles, or loads, its loops before it answers."""
         given = assignment(self._job, placement, place)
         request = wire.ConfigureRequest(command=self._command(), job=self.name, assignment=given)
@@ -146,7 +157,7 @@ class Shards:
         request.shard_epoch, request.placement_epoch = place.shard_epoch, placement.epoch
         return self._begin(place, "Configure", request, timeout_s)
 
-    def revive(self, revive: Revive) -> str | None:
+    def recover(self, revive: RecoverShard) -> str | None:
         """Bring one shard back in another process; it is not in the placement yet.
 
         Returns the set that it has come back with: an older one where that asked for is damaged, None without sets.
@@ -164,13 +175,13 @@ class Shards:
         if revive.set_id is None:
             return None
         if revive.membership is not None:
-            self._tell(place, shard_commands.membership(revive.membership))
+            self._configure_one(place, shard_commands.membership(revive.membership))
         set_id = self._restore_newest(place, revive.set_id) if place.count else revive.set_id
         fenced, settled = shard_commands.lives(revive.fenced), shard_commands.lives(revive.settled)
-        self._tell(place, wire.ConfigureRequest(fenced=fenced, forgotten=settled, ready=True))
+        self._configure_one(place, wire.ConfigureRequest(fenced=fenced, forgotten=settled, ready=True))
         return set_id
 
-    def _promote(self, revive: Revive) -> str | None:
+    def _promote(self, revive: RecoverShard) -> str | None:
         """Have a follower be the shard: it has all that was acknowledged."""
         place = revive.place
         runs = [segments.SegmentRun(first=first, count=count) for first, count in place.runs]
@@ -185,10 +196,10 @@ class Shards:
         )
         if revive.membership is not None:
             request.membership.CopyFrom(shard_commands.membership(revive.membership).membership)
-        self._tell(place, request)
+        self._configure_one(place, request)
         return revive.set_id
 
-    def follow(self, action: Follow) -> bool:
+    def follow(self, action: AttachFollower) -> bool:
         """Have a process follow a shard; False where that process does not answer.
 
         Raises
@@ -198,10 +209,10 @@ class Shards:
         """
         assert self.placement is not None
         leader = next(place for place in self._places() if place.shard == action.shard)
-        follower = Place(action.shard, action.address, action.shard_epoch, ())
+        follower = ShardPlacement(action.shard, action.address, action.shard_epoch, ())
         try:
             self._answer(follower, self._begin_to_assign(self.placement, follower, FOLLOWER_S))
-        except Unreachable:
+        except Unavailable:
             return False
         chain = wire.Chain(
             epoch=action.epoch,
@@ -209,33 +220,33 @@ class Shards:
             shard_epoch=action.shard_epoch,
             patience_s=self._job.deadlines.lease_s,
         )
-        self._tell(leader, wire.ConfigureRequest(chain=chain))
+        self._configure_one(leader, wire.ConfigureRequest(chain=chain))
         return True
 
-    def stand_alone(self, action: StandAlone) -> None:
+    def stand_alone(self, action: DetachFollower) -> None:
         """Tell a shard that nobody follows it."""
         for place in self._places():
             if place.shard == action.shard:  # else it has left
-                self._tell(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
+                self._configure_one(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
 
-    def _restore_newest(self, place: Place, set_id: str) -> str:
+    def _restore_newest(self, place: ShardPlacement, set_id: str) -> str:
         """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""
         torn: list[str] = []
-        candidates = up_to(self._snapshots, set_id)
+        candidates = complete_until(self._snapshots, set_id)
         for candidate in candidates:
             request = wire.RestoreRequest(**self._set(candidate))
             try:
-                self._answer(place, self._begin(place, "Restore", request, SNAPSHOT_S), meanwhile=self.meanwhile)
+                self._answer(place, self._begin(place, "Restore", request, SNAPSHOT_S), meanwhile=self.on_idle)
             except SnapshotError as error:
                 torn.append(str(error))
                 continue
             for damaged, reason in zip(candidates, torn, strict=False):
                 announce(f"snapshot set {damaged} is not whole and was set aside; going on from {candidate}: {reason}")
-                set_aside(self._snapshots, damaged)
+                quarantine_set(self._snapshots, damaged)
             return candidate
         raise SnapshotError("; ".join(torn))
 
-    def move(self, move: Move) -> int:
+    def move(self, move: MigrateSegments) -> int:
         """Let segments go from one shard to another; returns how many bytes of numbers that were.
 
         Neither serves them until the placement has the move and both are told (`hold`), whatever this raises: a client
@@ -257,26 +268,26 @@ class Shards:
         )
         call = self._begin(giver, "Give", request, self._job.deadlines.progress_s)
         sent = int(self._answer(giver, call, taker).bytes)
-        life = self._tell(taker, wire.ConfigureRequest()).shard_epoch
+        life = self._configure_one(taker, wire.ConfigureRequest()).shard_epoch
         if life != taker.shard_epoch:  # what came is gone with the life that took it; the giving shard has it still
             raise Moved(f"shard {taker.shard} at {taker.address}: is in epoch {life}, not {taker.shard_epoch}")
         return sent
 
-    def hold(self, shards: Collection[int]) -> None:
+    def set_ownership(self, shards: Collection[int]) -> None:
         """Tell these shards, all that answer, what they hold; one that is dead will come back with it."""
-        silent: Unreachable | None = None
+        silent: Unavailable | None = None
         for place in self._places():
             if place.shard in shards and not self._away(place):
                 try:
-                    self._tell(place, shard_commands.holdings(place.runs))
-                except Unreachable as error:
+                    self._configure_one(place, shard_commands.holdings(place.runs))
+                except Unavailable as error:
                     silent = error if not self._away(place) else silent
         if silent is not None:
             raise silent
 
-    def dismiss(self, dismiss: Dismiss) -> None:
+    def decommission(self, dismiss: DecommissionShard) -> None:
         """Let a shard end that has no place."""
-        self._tell(Place(dismiss.shard, dismiss.address, 0, ()), wire.ConfigureRequest(stop=True))
+        self._configure_one(ShardPlacement(dismiss.shard, dismiss.address, 0, ()), wire.ConfigureRequest(stop=True))
 
     def make_ready(self) -> None:
         """Let the shards accept pushes by the rule."""
@@ -313,7 +324,7 @@ class Shards:
             for incarnation, rows in found.items()
         }
 
-    def stats(self, place: Place, ledgers: bool = False) -> wire.StatsReply:
+    def stats(self, place: ShardPlacement, ledgers: bool = False) -> wire.StatsReply:
         """Counters of one shard."""
         reply: wire.StatsReply = self._call(
             place, "Stats", wire.StatsRequest(job=self.name, ledgers=ledgers), TIMEOUT_S
@@ -366,28 +377,28 @@ class Shards:
         parts = [self._operated(place, request, call) for place, request, call in calls]
         return together(program, parts)
 
-    def _operated(self, place: Place, request: wire.OperateRequest, call: Any) -> Sequence[float]:
+    def _operated(self, place: ShardPlacement, request: wire.OperateRequest, call: Any) -> Sequence[float]:
         while True:
             try:
                 scalars: Sequence[float] = self._answer(place, call).scalars
                 return scalars
-            except Unreachable:
+            except Unavailable:
                 if self._away(place):
                     raise
                 time.sleep(_LOOK_S)
                 call = self._begin(place, "Operate", request, SNAPSHOT_S)
 
-    def _target(self, place: Place) -> wire.Target:
+    def _target(self, place: ShardPlacement) -> wire.Target:
         return wire.Target(job=self.name, shard_epoch=place.shard_epoch, run_id=place.run_id)
 
     def _each(self, method: str, build: Callable[[], Any]) -> list[Any]:
         """Call all shards at the same time, then collect their answers."""
         calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
-        return [self._answer(place, call, meanwhile=self.meanwhile) for place, call in calls]
+        return [self._answer(place, call, meanwhile=self.on_idle) for place, call in calls]
 
     def stop(self, followers: Iterable[str] = ()) -> None:
         """Let every shard end, and those that follow, at these addresses; one that is gone is none of our business."""
-        for place in [*self._places(), *(Place(-1, address, 0, ()) for address in followers)]:
+        for place in [*self._places(), *(ShardPlacement(-1, address, 0, ()) for address in followers)]:
             request = wire.ConfigureRequest(command=self._command(), stop=True)
             try:
                 self._stub(place).Configure(request, timeout=2.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dbelief.core.placement import Run
+from dbelief.core.placement import SegmentRange
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 
@@ -16,7 +16,7 @@ def lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
     return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
 
 
-def holdings(runs: Iterable[Run]) -> wire.ConfigureRequest:
+def holdings(runs: Iterable[SegmentRange]) -> wire.ConfigureRequest:
     """Which segments a shard holds."""
     rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
     return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))

@@ -15,10 +15,10 @@ from typing import Any
 
 from dbelief.job import Sandblaster as Settings
 
-from ..core.effects import Action, Note, RunProgram
-from ..core.states import Compute
-from .lbfgs_driver import PASSES, Iterations, Rules, Step
-from .pass_scheduler import ATTEMPTS, NOTHING, Asks, Bundle, Computed, Pass
+from ..core.effects import Action, LogEvent, RunProgram
+from ..core.states import BundleLease
+from .lbfgs_driver import PASSES, LbfgsDriver, Phase, StoppingRules
+from .pass_scheduler import ATTEMPTS, NO_REQUEST, Bundle, BundleResult, PassScheduler, WorkRequest
 
 
 class Sandblaster:
@@ -40,8 +40,8 @@ class Sandblaster:
         self._settings = settings
         self._size = train if settings.batch == "all" else min(settings.batch, train)
         self._per_epoch = max(1, train // self._size)
-        self.method = Iterations(
-            Rules(
+        self.method = LbfgsDriver(
+            StoppingRules(
                 settings.l2,
                 settings.batch == "all",
                 gradient_norm=settings.gradient_norm,
@@ -50,9 +50,9 @@ class Sandblaster:
             ),
             settings.history,
         )
-        self.turn: Pass | None = None
-        self._paces: dict[int, float] = {}  # of replicas, over all passes
-        self.stride = math.nan
+        self.current_pass: PassScheduler | None = None
+        self._seconds_per_portion: dict[int, float] = {}  # of replicas, over all passes
+        self.step_length = math.nan
         self._before = 0, 0  # backups launched and won in the passes before this one
         self._news: list[Action] = []
         self.suspended = False
@@ -67,12 +67,12 @@ class Sandblaster:
     @property
     def launched(self) -> int:
         """Backups in all passes; what was made again counts twice."""
-        return self._before[0] + (self.turn.launched if self.turn is not None else 0)
+        return self._before[0] + (self.current_pass.launched if self.current_pass is not None else 0)
 
     @property
     def won(self) -> int:
         """How many of them were done first."""
-        return self._before[1] + (self.turn.won if self.turn is not None else 0)
+        return self._before[1] + (self.current_pass.won if self.current_pass is not None else 0)
 
     @property
     def gradient_norm(self) -> float:
@@ -84,19 +84,19 @@ class Sandblaster:
     @property
     def moves(self) -> bool:
         """Whether the parameters are being overwritten: who read them now would get a mixture."""
-        return self._asked and self.method.step is Step.ACCEPT
+        return self._asked and self.method.step is Phase.ACCEPT
 
     @property
     def accepting(self) -> bool:
         """Whether the parameters are to be overwritten, or may be half-way: that is finished, whatever comes."""
-        return self.method.step is Step.ACCEPT
+        return self.method.step is Phase.ACCEPT
 
     def advance(self, read: bool) -> list[Action]:
         """What is to be noted, and the program that is due, once; the parameters are left alone while they are read."""
         wishes, self._news = self._news, []
-        if self.suspended or self._asked or self.method.step in PASSES or self.method.step is Step.ENDED:
+        if self.suspended or self._asked or self.method.step in PASSES or self.method.step is Phase.ENDED:
             return wishes
-        if read and self.method.step is Step.ACCEPT:
+        if read and self.method.step is Phase.ACCEPT:
             return wishes
         self._asked = True
         self._ticket += 1
@@ -105,7 +105,7 @@ class Sandblaster:
     def due(self, ticket: int) -> bool:
         """Whether this program is still waited for."""
         asked = self._asked and not self.suspended
-        return asked and ticket == self._ticket and self.method.step is not Step.ENDED
+        return asked and ticket == self._ticket and self.method.step is not Phase.ENDED
 
     def ran(self, ticket: int, scalars: list[float]) -> list[Action]:
         """The program has run on all shards; what is to be noted."""
@@ -119,15 +119,15 @@ class Sandblaster:
             self._begin_pass()
         if method.iterations == before:
             return []
-        self.stride = search.t if search is not None else 0.0
+        self.step_length = search.t if search is not None else 0.0
         return [
-            Note(
+            LogEvent(
                 "iteration",
                 {
                     "iteration": method.iterations,
                     "loss": method.value,
                     "gradient_norm": method.method.gradient_norm,
-                    "step": self.stride,
+                    "step": self.step_length,
                     "evaluations": method.evaluations,
                     "skipped": method.method.skipped,
                 },
@@ -137,20 +137,20 @@ class Sandblaster:
     # -- bundles -----------------------------------------------------------------------------------------
 
     def work(
-        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: Asks = NOTHING
-    ) -> Compute | None:
+        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: WorkRequest = NO_REQUEST
+    ) -> BundleLease | None:
         """A bundle for this replica; what it was given already where its call is repeated."""
-        if self._idle or self.turn is None:
+        if self._idle or self.current_pass is None:
             return None
         if asks.turn != self.method.number:  # what it still has is of no use any more
             asks = asks._replace(holds=())
-        bundle = self.turn.take(number, incarnation, living, now_s, asks)
+        bundle = self.current_pass.take(number, incarnation, living, now_s, asks)
         return None if bundle is None else self._compute(bundle)
 
-    def _compute(self, bundle: Bundle) -> Compute:
+    def _compute(self, bundle: Bundle) -> BundleLease:
         epoch, place = divmod(self.method.batch - 1, self._per_epoch)
         first, portion = place * self._size, self._settings.portion
-        return Compute(
+        return BundleLease(
             self.method.number,
             bundle.number,
             0 if self._settings.batch == "all" else epoch,
@@ -159,28 +159,28 @@ class Sandblaster:
             portion,
         )
 
-    def told(self, number: int, incarnation: int, told: Computed, now_s: float) -> bool:
+    def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> bool:
         """A replica has computed a bundle, and all shards hold it; whether that is news."""
         if told.seconds > 0:  # of those who come too late most of all: they are the slow ones
-            self._paces[number] = told.seconds / -(-told.samples // self._settings.portion)
-        if self._idle or self.turn is None or told.turn != self.method.number:
+            self._seconds_per_portion[number] = told.seconds / -(-told.samples // self._settings.portion)
+        if self._idle or self.current_pass is None or told.turn != self.method.number:
             return False
-        if not self.turn.told(incarnation, told, now_s):
+        if not self.current_pass.record_result(incarnation, told, now_s):
             return False
-        if self.turn.complete:
-            self._news.append(Note("pass", self._passed(self.turn, now_s)))
-            self.method.passed(self.turn.loss_sum, self.turn.samples)
+        if self.current_pass.complete:
+            self._news.append(LogEvent("pass", self._passed(self.current_pass, now_s)))
+            self.method.passed(self.current_pass.loss_sum, self.current_pass.samples)
         return True
 
-    def failed_at(self, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> Compute | None:
+    def failed_at(self, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> BundleLease | None:
         """A replica could not compute a bundle; what that was, None where it is no news."""
-        if self._idle or self.turn is None or turn != self.method.number:
+        if self._idle or self.current_pass is None or turn != self.method.number:
             return None
-        failed = self.turn.failed_at(incarnation, bundle, reason, now_s)
+        failed = self.current_pass.failed_at(incarnation, bundle, reason, now_s)
         self._give_up()
         return None if failed is None else self._compute(failed)
 
-    def _passed(self, turn: Pass, now_s: float) -> dict[str, Any]:
+    def _passed(self, turn: PassScheduler, now_s: float) -> dict[str, Any]:
         return {
             "number": self.method.number,
             "iteration": self.method.iterations + 1,  # that it is a part of
@@ -194,10 +194,10 @@ class Sandblaster:
             "runs": turn.picture(now_s),
         }
 
-    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+    def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
         """A life is over, by death or with a goodbye: its bundles are for others."""
-        if not self._idle and self.turn is not None:
-            self.turn.gone(incarnation, died, now_s)
+        if not self._idle and self.current_pass is not None:
+            self.current_pass.holder_lost(incarnation, died, now_s)
             self._give_up()
 
     @property
@@ -207,8 +207,8 @@ class Sandblaster:
 
     def _give_up(self) -> None:
         """End where a bundle has failed often enough."""
-        if self.turn is not None and self.turn.failed is not None:
-            bundle, reason = self.turn.failed
+        if self.current_pass is not None and self.current_pass.failed is not None:
+            bundle, reason = self.current_pass.failed
             work = self._compute(bundle)
             self.method.end(f"samples {work.start} to {work.stop - 1} failed {ATTEMPTS} times: {reason}", failed=True)
 
@@ -218,9 +218,9 @@ class Sandblaster:
         """All of it, as JSON has it."""
         return {
             "method": self.method.state(),
-            "pass": self.turn.state() if self.turn is not None else None,
+            "pass": self.current_pass.state() if self.current_pass is not None else None,
             "backups": [self.launched, self.won],
-            "stride": self.stride if math.isfinite(self.stride) else None,
+            "stride": self.step_length if math.isfinite(self.step_length) else None,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -230,9 +230,9 @@ class Sandblaster:
         self._restore_stride(state)
         launched, won = state["backups"]
         if state["pass"] is not None:
-            self.turn = self._pass()
-            self.turn.restore(state["pass"])
-            launched, won = launched - self.turn.launched, won - self.turn.won
+            self.current_pass = self._pass()
+            self.current_pass.restore(state["pass"])
+            launched, won = launched - self.current_pass.launched, won - self.current_pass.won
         self._before = launched, won
 
     def suspend(self) -> None:
@@ -246,18 +246,18 @@ class Sandblaster:
         self.suspended = self._asked = False
         self._restore_stride(state)
         launched, won = state["backups"]  # more than here where the set is another run's
-        self._before, self.turn = (max(launched, self.launched), max(won, self.won)), None
+        self._before, self.current_pass = (max(launched, self.launched), max(won, self.won)), None
         if self.method.step in PASSES:
             self._begin_pass()
         return back
 
     def _restore_stride(self, state: Mapping[str, Any]) -> None:
-        self.stride = math.nan if state["stride"] is None else float(state["stride"])
+        self.step_length = math.nan if state["stride"] is None else float(state["stride"])
 
     def _begin_pass(self) -> None:
-        self._before, self.turn = (self.launched, self.won), self._pass()
+        self._before, self.current_pass = (self.launched, self.won), self._pass()
 
-    def _pass(self) -> Pass:
+    def _pass(self) -> PassScheduler:
         settings = self._settings
         portions = -(-self._size // settings.portion)
-        return Pass(portions, settings.bundle, settings.backups, settings.ordered, self._paces)
+        return PassScheduler(portions, settings.bundle, settings.backups, settings.ordered, self._seconds_per_portion)

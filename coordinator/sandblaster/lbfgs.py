@@ -26,7 +26,7 @@ from dbelief.core.vector_program import Operation, copy, dots, lincomb
 GRADIENT, PREVIOUS, DIRECTION = "gradient", "previous", "direction"
 
 
-class Space(Protocol):
+class VectorStore(Protocol):
     """Where vectors lie."""
 
     def run(self, program: Sequence[Operation]) -> list[float]:
@@ -78,7 +78,7 @@ class Lbfgs:
 
     # -- the first program -------------------------------------------------------------------------------
 
-    def measure(self, step: float | None) -> list[Operation]:
+    def inner_products(self, step: float | None) -> list[Operation]:
         """What is to be known of the gradient at hand.
 
         Parameters
@@ -99,7 +99,7 @@ class Lbfgs:
 
     # -- the second program ------------------------------------------------------------------------------
 
-    def take(self, answers: Sequence[float]) -> None:
+    def absorb(self, answers: Sequence[float]) -> None:
         """Take what `measure` found.
 
         Raises
@@ -114,7 +114,7 @@ class Lbfgs:
         else:
             self.gram[-1, :] = self.gram[:, -1] = answers
 
-    def direct(self) -> tuple[list[Operation], float]:
+    def direction(self) -> tuple[list[Operation], float]:
         """Give what makes the direction, and the slope along it, gradient . direction."""
         coefficients = self._coefficients()
         terms = [(float(c), name) for c, name in zip(coefficients, self._basis(), strict=True)]

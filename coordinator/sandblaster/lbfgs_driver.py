@@ -24,10 +24,10 @@ from dbelief.core.push import ACCRUED, PARAMETERS, TRIAL
 from dbelief.core.vector_program import Operation, copy, dots, lincomb
 
 from .lbfgs import DIRECTION, GRADIENT, PREVIOUS, Lbfgs
-from .line_search import Point, Search
+from .line_search import LineSearch, Point
 
 
-class Step(Enum):
+class Phase(Enum):
     """What is to happen next."""
 
     START = "start"  # a program: begin at the parameters, on a batch
@@ -42,11 +42,11 @@ class Step(Enum):
     ENDED = "ended"
 
 
-PASSES = Step.FIRST_PASS, Step.TRIAL_PASS
+PASSES = Phase.FIRST_PASS, Phase.TRIAL_PASS
 
 
 @dataclass(frozen=True)
-class Rules:
+class StoppingRules:
     """How it goes, and when it has gone far enough; None: no such limit.
 
     Attributes
@@ -70,7 +70,7 @@ class Rules:
     iterations: int | None = None
 
 
-class Iterations:
+class LbfgsDriver:
     """The method between two events.
 
     Attributes
@@ -87,15 +87,15 @@ class Iterations:
         Why it has, once it has; `failed` says whether for a bad reason.
     """
 
-    def __init__(self, rules: Rules, history: int = 10) -> None:
+    def __init__(self, rules: StoppingRules, history: int = 10) -> None:
         self.rules = rules
         self.method = Lbfgs(history)
-        self.step = Step.START
+        self.step = Phase.START
         self.batch = self.number = self.iterations = self.evaluations = 0
         self.value = math.nan
         self.ended, self.failed = "", False
-        self._next = Step.START  # where it would go on, had it not ended
-        self.search: Search | None = None
+        self._next = Phase.START  # where it would go on, had it not ended
+        self.search: LineSearch | None = None
         self._told = 0.0, 1  # sum of losses and samples of the last pass
         self._slope = 0.0
         self._before = math.nan
@@ -110,23 +110,23 @@ class Iterations:
         ValueError
             It is not a program's turn.
         """
-        if self.step in PASSES or self.step is Step.ENDED:
+        if self.step in PASSES or self.step is Phase.ENDED:
             raise ValueError(f"no program is due at {self.step.value!r}")
-        if self.step is Step.START:
+        if self.step is Phase.START:
             return [copy(TRIAL, PARAMETERS)]
-        if self.step is Step.GRADIENT:
-            return [*self._mean_gradient(), *self.method.measure(None)]
-        if self.step is Step.DIRECTION:
-            program, self._slope = self.method.direct()
+        if self.step is Phase.GRADIENT:
+            return [*self._mean_gradient(), *self.method.inner_products(None)]
+        if self.step is Phase.DIRECTION:
+            program, self._slope = self.method.direction()
             return [*program, self._trial(self._first_step())]
-        if self.step is Step.SLOPE:
+        if self.step is Phase.SLOPE:
             return [*self._mean_gradient(), dots((GRADIENT, DIRECTION))]
-        if self.step is Step.RESTART:
-            return [copy(GRADIENT, PREVIOUS), *self.method.measure(None)]
+        if self.step is Phase.RESTART:
+            return [copy(GRADIENT, PREVIOUS), *self.method.inner_products(None)]
         assert self.search is not None
-        if self.step is Step.MOVE:
+        if self.step is Phase.MOVE:
             return [self._trial(self.search.t)]
-        return [copy(PARAMETERS, TRIAL), *self.method.measure(self.search.t)]
+        return [copy(PARAMETERS, TRIAL), *self.method.inner_products(self.search.t)]
 
     def _mean_gradient(self) -> list[Operation]:
         """The gradient of the loss at the trial, from the sum that the pass has left."""
@@ -147,28 +147,28 @@ class Iterations:
         """A pass at the trial is complete: the sum of its samples' losses, and how many there were."""
         self._told = loss_sum, samples
         self.evaluations += 1
-        self.step = Step.GRADIENT if self.step is Step.FIRST_PASS else Step.SLOPE
+        self.step = Phase.GRADIENT if self.step is Phase.FIRST_PASS else Phase.SLOPE
 
     def answered(self, scalars: Sequence[float]) -> None:
         """The program has run; what it gave."""
-        if self.step is Step.START:
-            self._begin_pass(Step.FIRST_PASS)
+        if self.step is Phase.START:
+            self._begin_pass(Phase.FIRST_PASS)
             self.batch += 1
-        elif self.step is Step.GRADIENT:
+        elif self.step is Phase.GRADIENT:
             self.value = self._loss(scalars[0])
             self._take(scalars[1:])
-        elif self.step is Step.DIRECTION:
+        elif self.step is Phase.DIRECTION:
             self._begin_search()
-        elif self.step is Step.SLOPE:
+        elif self.step is Phase.SLOPE:
             self._judge(*scalars)
-        elif self.step is Step.MOVE:
-            self._begin_pass(Step.TRIAL_PASS)
-        elif self.step is Step.ACCEPT:
+        elif self.step is Phase.MOVE:
+            self._begin_pass(Phase.TRIAL_PASS)
+        elif self.step is Phase.ACCEPT:
             self._accepted(scalars)
         else:
             self._take(scalars)
 
-    def _begin_pass(self, step: Step) -> None:
+    def _begin_pass(self, step: Phase) -> None:
         self.step = step
         self.number += 1
 
@@ -182,13 +182,13 @@ class Iterations:
             self._end(f"the loss is {self.value} after {self.iterations} iterations", failed=True)
             return
         try:
-            self.method.take(scalars)
+            self.method.absorb(scalars)
         except FloatingPointError:
             self._end(f"the gradient is not finite after {self.iterations} iterations", failed=True)
             return
-        self._go_on(Step.DIRECTION)
+        self._go_on(Phase.DIRECTION)
 
-    def _go_on(self, step: Step) -> None:
+    def _go_on(self, step: Phase) -> None:
         """The next step, unless a limit is reached."""
         self.step = self._next = step
         if reason := self._limit():
@@ -210,47 +210,47 @@ class Iterations:
         if not self._slope < 0:  # rounding has spoilt the history
             self._start_over(f"the slope is {self._slope:.3g}")
             return
-        self.search = Search(
+        self.search = LineSearch(
             Point(0.0, self.value, self._slope), self._first_step(), self.rules.decrease, self.rules.curvature
         )
-        self._begin_pass(Step.TRIAL_PASS)
+        self._begin_pass(Phase.TRIAL_PASS)
 
     def _judge(self, square: float, slope: float) -> None:
         assert self.search is not None
         value = self._loss(square)
-        self.search.tell(value, slope)
+        self.search.update(value, slope)
         if self.search.accepted:
-            self.step = Step.ACCEPT
+            self.step = Phase.ACCEPT
             self._before, self.value = self.value, value
         elif self.search.ended:
             self._start_over(self.search.ended)
         else:
-            self.step = Step.MOVE
+            self.step = Phase.MOVE
 
     def _start_over(self, reason: str) -> None:
         """The direction led nowhere: forget the past, or end where there is none."""
         self.search = None
         if not self.method.pairs:
             self._end(f"no better point is found: {reason}")
-            self._next = Step.ENDED
+            self._next = Phase.ENDED
             return
         self.method.forget()
-        self.step = Step.RESTART
+        self.step = Phase.RESTART
 
     def _accepted(self, scalars: Sequence[float]) -> None:
         self.iterations += 1
         self._take(scalars)
         if not self.rules.same_batch:
-            self._next = Step.START
-            self.step = Step.START if self.step is Step.DIRECTION else self.step
+            self._next = Phase.START
+            self.step = Phase.START if self.step is Phase.DIRECTION else self.step
 
     def end(self, reason: str, failed: bool = False) -> None:
         """Somebody wants it to end; the parameters are those of the last accepted step."""
-        if self.step is not Step.ENDED:
+        if self.step is not Phase.ENDED:
             self._end(reason, failed)
 
     def _end(self, reason: str, failed: bool = False) -> None:
-        self.step, self.ended, self.failed = Step.ENDED, reason, failed
+        self.step, self.ended, self.failed = Phase.ENDED, reason, failed
         self.search = None
 
     # -- another coordinator, and back to a snapshot set -------------------------------------------------
@@ -264,11 +264,11 @@ class Iterations:
         number, iterations = self.number, self.iterations
         self.restore(state)
         self.number = max(number, self.number)
-        again = {Step.GRADIENT: Step.FIRST_PASS, Step.SLOPE: Step.TRIAL_PASS}
+        again = {Phase.GRADIENT: Phase.FIRST_PASS, Phase.SLOPE: Phase.TRIAL_PASS}
         step = again.get(self.step, self.step)
         self.evaluations -= step is not self.step
         self.step = step
-        if self.step is Step.ENDED and not self.failed and self._next is not Step.ENDED and not self._limit():
+        if self.step is Phase.ENDED and not self.failed and self._next is not Phase.ENDED and not self._limit():
             self.step, self.ended = self._next, ""  # the limits are others now
         if step in PASSES:
             self.number += 1
@@ -291,13 +291,13 @@ class Iterations:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self.step = Step(state["step"])
+        self.step = Phase(state["step"])
         self.batch, self.number, self.iterations, self.evaluations = map(int, state["counts"])
         self.value = math.nan if state["value"] is None else float(state["value"])
         self._before = math.nan if state["before"] is None else float(state["before"])
         self._told = float(state["told"][0]), int(state["told"][1])
         self._slope = float(state["slope"])
         self.method.restore(state["method"])
-        self.search = Search(**state["search"]) if state["search"] is not None else None
+        self.search = LineSearch(**state["search"]) if state["search"] is not None else None
         self.ended, self.failed = state["ended"]
-        self._next = Step(state["next"])
+        self._next = Phase(state["next"])

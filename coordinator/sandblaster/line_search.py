@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 @dataclass
-class Search:
+class LineSearch:
     """One line search.
 
     Parameters
@@ -90,7 +90,7 @@ class Search:
         """Whether `t` is a step to take."""
         return self.ended == "accepted"
 
-    def tell(self, value: float, slope: float) -> None:
+    def update(self, value: float, slope: float) -> None:
         """Take what the trial at `t` gave. A trial that is not finite was too far."""
         self.trials += 1
         if not (math.isfinite(value) and math.isfinite(slope)):

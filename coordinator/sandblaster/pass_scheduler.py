@@ -35,7 +35,7 @@ class Bundle(NamedTuple):
         return self.first + self.portions
 
 
-class Asks(NamedTuple):
+class WorkRequest(NamedTuple):
     """What a replica says when it asks for work.
 
     Attributes
@@ -59,10 +59,10 @@ class Asks(NamedTuple):
     why: str = ""
 
 
-NOTHING = Asks()
+NO_REQUEST = WorkRequest()
 
 
-class Computed(NamedTuple):
+class BundleResult(NamedTuple):
     """A bundle that all shards hold: numbers of its pass and its own, sum of its samples' losses, how many they are.
 
     `seconds`: what computing it took; 0: not known.
@@ -75,7 +75,7 @@ class Computed(NamedTuple):
     seconds: float = 0.0
 
 
-class Run(NamedTuple):
+class Attempt(NamedTuple):
     """One replica's work on one bundle, for the picture of a pass; `stop_s` is None while it goes on."""
 
     replica: int
@@ -93,7 +93,7 @@ class _Outstanding:
     """By incarnation, the index of its run."""
 
 
-class Pass:
+class PassScheduler:
     """One pass over one batch.
 
     Parameters
@@ -129,11 +129,11 @@ class Pass:
         paces: Mapping[int, float] | None = None,
     ) -> None:
         self.portions = portions
-        self.runs: list[Run] = []
+        self.runs: list[Attempt] = []
         self.launched = self.won = 0
         self.failed: tuple[Bundle, str] | None = None
         self._most, self._backups, self._ordered = most, backups, ordered
-        self._paces = {} if paces is None else paces
+        self._seconds_per_portion = {} if paces is None else paces
         self._free: list[tuple[int, int]] = [(0, portions)]
         self._again: list[Bundle] = []  # outstanding ones whose last holder is gone
         self._outstanding: dict[int, _Outstanding] = {}
@@ -172,7 +172,7 @@ class Pass:
     # -- handing out -------------------------------------------------------------------------------------
 
     def take(
-        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: Asks = NOTHING
+        self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: WorkRequest = NO_REQUEST
     ) -> Bundle | None:
         """Give a replica something to compute; what it was given already where its call is repeated. None: nothing.
 
@@ -192,9 +192,9 @@ class Pass:
         if asks.ahead and self._left * self._share(number, living) < 2:  # what is left is for those who have nothing
             return None
         backup = False
-        bundle = self._once_more(incarnation) or self._next(number, living)
+        bundle = self._retry(incarnation) or self._next(number, living)
         if bundle is None and self._backups and not asks.ahead:
-            bundle, backup = self._copy(incarnation), True
+            bundle, backup = self._backup_task(incarnation), True
         if bundle is None:
             return None
         self._give(bundle, number, incarnation, backup, now_s)
@@ -203,7 +203,7 @@ class Pass:
     def _give(self, bundle: Bundle, number: int, incarnation: int, backup: bool, now_s: float) -> None:
         outstanding = self._outstanding.setdefault(bundle.number, _Outstanding(bundle))
         outstanding.holders[incarnation] = len(self.runs)
-        self.runs.append(Run(number, bundle, backup, now_s))
+        self.runs.append(Attempt(number, bundle, backup, now_s))
         self.launched += backup
         self._last[number] = bundle.stop
 
@@ -211,7 +211,7 @@ class Pass:
     def _left(self) -> int:
         return sum(stop - start for start, stop in self._free)
 
-    def _once_more(self, incarnation: int) -> Bundle | None:
+    def _retry(self, incarnation: int) -> Bundle | None:
         """What nobody holds any more; where there is a choice, not what this life has failed at."""
         tried = self._tried
         one = min(self._again, key=lambda bundle: incarnation in tried.get(bundle.number, ()), default=None)
@@ -239,11 +239,11 @@ class Pass:
 
     def _share(self, number: int, living: Collection[int]) -> float:
         """This replica's share of all replicas' speed; who has told of nothing yet is as fast as the average."""
-        known = [1 / self._paces[one] for one in living if self._paces.get(one)]
+        known = [1 / self._seconds_per_portion[one] for one in living if self._seconds_per_portion.get(one)]
         if not known:
             return 1 / max(1, len(living))
         average = math.fsum(known) / len(known)
-        mine = 1 / self._paces[number] if self._paces.get(number) else average
+        mine = 1 / self._seconds_per_portion[number] if self._seconds_per_portion.get(number) else average
         return mine / (average * max(1, len(living)))
 
     def _place(self, number: int) -> tuple[int, int]:
@@ -265,7 +265,7 @@ class Pass:
         self._cuts += 1
         return Bundle(start // self._most + 1 if self._ordered else self._cuts, start, stop - start)
 
-    def _copy(self, incarnation: int) -> Bundle | None:
+    def _backup_task(self, incarnation: int) -> Bundle | None:
         """Of what others hold: what the fewest compute, and of those what has been under way the longest.
 
         What somebody has failed at or died of is computed by one at a time: it may be what kills them.
@@ -276,7 +276,7 @@ class Pass:
 
     # -- what becomes of it ------------------------------------------------------------------------------
 
-    def told(self, incarnation: int, told: Computed, now_s: float) -> bool:
+    def record_result(self, incarnation: int, told: BundleResult, now_s: float) -> bool:
         """A replica has computed a bundle, and all shards hold it; False where another was first."""
         outstanding = self._outstanding.pop(told.bundle, None)
         if outstanding is None:  # done already; or its holder had been given up, or hears of another coordinator
@@ -303,19 +303,19 @@ class Pass:
         outstanding = self._outstanding.get(number)
         if outstanding is None or incarnation not in outstanding.holders:
             return None
-        self._let_go(outstanding, incarnation, now_s)
+        self._release(outstanding, incarnation, now_s)
         self._count(outstanding.bundle, incarnation, reason)
         return outstanding.bundle
 
-    def gone(self, incarnation: int, died: bool, now_s: float) -> None:
+    def holder_lost(self, incarnation: int, died: bool, now_s: float) -> None:
         """A life is over, by death or with a goodbye: what it alone held is for another."""
         for outstanding in list(self._outstanding.values()):
             if incarnation in outstanding.holders:
-                self._let_go(outstanding, incarnation, now_s)
+                self._release(outstanding, incarnation, now_s)
                 if died and not outstanding.holders:  # those of copies that died at the same time count once
                     self._count(outstanding.bundle, incarnation, "the replicas that computed it died")
 
-    def _let_go(self, outstanding: _Outstanding, incarnation: int, now_s: float) -> None:
+    def _release(self, outstanding: _Outstanding, incarnation: int, now_s: float) -> None:
         self._stopped(outstanding.holders.pop(incarnation), now_s)
         if not outstanding.holders:
             del self._outstanding[outstanding.bundle.number]

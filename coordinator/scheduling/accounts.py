@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..core.states import Told
+from ..core.states import ProgressReport
 from .leases import Leases
 
 
-class Accounts:
+class ReportDeduplicator:
     """The totals heard last: per lease, and per life of a client, which has none. Neither number is used twice."""
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
-        self._of_lease: dict[int, Told] = {}
-        self._of_client: dict[int, Told] = {}  # by incarnation
+        self._of_lease: dict[int, ProgressReport] = {}
+        self._of_client: dict[int, ProgressReport] = {}  # by incarnation
 
     def state(self) -> dict[str, Any]:
         """All of it; JSON holds it."""
@@ -27,8 +27,8 @@ class Accounts:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator."""
-        self._of_lease = {fields["lease"]: Told(**fields) for fields in state["of_lease"]}
-        self._of_client = {incarnation: Told(**fields) for incarnation, fields in state["of_client"]}
+        self._of_lease = {fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]}
+        self._of_client = {incarnation: ProgressReport(**fields) for incarnation, fields in state["of_client"]}
 
     def settle(self, incarnation: int) -> None:
         """Nothing more comes of a life, whose leases were given back."""
@@ -36,13 +36,13 @@ class Accounts:
         for lease in self._of_lease.keys() - self._leases.outstanding.keys():
             del self._of_lease[lease]
 
-    def new(self, incarnation: int, told: Told) -> Told | None:
+    def delta(self, incarnation: int, told: ProgressReport) -> ProgressReport | None:
         """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""
         return self._new_of_lease(incarnation, told) if told.lease else self._new_of_client(incarnation, told)
 
-    def _new_of_lease(self, incarnation: int, told: Told) -> Told | None:
+    def _new_of_lease(self, incarnation: int, told: ProgressReport) -> ProgressReport | None:
         held = self._leases.outstanding.get(told.lease)
-        before = self._of_lease.get(told.lease, Told(told.lease))
+        before = self._of_lease.get(told.lease, ProgressReport(told.lease))
         if held is None or held.incarnation != incarnation or told.pushes <= before.pushes:
             return None
         self._leases.acknowledge(told.lease, told.pushes)
@@ -51,8 +51,8 @@ class Accounts:
             del self._of_lease[told.lease]
         return told.since(before)
 
-    def _new_of_client(self, incarnation: int, told: Told) -> Told | None:
-        before = self._of_client.get(incarnation, Told(0))
+    def _new_of_client(self, incarnation: int, told: ProgressReport) -> ProgressReport | None:
+        before = self._of_client.get(incarnation, ProgressReport(0))
         if told.pushes <= before.pushes:
             return None
         self._of_client[incarnation] = told

@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass
-class Member:
+class BoundedParticipant:
     """One life's place; `clock` is where its next lease begins, None until the shards have answered."""
 
     incarnation: int
@@ -27,7 +27,7 @@ class Member:
 
 
 @dataclass
-class Clocks:
+class BoundedStalenessPolicy:
     """The members, by replica number.
 
     Attributes
@@ -38,7 +38,7 @@ class Clocks:
 
     clock: int = 0
     member_epoch: int = 0
-    _members: dict[int, Member] = field(default_factory=dict)
+    _members: dict[int, BoundedParticipant] = field(default_factory=dict)
     _told: int = 0  # member epoch that the shards are being told of
 
     def enter(self, replica: int, incarnation: int) -> int | None:
@@ -46,7 +46,7 @@ class Clocks:
         member = self._members.get(replica)
         if member is None:
             self.member_epoch += 1
-            self._members[replica] = Member(incarnation, self.member_epoch)
+            self._members[replica] = BoundedParticipant(incarnation, self.member_epoch)
             return None
         # Another life of this number stays a member until the shards have fenced it.
         return member.clock if member.incarnation == incarnation else None
@@ -65,7 +65,7 @@ class Clocks:
             del self._members[replica]
             self.member_epoch += 1
 
-    def news(self) -> bool:
+    def membership_changed(self) -> bool:
         """Whether the shards are to be told of the members; each time once."""
         told, self._told = self._told, self.member_epoch
         return told != self.member_epoch
@@ -74,7 +74,7 @@ class Clocks:
         """Who is a member, from clock 0 on."""
         return [(0, sorted(self._members))]
 
-    def answered(self, member_epoch: int, clock: int) -> None:
+    def shards_acknowledged(self, member_epoch: int, clock: int) -> None:
         """All shards know the members of this epoch, and `clock` is the highest that was pushed to any of them."""
         for member in self._members.values():
             if member.clock is None and member.since <= member_epoch:
@@ -89,4 +89,4 @@ class Clocks:
         """Take over from another coordinator; the shards are told anew."""
         self.clock, self.member_epoch = state["clock"], state["member_epoch"]
         self._told = self.member_epoch
-        self._members = {replica: Member(**member) for replica, member in state["members"]}
+        self._members = {replica: BoundedParticipant(**member) for replica, member in state["members"]}

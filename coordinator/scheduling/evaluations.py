@@ -15,7 +15,7 @@ from typing import Any
 from dbelief.core.push import PARAMETERS
 
 from ..core.progress import Best
-from ..core.states import Evaluate
+from ..core.states import EvaluationLease
 
 
 class Evaluations:
@@ -23,7 +23,7 @@ class Evaluations:
 
     def __init__(self) -> None:
         self._asked: deque[tuple[str, str]] = deque()
-        self._given: dict[int, tuple[Evaluate, int]] = {}  # lease id -> (lease, incarnation)
+        self._given: dict[int, tuple[EvaluationLease, int]] = {}  # lease id -> (lease, incarnation)
         self._keeping: dict[int, tuple[Best, int]] = {}
 
     @property
@@ -54,19 +54,19 @@ class Evaluations:
         """Want nothing any more; what is given stays."""
         self._asked.clear()
 
-    def held(self, incarnation: int) -> Evaluate | None:
+    def held(self, incarnation: int) -> EvaluationLease | None:
         """What this life was given already: it asks again because the answer was lost."""
         return next((lease for lease, owner in self._given.values() if owner == incarnation), None)
 
-    def take(self, incarnation: int, lease_id: int, samples: int) -> Evaluate | None:
+    def take(self, incarnation: int, lease_id: int, samples: int) -> EvaluationLease | None:
         """Lease the next evaluation; None where nothing is asked for."""
         if not self._asked:
             return None
-        lease = Evaluate(lease_id, *self._asked.popleft(), samples)
+        lease = EvaluationLease(lease_id, *self._asked.popleft(), samples)
         self._given[lease_id] = (lease, incarnation)
         return lease
 
-    def told(self, lease_id: int, incarnation: int) -> Evaluate | None:
+    def complete(self, lease_id: int, incarnation: int) -> EvaluationLease | None:
         """Take an outcome in; the lease, or None where it is not this life's (any more)."""
         lease, owner = self._given.get(lease_id, (None, 0))
         if lease is None or owner != incarnation:
@@ -78,12 +78,12 @@ class Evaluations:
         """Wait until the parameters of an evaluation are stored under their name."""
         self._keeping[lease_id] = (best, incarnation)
 
-    def keeping_as(self, lease_id: int, incarnation: int) -> str:
+    def storage_name(self, lease_id: int, incarnation: int) -> str:
         """The name that this life is to store an evaluation's parameters under, "" for none."""
         best, owner = self._keeping.get(lease_id, (None, 0))
         return best.vector if best is not None and owner == incarnation else ""
 
-    def kept(self, lease_id: int) -> Best | None:
+    def stored(self, lease_id: int) -> Best | None:
         """The parameters lie whole on the shards; what they reached."""
         best, _ = self._keeping.pop(lease_id, (None, 0))
         return best
@@ -94,7 +94,7 @@ class Evaluations:
         self._asked = deque(asked for asked in self._asked if asked[1] == PARAMETERS)
         self._given = {n: (lease, own) for n, (lease, own) in self._given.items() if lease.vector == PARAMETERS}
 
-    def take_back(self) -> None:
+    def requeue_all(self) -> None:
         """What is given reads numbers that will be others: it is asked for anew, and what comes of it forgotten."""
         self._asked.extendleft((lease.set, lease.vector) for lease, _ in self._given.values())
         self._given.clear()
@@ -110,10 +110,10 @@ class Evaluations:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over from another coordinator."""
         self._asked = deque((name, vector) for name, vector in state["asked"])
-        self._given = {fields["id"]: (Evaluate(**fields), owner) for fields, owner in state["given"]}
+        self._given = {fields["id"]: (EvaluationLease(**fields), owner) for fields, owner in state["given"]}
         self._keeping = {n: (Best(**fields), owner) for n, fields, owner in state["keeping"]}
 
-    def gone(self, incarnation: int) -> None:
+    def holder_lost(self, incarnation: int) -> None:
         """A life is over: what it evaluated is for another."""
         for lease_id, (lease, owner) in list(self._given.items()):
             if owner == incarnation:

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 
-from ..core.states import Together
-from ..sandblaster.pass_scheduler import NOTHING, Asks
+from ..core.states import GroupLease
+from ..sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
 from .leases import Leases
 
 IN_VAIN_AT_MOST = 5
@@ -38,7 +38,7 @@ class Settled(NamedTuple):
 
 
 @dataclass
-class Part:
+class GroupParticipant:
     """One replica's part in the block.
 
     `done` are the steps that the group has made, None until it asks for more; `broken` where there came no next one;
@@ -46,7 +46,7 @@ class Part:
     """
 
     incarnation: int
-    lease: Lease
+    lease: DataLease
     given: bool = False
     done: int | None = None
     broken: bool = False
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass
-class Groups:
+class GroupPolicy:
     """The present block.
 
     Attributes
@@ -85,12 +85,12 @@ class Groups:
     failed: str = ""
     written: int = 0
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
-    _block: dict[int, Part] = field(default_factory=dict)  # by replica, in the order of ranks
+    _block: dict[int, GroupParticipant] = field(default_factory=dict)  # by replica, in the order of ranks
     _lives: list[int] = field(default_factory=list)  # incarnations of this generation, by rank
     _in_vain: int = 0  # blocks in a row that came to no step, and nobody died
     _why: str = ""
 
-    def held(self, replica: int, incarnation: int, last: int) -> Together | None:
+    def held(self, replica: int, incarnation: int, last: int) -> GroupLease | None:
         """A replica's part in the block, unless it was its `last` one: also again, for an answer may be lost."""
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation or part.ended or last == part.lease.id:
@@ -98,9 +98,9 @@ class Groups:
         part.given = True
         members = tuple((number, one.lease.samples) for number, one in self._block.items())
         first = next(iter(self._block.values()))
-        return Together(part.lease, self.generation, members, first.lease.samples_before, self.written)
+        return GroupLease(part.lease, self.generation, members, first.lease.samples_before, self.written)
 
-    def asks(self, replica: int, incarnation: int, next_sequence: int, asks: Asks = NOTHING) -> None:
+    def request_work(self, replica: int, incarnation: int, next_sequence: int, asks: WorkRequest = NO_REQUEST) -> None:
         """This life wants more work: its part in the block, if it had one, is done, as far as the group came."""
         part = self._block.get(replica)
         if part is not None and part.incarnation == incarnation and part.given and not part.ended:
@@ -114,30 +114,30 @@ class Groups:
         self._asking.pop(replica, None)
 
     @property
-    def between(self) -> bool:
+    def idle(self) -> bool:
         """Whether no block is under way: what the shards hold stays as it is."""
         return not self._block
 
     @property
-    def unwritten(self) -> bool:
+    def unpersisted_steps(self) -> bool:
         """Whether the workers have made steps that the shards do not know of."""
         return self.written < self.clock
 
     def complete(self, living: Mapping[int, int]) -> bool:
         """Whether no block is under way, and everyone alive (incarnation by replica) asks for the next."""
         asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
-        return bool(living) and asking and self.between and not self.failed
+        return bool(living) and asking and self.idle and not self.failed
 
     def form(self, living: Mapping[int, int], leases: Leases, data: bool = True) -> None:
         """Make the next block, if there is data for one, and `data` may be handed out, or something to be written."""
         at_most = None if data else 0
-        if not leases.room(at_most) and not self.unwritten:
+        if not leases.room(at_most) and not self.unpersisted_steps:
             return
         for replica, incarnation in sorted(living.items()):
             # Where no data is left for somebody, it takes part with none: the last step may be known to it alone.
             first = self._asking[replica][1]
-            lease = leases.take(replica, incarnation, first, at_most, self.clock) or leases.empty(first, self.clock)
-            self._block[replica] = Part(incarnation, lease)
+            lease = leases.grant(replica, incarnation, first, at_most, self.clock) or leases.empty(first, self.clock)
+            self._block[replica] = GroupParticipant(incarnation, lease)
         self._asking.clear()
         self.blocks += 1
         lives = [part.incarnation for part in self._block.values()]
@@ -160,7 +160,7 @@ class Groups:
 
     def settle(self, leases: Leases) -> list[Settled]:
         """End the block, once all its parts have: leases are done as far as the group came, and the rest goes back."""
-        if self.between or not all(part.ended for part in self._block.values()):
+        if self.idle or not all(part.ended for part in self._block.values()):
             return []
         done = max(self._done(part, leases) for part in self._block.values())
         survivors = any(not part.over for part in self._block.values())
@@ -174,7 +174,7 @@ class Groups:
         for replica, part in self._block.items():
             own, before = min(done, leases.cadence.steps(part.lease.samples)), leases.pushes
             last = part.lease.first_sequence + own - 1
-            samples, _ = leases.give_back(part.incarnation, last, last)
+            samples, _ = leases.revoke(part.incarnation, last, last)
             settled.append(Settled(replica, leases.pushes - before, samples, 0 if survivors else own))
         self._block.clear()
         return settled
@@ -187,7 +187,7 @@ class Groups:
         return bool(first.lease.samples) and first.lease.id not in leases.outstanding
 
     @staticmethod
-    def _done(part: Part, leases: Leases) -> int:
+    def _done(part: GroupParticipant, leases: Leases) -> int:
         held = leases.outstanding.get(part.lease.id)
         told = leases.cadence.steps(part.lease.samples) if held is None else held.pushes
         return max(told, part.done or 0)
@@ -210,4 +210,6 @@ class Groups:
         self.clock, self.generation, self.ended = state["clock"], state["generation"], state["ended"]
         self.blocks, self._lives, self.written = state["blocks"], list(state["lives"]), state["written"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
-        self._block = {n: Part(**{**part, "lease": Lease(**part["lease"])}) for n, part in state["block"]}
+        self._block = {
+            n: GroupParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
+        }

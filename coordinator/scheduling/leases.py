@@ -11,14 +11,14 @@ from collections import deque
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any, NamedTuple
 
-from dbelief.core.lease import Cadence, Lease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 
 
 @dataclass
 class Outstanding:
     """A lease and who holds it."""
 
-    lease: Lease
+    lease: DataLease
     replica: int
     incarnation: int
     pushes: int = 0  # acknowledged, as far as its holder told
@@ -57,7 +57,7 @@ class Leases:
     epoch_samples: int
     total: int
     size: int
-    cadence: Cadence
+    cadence: FetchPushSchedule
     epoch: int = 0
     position: int = 0
     leased: int = 0
@@ -71,7 +71,7 @@ class Leases:
     _set_running: bool = False
     _finished_since_set: list[Outstanding] = field(default_factory=list)
 
-    def take(
+    def grant(
         self,
         replica: int,
         incarnation: int,
@@ -80,22 +80,22 @@ class Leases:
         clock: int = 0,
         member_epoch: int = 0,
         stride: int = 1,
-    ) -> Lease | None:
+    ) -> DataLease | None:
         """Lease the next range, returned ones first; None when nothing is left (or `at_most` is 0)."""
         room = self.room(at_most)
         if not room:
             return None
         epoch, start, stop = self._next_range(room)
-        lease = Lease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch, stride)
+        lease = DataLease(self.next_id, epoch, start, stop, first_sequence, self.leased, clock, member_epoch, stride)
         self.next_id += 1
         self.leased += lease.samples
         self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         return lease
 
-    def empty(self, first_sequence: int, clock: int) -> Lease:
+    def empty(self, first_sequence: int, clock: int) -> DataLease:
         """A lease of no samples, for one who goes along with others; nobody waits for it."""
         self.next_id += 1
-        return Lease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
+        return DataLease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
 
     def room(self, at_most: int | None = None) -> int:
         """Samples that a lease could hold now."""
@@ -116,7 +116,7 @@ class Leases:
         self.position = min(self.epoch_samples, start + room)
         return self.epoch, start, self.position
 
-    def held(self, incarnation: int, next_sequence: int) -> Lease | None:
+    def find_unstarted(self, incarnation: int, next_sequence: int) -> DataLease | None:
         """The lease that a life was given and has not begun: it asks again because the answer was lost."""
         for held in self.outstanding.values():
             if held.incarnation == incarnation and held.lease.first_sequence == next_sequence:
@@ -146,7 +146,7 @@ class Leases:
             del self.outstanding[held.lease.id]
         return now - before
 
-    def give_back(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
+    def revoke(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
         """Return what a dead life has not done.
 
         Its ledgers must be final, and not read while shards write a set: a set written before would lack some of
@@ -195,7 +195,7 @@ class Leases:
         """The lives that hold leases: replica by incarnation."""
         return {held.incarnation: held.replica for held in self.outstanding.values()}
 
-    def settle(self, incarnation: int, next_sequence: int) -> int:
+    def finish_implicitly(self, incarnation: int, next_sequence: int) -> int:
         """A life asks for work: what it held is acknowledged, whether or not it was told; samples newly done."""
         mine = [h for h in self.outstanding.values() if h.incarnation == incarnation]
         newly = 0
@@ -237,7 +237,7 @@ class Leases:
         """Go on where another coordinator was; a set that it had begun will not be complete."""
         self._take(state)
         for fields, replica, incarnation, pushes in state["held"]:
-            held = Outstanding(Lease(**fields), replica, incarnation, pushes)
+            held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
             if pushes < self.cadence.pushes(held.lease.samples):
                 self.outstanding[held.lease.id] = held
 
@@ -251,16 +251,16 @@ class Leases:
         """Go on from a set's state and the ledgers in it (lowest, highest by incarnation)."""
         self._take(state)
         # What was held was pushed by the job as it was then; the job file may say otherwise by now.
-        today, self.cadence = self.cadence, Cadence(*state["cadence"])
+        today, self.cadence = self.cadence, FetchPushSchedule(*state["cadence"])
         twice, corrections = 0, dict[int, int]()
         for lease_fields, replica, incarnation, pushes in state["held"]:
-            lease = Lease(**lease_fields)
+            lease = DataLease(**lease_fields)
             told = self.cadence.samples_in(lease.samples, pushes)
             self.done -= told
             corrections[replica] = corrections.get(replica, 0) - told
             self.outstanding[lease.id] = Outstanding(lease, replica, incarnation)
         for incarnation, replica in {h.incarnation: h.replica for h in self.outstanding.values()}.items():
-            newly, doubled = self.give_back(incarnation, *ledgers.get(incarnation, (0, 0)))
+            newly, doubled = self.revoke(incarnation, *ledgers.get(incarnation, (0, 0)))
             twice += doubled
             corrections[replica] += newly
         self.cadence = today

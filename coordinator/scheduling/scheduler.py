@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 
 from ..core.effects import Action, SetMembership
 from ..core.progress import Progress
-from ..core.states import Evaluate, Wait, Work
-from ..sandblaster.pass_scheduler import NOTHING, Asks
-from .bounded_staleness import Clocks
+from ..core.states import Assignment, EvaluationLease, Wait
+from ..sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
+from .bounded_staleness import BoundedStalenessPolicy
 from .evaluations import Evaluations
-from .groups import Groups
+from .groups import GroupPolicy
 from .leases import Leases
-from .synchronous import ASK_AGAIN_S, Rounds
+from .synchronous import ASK_AGAIN_S, SynchronousPolicy
 
 FREE_ASK_AGAIN_S = 0.05
 """A free-running replica waits for a release, a death or the end: none of them is pressing."""
 
 
-class Handout:
+class Scheduler:
     """The work of one job.
 
     Parameters
@@ -38,9 +38,9 @@ class Handout:
         leases: Leases,
         evaluations: Evaluations,
         progress: Progress,
-        rounds: Rounds | None = None,
-        clocks: Clocks | None = None,
-        groups: Groups | None = None,
+        rounds: SynchronousPolicy | None = None,
+        clocks: BoundedStalenessPolicy | None = None,
+        groups: GroupPolicy | None = None,
     ) -> None:
         self._leases = leases
         self._evaluations = evaluations
@@ -57,8 +57,8 @@ class Handout:
         next_sequence: int,
         trains: bool,
         evaluates: bool,
-        asks: Asks = NOTHING,
-    ) -> Work:
+        asks: WorkRequest = NO_REQUEST,
+    ) -> Assignment:
         """Something for this life to do; a repeated call, whose answer was lost, gets the same.
 
         Parameters
@@ -71,16 +71,16 @@ class Handout:
             work = self._evaluation(incarnation)
         if work is None and trains:
             work = self._training(number, incarnation, next_sequence)
-        if self._groups is not None and isinstance(work, Evaluate):
+        if self._groups is not None and isinstance(work, EvaluationLease):
             self._groups.busy(number)
-        if self._clocks is not None and (work is None or isinstance(work, Evaluate)):
+        if self._clocks is not None and (work is None or isinstance(work, EvaluationLease)):
             self._clocks.leave(number, incarnation)
         free = self._rounds is None and self._groups is None
         return work or Wait(FREE_ASK_AGAIN_S if free else ASK_AGAIN_S)
 
-    def _held(self, number: int, incarnation: int, next_sequence: int, asks: Asks) -> Work | None:
+    def _held(self, number: int, incarnation: int, next_sequence: int, asks: WorkRequest) -> Assignment | None:
         """What is this life's already. It comes before evaluations: in lockstep the others wait for it."""
-        held: Work | None
+        held: Assignment | None
         if self._rounds is not None:
             held = self._rounds.held(number, incarnation, next_sequence)
             if held is None:
@@ -88,17 +88,17 @@ class Handout:
         elif self._groups is not None:
             held = self._groups.held(number, incarnation, asks.last)
             if held is None:
-                self._groups.asks(number, incarnation, next_sequence, asks)
+                self._groups.request_work(number, incarnation, next_sequence, asks)
         else:
-            held = self._leases.held(incarnation, next_sequence)
+            held = self._leases.find_unstarted(incarnation, next_sequence)
         return held or self._evaluations.held(incarnation)
 
-    def _evaluation(self, incarnation: int) -> Evaluate | None:
+    def _evaluation(self, incarnation: int) -> EvaluationLease | None:
         lease = self._evaluations.take(incarnation, self._leases.next_id, self._progress.samples)
         self._leases.next_id += lease is not None
         return lease
 
-    def _training(self, number: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
+    def _training(self, number: int, incarnation: int, next_sequence: int) -> DataLease | Wait | None:
         if self._rounds is not None:
             self._rounds.ask(number, incarnation, next_sequence)
             return None
@@ -111,13 +111,13 @@ class Handout:
                 return None
         room = self._progress.warm_room(self._leases.leased)
         if self._clocks is None:
-            return self._leases.take(number, incarnation, next_sequence, at_most=room)
+            return self._leases.grant(number, incarnation, next_sequence, at_most=room)
         if not self._leases.room(room):
             return None
         clock = self._clocks.enter(number, incarnation)
         if clock is None:
             return Wait(ASK_AGAIN_S)
-        lease = self._leases.take(number, incarnation, next_sequence, room, clock, self._clocks.member_epoch)
+        lease = self._leases.grant(number, incarnation, next_sequence, room, clock, self._clocks.member_epoch)
         assert lease is not None, "there was room for a lease"
         self._clocks.leased(number, self._leases.cadence.steps(lease.samples))
         return lease
@@ -133,7 +133,7 @@ class Handout:
     def news(self) -> list[Action]:
         """With a dial, what the shards are to be told of members who came or went as they asked for work."""
         dial = self._rounds or self._clocks
-        return [membership(dial)] if dial is not None and dial.news() else []
+        return [membership(dial)] if dial is not None and dial.membership_changed() else []
 
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""
@@ -145,12 +145,12 @@ class Handout:
         if self._clocks is not None:
             self._clocks.leave(number, incarnation)
             return self.news()
-        if self._rounds is None or not self._rounds.died(number, incarnation):
+        if self._rounds is None or not self._rounds.remove(number, incarnation):
             return []
         return [membership(self._rounds)]
 
 
-def membership(dial: Rounds | Clocks) -> SetMembership:
+def membership(dial: SynchronousPolicy | BoundedStalenessPolicy) -> SetMembership:
     """Who takes part in which clock, as the shards are told."""
     edges = tuple((clock, tuple(replicas)) for clock, replicas in dial.membership())
     return SetMembership(dial.member_epoch, edges)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
 
 from ..core.progress import Progress
-from ..core.states import Shape
+from ..core.states import DatasetSizes
 from .leases import Leases
 
 
-def leases(job: Job, shape: Shape, total: int | None) -> Leases:
+def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
     """The leases of data; none where a batch method hands out portions."""
     if isinstance(job.strategy, Sandblaster):
-        return Leases(shape.train, 0, 1, Cadence(1))
+        return Leases(shape.train, 0, 1, FetchPushSchedule(1))
     unbounded = 2**62 if shape.train else 0
     return Leases(shape.train, total or unbounded, lease_size(job, shape), cadence(job))
 
 
-def cadence(job: Job) -> Cadence:
+def cadence(job: Job) -> FetchPushSchedule:
     """When a replica of this job fetches and pushes."""
     strategy = _leasing(job)
-    return Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
+    return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
 
 
-def lease_size(job: Job, shape: Shape) -> int:
+def lease_size(job: Job, shape: DatasetSizes) -> int:
     """Samples in a full lease: whole cycles of fetches and pushes.
 
     By default an eighth of a replica's share of an epoch, so that fast replicas get more and little is lost with a
@@ -45,7 +45,7 @@ def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
     return job.strategy
 
 
-def progress(job: Job, shape: Shape, total: int | None) -> Progress:
+def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:
     """The running figures, with the job's thresholds."""
     every = None
     if shape.validation:
@@ -67,7 +67,7 @@ def progress(job: Job, shape: Shape, total: int | None) -> Progress:
     )
 
 
-def _warm_start(job: Job, shape: Shape, total: int | None) -> tuple[int | None, float | None]:
+def _warm_start(job: Job, shape: DatasetSizes, total: int | None) -> tuple[int | None, float | None]:
     """Samples and loss that end the warm start; neither where everyone starts at once."""
     warm = job.strategy.warm_start if isinstance(job.strategy, Downpour) else None
     if warm is None or job.replicas <= 1 or job.strategy.staleness == 0:

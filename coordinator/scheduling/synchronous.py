@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 
 from ..core.states import Wait
 from .leases import Leases
@@ -28,11 +28,11 @@ ASK_AGAIN_S = 0.02
 
 
 @dataclass
-class Part:
+class RoundParticipant:
     """One replica's part in the block; `end` is one past its last clock, `done` when it asked for more work."""
 
     incarnation: int
-    lease: Lease
+    lease: DataLease
     end: int
     given: bool = False
     done: bool = False
@@ -44,7 +44,7 @@ class Part:
 
 
 @dataclass
-class Rounds:
+class SynchronousPolicy:
     """The present block and the clocks it covers.
 
     Attributes
@@ -63,14 +63,14 @@ class Rounds:
     clock: int = 0
     member_epoch: int = 0
     blocks: int = 0
-    armed: bool = True
+    shards_informed: bool = True
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
-    _block: dict[int, Part] = field(default_factory=dict)  # by replica
+    _block: dict[int, RoundParticipant] = field(default_factory=dict)  # by replica
     _block_start: int = 0
     _retold: bool = False  # a shard lost rounds of this block
     _told: int = 0  # member epoch that shards are being told of, where they are told in mid-block
 
-    def held(self, replica: int, incarnation: int, next_sequence: int) -> Lease | Wait | None:
+    def held(self, replica: int, incarnation: int, next_sequence: int) -> DataLease | Wait | None:
         """A replica's part in the block, where it has not begun it: also again, for an answer may be lost."""
         part = self._block.get(replica)
         if (
@@ -79,7 +79,7 @@ class Rounds:
             or (part.given and part.lease.first_sequence != next_sequence)
         ):
             return None
-        if not self.armed:
+        if not self.shards_informed:
             return Wait(ASK_AGAIN_S)
         part.given = True
         return part.lease
@@ -96,7 +96,7 @@ class Rounds:
         self._retold = True
         self.member_epoch += 1
 
-    def news(self) -> bool:
+    def membership_changed(self) -> bool:
         """Whether, in mid-block, the shards are to be told of the members; each time once."""
         told, self._told = self._told, self.member_epoch
         return self._retold and told != self.member_epoch
@@ -120,18 +120,18 @@ class Rounds:
         for turn, (replica, incarnation) in enumerate(sorted(living.items())):
             _, next_sequence = self._asking[replica]
             clock = self._block_start + turn * self.turns
-            lease = leases.take(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
+            lease = leases.grant(replica, incarnation, next_sequence, None, clock, self.member_epoch, stride)
             if lease is None:
                 break
             end = clock + (leases.cadence.steps(lease.samples) - 1) * stride + 1
-            self._block[replica] = Part(incarnation, lease, end)
+            self._block[replica] = RoundParticipant(incarnation, lease, end)
             self.clock = max(self.clock, end)
         self._asking.clear()
         self.blocks += bool(self._block)
-        self.armed = not self._block
+        self.shards_informed = not self._block
         return bool(self._block)
 
-    def died(self, replica: int, incarnation: int) -> bool:
+    def remove(self, replica: int, incarnation: int) -> bool:
         """Take a life out of the clocks that are left; whether the shards must be told."""
         if self._asking.get(replica, (0, 0))[0] == incarnation:
             del self._asking[replica]
@@ -159,8 +159,10 @@ class Rounds:
         self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
         self._block_start, self._retold = state["block_start"], state["retold"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
-        self._block = {n: Part(**{**part, "lease": Lease(**part["lease"])}) for n, part in state["block"]}
-        self.armed = not self._block
+        self._block = {
+            n: RoundParticipant(**{**part, "lease": DataLease(**part["lease"])}) for n, part in state["block"]
+        }
+        self.shards_informed = not self._block
 
     def membership(self) -> list[tuple[int, list[int]]]:
         """Who takes part from which clock on, over this block; after it, nobody until the next.

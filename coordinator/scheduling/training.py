@@ -11,32 +11,32 @@ from dbelief.job import Job
 from dbelief.job import Sandblaster as Settings
 from dbelief.training.schedule import total_samples
 
-from ..core.effects import Action, Note, SetMembership, TakeSnapshot
+from ..core.effects import Action, LogEvent, SetMembership, TakeSnapshot
 from ..core.progress import Best, Evaluated
-from ..core.snapshot_schedule import Snapshots
-from ..core.states import Evaluate, Shape, Told, Wait, Work
+from ..core.snapshot_schedule import SnapshotSchedule
+from ..core.states import Assignment, DatasetSizes, EvaluationLease, ProgressReport, Wait
 from ..sandblaster.batch_method import Sandblaster
-from ..sandblaster.pass_scheduler import NOTHING, Asks, Computed
-from .accounts import Accounts
-from .bounded_staleness import Clocks
+from ..sandblaster.pass_scheduler import NO_REQUEST, BundleResult, WorkRequest
+from .accounts import ReportDeduplicator
+from .bounded_staleness import BoundedStalenessPolicy
 from .evaluations import Evaluations
-from .groups import Groups
-from .scheduler import Handout, membership
+from .groups import GroupPolicy
+from .scheduler import Scheduler, membership
 from .sizing import leases, progress
-from .synchronous import Rounds
+from .synchronous import SynchronousPolicy
 
 BATCH_ASK_AGAIN_S = 0.01
 """Between two passes the shards compute for a few milliseconds."""
 
 
-class Outcome(NamedTuple):
+class EvaluationOutcome(NamedTuple):
     """What follows from an evaluation.
 
     `lease` is None for one that was told before, or is not the teller's; `trouble` is a reason to give up, `enough`
     one to close.
     """
 
-    lease: Evaluate | None
+    lease: EvaluationLease | None
     keep_as: str = ""
     trouble: str = ""
     enough: str = ""
@@ -57,21 +57,21 @@ class Training:
         How many pushes were, or will be, trained twice because of deaths.
     """
 
-    def __init__(self, job: Job, shape: Shape) -> None:
+    def __init__(self, job: Job, shape: DatasetSizes) -> None:
         self.total = total_samples(job.limits, shape.train or None)
         self.leases = leases(job, shape, self.total)
         self.batch = Sandblaster(job.strategy, shape.train) if isinstance(job.strategy, Settings) else None
         self.progress = progress(job, shape, self.total)
-        self.rounds = Rounds(job.strategy.turns) if job.strategy.staleness == 0 else None
-        self.clocks = Clocks() if job.strategy.staleness else None
-        self.groups = Groups() if job.strategy.grouped else None
+        self.rounds = SynchronousPolicy(job.strategy.turns) if job.strategy.staleness == 0 else None
+        self.clocks = BoundedStalenessPolicy() if job.strategy.staleness else None
+        self.groups = GroupPolicy() if job.strategy.grouped else None
         self.evaluations = Evaluations()
-        self.snapshots = Snapshots(job.snapshots.every_s, job.snapshots.every_iterations)
+        self.snapshots = SnapshotSchedule(job.snapshots.every_s, job.snapshots.every_iterations)
         self.pushes_twice = 0
         self.end_kept = False
         self._end_in_set = False  # the set under way, or the last one, was begun after the end
-        self._accounts = Accounts(self.leases)
-        self._handout = Handout(self.leases, self.evaluations, self.progress, self.rounds, self.clocks, self.groups)
+        self._accounts = ReportDeduplicator(self.leases)
+        self._handout = Scheduler(self.leases, self.evaluations, self.progress, self.rounds, self.clocks, self.groups)
         self._replicas = job.replicas
         self._wall_s = job.limits.wall_s
         self._began_s = 0.0
@@ -79,10 +79,10 @@ class Training:
     def begin(self, now_s: float) -> None:
         """Time runs from now."""
         self._began_s = now_s
-        self.rest(now_s)
+        self.restart_timers(now_s)
 
     @property
-    def dial(self) -> Rounds | Clocks | None:
+    def barrier(self) -> SynchronousPolicy | BoundedStalenessPolicy | None:
         """What says who takes part in which clock; None in free running."""
         return self.rounds or self.clocks
 
@@ -108,13 +108,13 @@ class Training:
         evaluates: bool,
         living: Collection[int],
         now_s: float,
-        asks: Asks = NOTHING,
-    ) -> Work:
+        asks: WorkRequest = NO_REQUEST,
+    ) -> Assignment:
         """See `Handout.work`; of a batch method, a bundle, shared with the living replicas of these numbers."""
         before = self.leases.pushes
-        settled = self.leases.settle(incarnation, next_sequence)
+        settled = self.leases.finish_implicitly(incarnation, next_sequence)
         if settled:  # another coordinator was told, and died before it wrote that down
-            self.progress.trained(number, Told(0, self.leases.pushes - before, settled), 0.0)
+            self.progress.record_report(number, ProgressReport(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
         evaluates = evaluates and self._rests
         evaluates = evaluates and not (self.batch is not None and (self.batch.moves or self.batch.suspended))
@@ -124,11 +124,11 @@ class Training:
         bundle = self.batch.work(number, incarnation, living, now_s, asks) if trains else None
         return bundle or Wait(BATCH_ASK_AGAIN_S)
 
-    def bundle_done(self, number: int, incarnation: int, told: Computed, now_s: float) -> bool:
+    def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> bool:
         """A bundle of the batch method lies on all shards; whether that is news."""
-        if self.batch is None or not self.batch.told(number, incarnation, told, now_s):
+        if self.batch is None or not self.batch.bundle_done(number, incarnation, told, now_s):
             return False
-        self.progress.trained(number, Told(0, pushes=1, samples=told.samples), now_s)
+        self.progress.record_report(number, ProgressReport(0, pushes=1, samples=told.samples), now_s)
         return True
 
     def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:
@@ -143,30 +143,30 @@ class Training:
         assert self.batch is not None
         back = self.batch.rewind(state)
         self.end_kept = bool(self.batch.ended)
-        self.rest(now_s)
+        self.restart_timers(now_s)
         return back
 
-    def halt(self) -> None:
+    def suspend(self) -> None:
         """A shard is away, and all will go back to a set: what is under way is of no use."""
         assert self.batch is not None
         self.batch.suspend()
-        self.evaluations.take_back()
+        self.evaluations.requeue_all()
         if self.snapshots.running:
             self.give_up_set()
 
-    def news(self) -> list[Action]:
+    def membership_changes(self) -> list[Action]:
         """See `Handout.news`."""
         return self._handout.news()
 
     @property
     def _rests(self) -> bool:
         """Whether the shards hold all that was trained: workers who exchange among themselves write it now and then."""
-        return self.groups is None or (self.groups.between and not self.groups.unwritten)
+        return self.groups is None or (self.groups.idle and not self.groups.unpersisted_steps)
 
     @property
     def unwritten(self) -> bool:
         """Whether workers who exchange among themselves have what the shards have not, and are to write it."""
-        return self.groups is not None and self.groups.unwritten
+        return self.groups is not None and self.groups.unpersisted_steps
 
     def write_last(self, living: Mapping[int, int]) -> bool:
         """At the end, have the shards told what the workers have; whether that is still to be waited for."""
@@ -175,48 +175,48 @@ class Training:
         self._handout.form_block(living, data=False)
         return True
 
-    def settle(self, now_s: float) -> None:
+    def settle_groups(self, now_s: float) -> None:
         """Take in what a group has come to, once all its members have told it or are fenced."""
         for replica, pushes, samples, lost in self.groups.settle(self.leases) if self.groups is not None else ():
             if pushes or lost:
-                self.progress.trained(replica, Told(0, pushes, samples, lost=lost), now_s)
+                self.progress.record_report(replica, ProgressReport(0, pushes, samples, lost=lost), now_s)
 
     def membership_set(self, member_epoch: int, clock: int) -> None:
         """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
         if self.clocks is not None:
-            self.clocks.answered(member_epoch, clock)
+            self.clocks.shards_acknowledged(member_epoch, clock)
         elif self.rounds is not None and member_epoch == self.rounds.member_epoch:
-            self.rounds.armed = True
+            self.rounds.shards_informed = True
 
-    def trained(self, number: int, incarnation: int, told: Told, now_s: float) -> tuple[bool, str | None]:
+    def trained(self, number: int, incarnation: int, told: ProgressReport, now_s: float) -> tuple[bool, str | None]:
         """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
-        new = self._accounts.new(incarnation, told)
+        new = self._accounts.delta(incarnation, told)
         if new is not None and not told.lease:  # a client's
             self.leases.outside += new.samples
-        return new is not None, self.progress.trained(number, new, now_s) if new is not None else None
+        return new is not None, self.progress.record_report(number, new, now_s) if new is not None else None
 
-    def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> Outcome:
+    def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> EvaluationOutcome:
         """Take in what a life tells of its evaluation."""
-        lease = self.evaluations.told(lease_id, incarnation)
+        lease = self.evaluations.complete(lease_id, incarnation)
         if lease is None:
-            return Outcome(None, self.evaluations.keeping_as(lease_id, incarnation))
+            return EvaluationOutcome(None, self.evaluations.storage_name(lease_id, incarnation))
         if lease.set == "test":
             self.progress.test = Evaluated(loss, accuracy, lease.samples)
-            return Outcome(lease)
+            return EvaluationOutcome(lease)
         if not math.isfinite(loss):
             self.progress.not_finite += 1
             trouble = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
-            return Outcome(lease, trouble=trouble)
+            return EvaluationOutcome(lease, trouble=trouble)
         keep_as, enough = self.progress.evaluated(loss, accuracy, lease.samples)
         if keep_as:
             self.evaluations.keep(lease_id, incarnation, Best(keep_as, loss, accuracy, lease.samples))
-        return Outcome(lease, keep_as, enough=enough or "")
+        return EvaluationOutcome(lease, keep_as, enough=enough or "")
 
     def kept(self, lease_id: int) -> None:
         """The parameters of an evaluation lie whole on the shards."""
-        best = self.evaluations.kept(lease_id)
+        best = self.evaluations.stored(lease_id)
         if best is not None:
-            self.progress.kept(best)
+            self.progress.record_best(best)
 
     # -- another coordinator -----------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Training:
             "progress": self.progress.state(),
             "accounts": self._accounts.state(),
             "evaluations": self.evaluations.state(),
-            "dial": self.dial.state() if self.dial is not None else None,
+            "dial": self.barrier.state() if self.barrier is not None else None,
             "groups": self.groups.state() if self.groups is not None else None,
             "batch": self.batch.state() if self.batch is not None else None,
             "end_kept": self.end_kept,
@@ -243,8 +243,8 @@ class Training:
         self.progress.restore(state["progress"], {})
         self._accounts.restore(state["accounts"])
         self.evaluations.restore(state["evaluations"])
-        if self.dial is not None:
-            self.dial.restore(state["dial"])
+        if self.barrier is not None:
+            self.barrier.restore(state["dial"])
         if self.groups is not None:
             self.groups.restore(state["groups"])
         if self.batch is not None:
@@ -260,11 +260,11 @@ class Training:
     def gone(self, incarnation: int, died: bool, now_s: float) -> None:
         """A life is over, as far as we can tell, by death or with a goodbye."""
         if self.batch is not None:
-            self.batch.gone(incarnation, died, now_s)
+            self.batch.replica_lost(incarnation, died, now_s)
         if self.groups is not None:
             self.groups.gone(incarnation)
         self._handout.gone(incarnation)
-        self.evaluations.gone(incarnation)
+        self.evaluations.holder_lost(incarnation)
 
     def fenced(
         self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
@@ -290,9 +290,9 @@ class Training:
             self.evaluations.fenced(incarnation, again=evaluate)
             return []  # what it had done is known once the others tell how far they came
         before = self.leases.pushes
-        samples, twice = self.leases.give_back(incarnation, *applied)
+        samples, twice = self.leases.revoke(incarnation, *applied)
         if samples:
-            self.progress.trained(number, Told(0, self.leases.pushes - before, samples), now_s)
+            self.progress.record_report(number, ProgressReport(0, self.leases.pushes - before, samples), now_s)
         self.pushes_twice += twice
         self.evaluations.fenced(incarnation, again=evaluate)
         return self._handout.fenced(number, incarnation)
@@ -306,11 +306,11 @@ class Training:
         """A shard lives again, with less than it had."""
         if self.rounds is not None:
             self.rounds.shard_back()
-        return self.news()
+        return self.membership_changes()
 
     def membership(self) -> SetMembership | None:
         """Who takes part in which clock; None in free running."""
-        return membership(self.dial) if self.dial is not None else None
+        return membership(self.barrier) if self.barrier is not None else None
 
     # -- moving on ---------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class Training:
         """Ask for what is due; `living` are the replicas, incarnation by number."""
         wishes: list[Action] = []
         if self.progress.release_due():
-            wishes.append(Note("warm_start", {"samples": self.progress.samples}))
+            wishes.append(LogEvent("warm_start", {"samples": self.progress.samples}))
         if self._rests and self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
             wishes.append(self.begin_set())
         if not self.evaluations.busy and self.progress.evaluation_due():
@@ -363,9 +363,9 @@ class Training:
 
     # -- snapshot sets -----------------------------------------------------------------------------------
 
-    def rest(self, now_s: float) -> None:
+    def restart_timers(self, now_s: float) -> None:
         """Time and iterations until the next set count from now."""
-        self.snapshots.rest(now_s, self._iterations)
+        self.snapshots.restart_timer(now_s, self._iterations)
 
     def begin_set(self) -> TakeSnapshot:
         """Begin a snapshot set."""
@@ -382,7 +382,7 @@ class Training:
         """The set could not be written; the next one's time runs from now."""
         self.give_up_set()
         self.end_kept = self.end_kept or self._end_in_set  # as safe as it can be: the next try would fail as well
-        self.rest(now_s)
+        self.restart_timers(now_s)
 
     def end_set(self, now_s: float) -> None:
         """The set is complete."""

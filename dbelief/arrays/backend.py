@@ -43,7 +43,7 @@ class Backend:
         host: np.ndarray = self.xp.asnumpy(array)
         return host
 
-    def take_device(self, rank: int) -> None:
+    def bind_device(self, rank: int) -> None:
         """Let this thread compute on a device of its own where there are as many, else share them in turn."""
         if self.name == "cupy":
             devices = self.xp.cuda.runtime.getDeviceCount()
@@ -53,12 +53,12 @@ class Backend:
         """Give `array` as an array of `xp`: itself if it is one, else a copy."""
         return self.xp.asarray(array)
 
-    def room(self, n: int, allocate: Allocate) -> Any:
+    def zeros(self, n: int, allocate: Allocate) -> Any:
         """Give `n` float32 of `xp`, all 0; those on the host are as `allocate` gives them."""
         return allocate(n) if self.name == "numpy" else self.xp.zeros(n, np.float32)
 
 
-def choose(device: Device) -> Backend:
+def select_backend(device: Device) -> Backend:
     """Choose the backend for a job's `device`.
 
     Parameters
@@ -142,6 +142,6 @@ def aligned(n: int, dtype: Any) -> np.ndarray:
     return raw[start : start + n * kind.itemsize].view(kind)
 
 
-def floats(n: int) -> np.ndarray:
+def aligned_float32(n: int) -> np.ndarray:
     """`aligned` float32."""
     return aligned(n, np.float32)

@@ -23,7 +23,7 @@ class Source(Protocol):
         ...
 
 
-class OnHost:
+class HostSource:
     """(N,) numbers where the sender can read them. No copy."""
 
     def __init__(self, values: np.ndarray) -> None:
@@ -34,7 +34,7 @@ class OnHost:
         return (self._values[start:stop] for start, stop in ranges)
 
 
-class OnDevice:
+class DeviceSource:
     """(N,) numbers on a CUDA device; make it on the thread that computes them.
 
     Every walk over the blocks has buffers and a stream of its own, so that several shards are sent to at once, and a

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.process.console import announce
 from dbelief.security.same_user import same_user
 
@@ -56,7 +56,7 @@ _MODE = 0o600
 _BACKLOG = 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
 _MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to this very address
-_ALONE = -1
+_ANONYMOUS = -1
 """In place of a descriptor: memory of this process alone."""
 _told = threading.Event()
 
@@ -97,7 +97,7 @@ class Block:
             They are not all behind the first page and within the block.
         """
         if offset < HEADER_BYTES or offset + length > self.size:
-            raise Refused(f"{length} bytes at {offset} are not within a block of {self.size}")
+            raise Rejected(f"{length} bytes at {offset} are not within a block of {self.size}")
         return np.asarray(self)[offset : offset + length]
 
     def offset_of(self, values: np.ndarray) -> int | None:
@@ -156,21 +156,21 @@ class Block:
         """
         self.close()
         self.name = ""
-        fd, name, token = _ALONE, "", b""
+        fd, name, token = _ANONYMOUS, "", b""
         try:
             fd, name, token = _memory(self.size)
         except OSError as error:
-            tell_why_not(self.size, error)
+            log_unavailable(self.size, error)
         try:
             address = _map(self.size, fd)
             copy = np.frombuffer(memoryview((ctypes.c_char * self.size).from_address(address)), np.uint8)
             copy[HEADER_BYTES:] = np.asarray(self)[HEADER_BYTES:]
             _check(_libc().mremap(address, self.size, self.size, _MOVE, self._address), "mremap")
         except BaseException:
-            if fd != _ALONE:
+            if fd != _ANONYMOUS:
                 os.close(fd)
             raise
-        if fd != _ALONE:
+        if fd != _ANONYMOUS:
             self.name, self.token = name, token
             self.hold(fd)
 
@@ -189,13 +189,13 @@ def make_block(room: int) -> Block | None:
 
     The line is said once in a process.
     """
-    sweep()
+    remove_stale_blocks()
     size = HEADER_BYTES + room
     try:
         fd, name, token = _memory(size)
         block = Block(size, name, token, fd)
     except OSError as error:
-        tell_why_not(size, error)
+        log_unavailable(size, error)
         return None
     block.hold(fd)
     return block
@@ -210,25 +210,25 @@ def open_block(name: str, token: bytes, size: int) -> Block:
         No process of this user offers it here, or it is not safe to be mapped; says why.
     """
     if not _NAME.fullmatch(name) or len(token) != TOKEN_BYTES:
-        raise Refused("no block has such a name or token")
+        raise Rejected("no block has such a name or token")
     try:
         fd = _fetch(_path(name))
     except (FileNotFoundError, ConnectionRefusedError):
-        raise Refused("no such block is on this host") from None
+        raise Rejected("no such block is on this host") from None
     except OSError as error:
-        raise Refused(f"the block cannot be fetched: {error.strerror or error}") from None
+        raise Rejected(f"the block cannot be fetched: {error.strerror or error}") from None
     try:
         _check_ours(fd, size)
         if not hmac.compare_digest(os.pread(fd, TOKEN_BYTES, 0), token):
-            raise Refused("the block has another token")
+            raise Rejected("the block has another token")
         return Block(size, name, token, fd)
     except OSError as error:
-        raise Refused(f"the block cannot be mapped: {error.strerror}") from None
+        raise Rejected(f"the block cannot be mapped: {error.strerror}") from None
     finally:
         os.close(fd)
 
 
-def sweep() -> None:
+def remove_stale_blocks() -> None:
     """Remove the names of sockets whose processes were killed while they offered a block."""
     with suppress(OSError):
         for entry in os.scandir(FOLDER):
@@ -279,9 +279,11 @@ def _fetch(path: Path) -> int:
 def _check_ours(fd: int, size: int) -> None:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not _keeps_its_size(fd):
-        raise Refused("the block is not memory of this user's whose size is sealed")
+        raise Rejected("the block is not memory of this user's whose size is sealed")
     if found.st_size != size or found.st_blocks * 512 < size:
-        raise Refused(f"the block has {found.st_size} bytes, {found.st_blocks * 512} of them in memory, and not {size}")
+        raise Rejected(
+            f"the block has {found.st_size} bytes, {found.st_blocks * 512} of them in memory, and not {size}"
+        )
 
 
 def _keeps_its_size(fd: int) -> bool:
@@ -308,7 +310,7 @@ def _memory(size: int) -> tuple[int, str, bytes]:
     return fd, secrets.token_hex(16), token
 
 
-def tell_why_not(size: int, error: OSError) -> None:
+def log_unavailable(size: int, error: OSError) -> None:
     """Say, once in a process, that there is no block to be had."""
     if not _told.is_set():
         _told.set()
@@ -333,7 +335,7 @@ def _libc() -> Any:
 
 def _map(size: int, fd: int) -> int:
     """Map a file, with all its pages at once: each would cost a fault at its first use."""
-    flags = mmap.MAP_POPULATE | (mmap.MAP_SHARED if fd != _ALONE else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_POPULATE | (mmap.MAP_SHARED if fd != _ANONYMOUS else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return _check(_libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0), "mmap")
 
 

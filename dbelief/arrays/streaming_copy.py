@@ -20,7 +20,7 @@ LARGE = 1 << 19
 """Bytes from which on a copy goes past the caches: a segment of as many is one of a vector that does not fit there."""
 
 
-def copy(target: np.ndarray, source: np.ndarray) -> None:
+def streaming_copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy (n,) bytes or numbers, both contiguous and of one type; the interpreter lock is released.
 
     Where there is little, or the processor or the target's address do not allow for it, this is NumPy's copy.
@@ -40,7 +40,7 @@ def warm_up(most: int = LARGE) -> None:
         return
     room = np.zeros(LARGE + LINE, np.uint8)
     start = -room.ctypes.data % LINE
-    copy(room[start : start + LARGE], np.zeros(LARGE, np.uint8))
+    streaming_copy(room[start : start + LARGE], np.zeros(LARGE, np.uint8))
 
 
 @functools.cache

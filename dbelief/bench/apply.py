@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.layout import Span, cut, nominal_length
+from dbelief.core.layout import SegmentSpan, make_segments, nominal_length
 from dbelief.optim import RULES, Rule, make_rule
 from dbelief.optim.fused_kernel import fused
 
@@ -91,7 +91,7 @@ def measure(parameters: int, rounds: int, threads: int) -> dict[str, Timed]:
     threads
         That share the segments, and torch's number of threads.
     """
-    spans = cut([(0, parameters)], nominal_length(parameters, shards=1))
+    spans = make_segments([(0, parameters)], nominal_length(parameters, shards=1))
     shares = [spans[len(spans) * n // threads : len(spans) * (n + 1) // threads] for n in range(threads)]
     w, g, *rest = (_drawn(parameters, seed) for seed in range(7))
     a, b, c, states = *rest[:3], rest[3:]
@@ -112,10 +112,10 @@ def _drawn(size: int, seed: int) -> np.ndarray:
 OverSpans = Callable[[Callable[[slice], None]], None]
 
 
-def _over(shares: Sequence[Sequence[Span]], pool: ThreadPoolExecutor) -> OverSpans:
+def _over(shares: Sequence[Sequence[SegmentSpan]], pool: ThreadPoolExecutor) -> OverSpans:
     """Give what runs a function on each segment, every share on a thread of its own."""
 
-    def share_of(run: Callable[[slice], None], spans: Sequence[Span]) -> None:
+    def share_of(run: Callable[[slice], None], spans: Sequence[SegmentSpan]) -> None:
         for span in spans:
             run(slice(span.start, span.stop))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from dbelief.process.console import exits_cleanly
+from dbelief.process.console import cli_errors
 
 
 @click.group("bench")
@@ -73,8 +73,8 @@ def bench_kernels(
     math: Literal["float32", "tf32", "bf16"],
 ) -> None:
     """Time the block-local kernels against one dense matrix product of as many operations."""
-    with exits_cleanly():
-        from dbelief.arrays.backend import choose
+    with cli_errors():
+        from dbelief.arrays.backend import select_backend
         from dbelief.bench import kernels
         from dbelief.nn.kernels import Blocks
 
@@ -82,7 +82,7 @@ def bench_kernels(
             blocks = Blocks(*tiles, window, depth, neurons)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-        backend = choose(device)
+        backend = select_backend(device)
         if backend.name == "numpy" and math != "float32":
             raise click.UsageError(f"--math {math}: the CPU multiplies in float32 alone")
         results, name = kernels.measure(blocks, batch, rounds, backend, threads, math), kernels.device_name(backend)
@@ -119,7 +119,7 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
     from dbelief.rpc.grpc_settings import prepare_process
 
     prepare_process()
-    with exits_cleanly():
+    with cli_errors():
         from dbelief.bench import wire, wire_table
         from dbelief.bench.workers import TRANSPORTS
         from dbelief.errors import Interrupted
@@ -144,7 +144,7 @@ def bench_peer(kind: str, connect: str) -> None:
 
     prepare_process()
     limit_threads(1)
-    with exits_cleanly():
+    with cli_errors():
         from dbelief.bench import peer_main
 
         peer_main.run(kind, connect)

@@ -8,7 +8,7 @@ import socket
 import struct
 from typing import Any
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 
 WAIT_S = 120.0
 """How long either end may be silent."""
@@ -53,7 +53,7 @@ class Line:
         while filled < len(block):
             count = self._fill(block[filled:])
             if not count:
-                raise Unreachable("the other end of the socket is gone")
+                raise Unavailable("the other end of the socket is gone")
             filled += count
 
     def _fill(self, block: memoryview) -> int:
@@ -62,7 +62,7 @@ class Line:
         except ConnectionError:
             return 0
         except (TimeoutError, BlockingIOError):
-            raise Unreachable(f"nothing came through the socket for {WAIT_S:g} s") from None
+            raise Unavailable(f"nothing came through the socket for {WAIT_S:g} s") from None
 
     def close(self) -> None:
         """Close it; the peer ends."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dbelief.errors import Failure
-from dbelief.launch.child_process import Child, end_all
+from dbelief.errors import RuntimeFailure
+from dbelief.launch.child_process import ChildProcess, terminate_all
 
 from .control_socket import WAIT_S, Line
 
@@ -32,7 +32,7 @@ class Peer:
             server.settimeout(0.2)
             address = f"127.0.0.1:{server.getsockname()[1]}"
             name = name or kind
-            self.child = Child(name, ["bench", "peer", kind, "--connect", address], folder / f"{name}.log")
+            self.child = ChildProcess(name, ["bench", "peer", kind, "--connect", address], folder / f"{name}.log")
             self.child.start()
             until_s = time.monotonic() + WAIT_S
             while True:
@@ -42,8 +42,8 @@ class Peer:
                 except TimeoutError:
                     if self.child.code is not None or time.monotonic() > until_s:
                         fate = self.child.fate()
-                        end_all([self.child], 0.0)
-                        raise Failure(f"no {kind} to measure: {fate}") from None
+                        terminate_all([self.child], 0.0)
+                        raise RuntimeFailure(f"no {kind} to measure: {fate}") from None
 
     def hear(self) -> Any:
         """What it answers.
@@ -56,7 +56,7 @@ class Peer:
         answer = self.line.hear()
         if answer is None:
             self.child.end(5.0)
-            raise Failure(self.child.fate())
+            raise RuntimeFailure(self.child.fate())
         return answer
 
     def ask(self, message: Any) -> Any:
@@ -73,4 +73,4 @@ class Peer:
     ) -> None:
         """End it."""
         self.line.close()
-        end_all([self.child])
+        terminate_all([self.child])

@@ -13,18 +13,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from dbelief.core.layout import cut, nominal_length, place
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import assign_segments, make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Failure, Unreachable
-from dbelief.launch.child_process import Child, end_all
+from dbelief.errors import RuntimeFailure, Unavailable
+from dbelief.launch.child_process import ChildProcess, terminate_all
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import coordination_pb2_grpc as coordination_stubs
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.security import Credentials
@@ -94,7 +94,7 @@ class Shards:
     ) -> None:
         mine = Credentials.read(credentials / "coordinator") if credentials is not None else None
         self._lock_free = lock_free
-        self.spans = tuple(cut([(0, size)], nominal_length(size, count)))
+        self.spans = tuple(make_segments([(0, size)], nominal_length(size, count)))
         self.rule = rule, dict(options or {})
         self.name = f"{size}-by-{rule}-on-{count}"
         self._commands = itertools.count(1)
@@ -108,7 +108,7 @@ class Shards:
             )
             stack.callback(server.close)
             self.children = [
-                Child(
+                ChildProcess(
                     f"ps-{number}",
                     ["ps", "--coordinator", server.address, "--number", str(number)]
                     + (["--credentials", str(credentials / "ps")] if credentials is not None else []),
@@ -116,13 +116,15 @@ class Shards:
                 )
                 for number in range(count)
             ]
-            stack.callback(end_all, self.children)
+            stack.callback(terminate_all, self.children)
             for child in self.children:
                 child.start()
             self._await(front)
-            runs = place(self.spans, count)
+            runs = assign_segments(self.spans, count)
             self.placement = Placement(
-                1, self.spans, tuple(Place(number, front.joined[number], 1, (runs[number],)) for number in range(count))
+                1,
+                self.spans,
+                tuple(ShardPlacement(number, front.joined[number], 1, (runs[number],)) for number in range(count)),
             )
             for where in self.placement.places:
                 channel = stack.enter_context(open_channel(where.address, "ps", mine))
@@ -131,7 +133,7 @@ class Shards:
             self._stack = stack.pop_all()
 
     def _await(self, front: _Front) -> None:
-        def ended() -> list[Child]:
+        def ended() -> list[ChildProcess]:
             return [child for child in self.children if child.code is not None]
 
         with front.changed:
@@ -139,9 +141,9 @@ class Shards:
                 if len(front.joined) == len(self.children):
                     return
                 if dead := ended():
-                    raise Failure(f"no shard to measure: {dead[0].fate()}")
+                    raise RuntimeFailure(f"no shard to measure: {dead[0].fate()}")
                 front.changed.wait(0.1)
-        raise Unreachable(f"{len(front.joined)} of {len(self.children)} shards joined within {START_S:g} s")
+        raise Unavailable(f"{len(front.joined)} of {len(self.children)} shards joined within {START_S:g} s")
 
     def _configure(self, number: int, **fields: Any) -> None:
         command = wire.Command(leader_epoch=1, id=next(self._commands))
@@ -165,9 +167,9 @@ class Shards:
         for where in self.placement.places:
             self._configure(where.shard, ready=True)
 
-    def client(self, pusher: Pusher | None) -> ShardedParameters:
+    def client(self, pusher: Pusher | None) -> ShardedParameterClient:
         """A client as a worker has one; close it."""
-        return ShardedParameters(JOB, self.placement, self.rule, pusher, CALL_S)
+        return ShardedParameterClient(JOB, self.placement, self.rule, pusher, CALL_S)
 
     def snapshot(self, folder: Path, set_id: str) -> tuple[int, float]:
         """Have all shards write a set at the same time; its bytes, and the seconds that the slowest needed."""

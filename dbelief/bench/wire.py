@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 
 from .baselines import Copy, Socket
 from .concurrent_workers import crowds, small
@@ -120,7 +120,7 @@ def _begin(stack: ExitStack, folder: Path, others: Sequence[Other], missing: dic
     for other in others:
         try:
             ways.append(other.make(stack, folder))
-        except Failure as error:
+        except RuntimeFailure as error:
             missing[other.name] = str(error)
     return ways
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 
 from .control_socket import WAIT_S, Line
 from .peers import Peer
@@ -53,8 +53,8 @@ def worker(
             "transport": transport,
         }
     )
-    if transport == "shm" and not any(SHARES in line for line in peer.child.said()):
-        raise Failure(f"{peer.child.name} shares no memory with its shards: {peer.child.last_words()}")
+    if transport == "shm" and not any(SHARES in line for line in peer.child.log_messages()):
+        raise RuntimeFailure(f"{peer.child.name} shares no memory with its shards: {peer.child.last_words()}")
     return peer
 
 
@@ -82,17 +82,17 @@ class Ours:
 
 def be_worker(line: Line) -> None:
     """A worker that only pulls, pushes and exchanges; tells the seconds of each, and the processor time of all."""
-    from dbelief.core.layout import Span
-    from dbelief.core.placement import Place, Placement
+    from dbelief.core.layout import SegmentSpan
+    from dbelief.core.placement import Placement, ShardPlacement
     from dbelief.core.push import Push, Pusher
-    from dbelief.rpc.client.shard_client import ShardedParameters
+    from dbelief.rpc.client.shard_client import ShardedParameterClient
 
     told = line.hear()
-    spans = tuple(Span(*row) for row in told["spans"])
-    placement = Placement(1, spans, tuple(Place(*row) for row in told["places"]))
+    spans = tuple(SegmentSpan(*row) for row in told["spans"])
+    placement = Placement(1, spans, tuple(ShardPlacement(*row) for row in told["places"]))
     pusher = Pusher(*told["pusher"])
     first, stop = told["part"] or (0, placement.size)
-    client = ShardedParameters(
+    client = ShardedParameterClient(
         told["job"],
         placement,
         (told["rule"], told["options"]),

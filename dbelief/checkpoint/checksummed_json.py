@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dbelief.errors import SnapshotError, Torn
+from dbelief.errors import CorruptSnapshot, SnapshotError
 from dbelief.process.atomic_file import write_whole
 
 
-def write_sealed(path: Path, form: int, content: Mapping[str, Any]) -> None:
+def write_checksummed(path: Path, form: int, content: Mapping[str, Any]) -> None:
     """Write a file whole, durably, and sealed.
 
     Raises
@@ -21,10 +21,10 @@ def write_sealed(path: Path, form: int, content: Mapping[str, Any]) -> None:
         Where it cannot be written; names it.
     """
     sealed = {"format": form, **content}
-    write_whole(path, json.dumps({**sealed, "crc32": seal(sealed)}).encode())
+    write_whole(path, json.dumps({**sealed, "crc32": checksum(sealed)}).encode())
 
 
-def read_sealed(path: Path, form: int) -> dict[str, Any]:
+def read_checksummed(path: Path, form: int) -> dict[str, Any]:
     """What `write_sealed` wrote under this format.
 
     Raises
@@ -39,13 +39,13 @@ def read_sealed(path: Path, form: int) -> dict[str, Any]:
         if content["format"] != form:
             age = "newer" if content["format"] > form else "older"
             raise SnapshotError(f"{path}: format {content['format']} is {age} than {form}, which this version reads")
-        if content.pop("crc32") != seal(content):
-            raise Torn(f"{path}: does not match its checksum")
+        if content.pop("crc32") != checksum(content):
+            raise CorruptSnapshot(f"{path}: does not match its checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Torn(f"{path}: cannot be read: {error!r}") from error
+        raise CorruptSnapshot(f"{path}: cannot be read: {error!r}") from error
     return content
 
 
-def seal(content: Mapping[str, Any]) -> int:
+def checksum(content: Mapping[str, Any]) -> int:
     """CRC-32 of a file's content without the seal itself, however it is spaced."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())

@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.checkpoint.tensors import write_tensors
-from dbelief.core.layout import Box, Layout, Span
-from dbelief.errors import Failure
+from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.errors import RuntimeFailure
 
 _FLOAT32 = np.dtype("<f4")
 
 
-def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarray]], metadata: dict[str, str]) -> None:
+def write_model(
+    path: Path, layout: Layout, parts: Iterable[tuple[SegmentSpan, np.ndarray]], metadata: dict[str, str]
+) -> None:
     """Write canonical tensors (name, shape, float32) in the safetensors format, each under all its names.
 
     Parameters
@@ -31,7 +33,7 @@ def write_model(path: Path, layout: Layout, parts: Iterable[tuple[Span, np.ndarr
         when it is whole.
     """
     tensors = {name: (_FLOAT32, box.shape) for box in layout.boxes for name in box.names}
-    came: list[Span] = []
+    came: list[SegmentSpan] = []
     with write_tensors(path, tensors, metadata) as file:
         for span, numbers in parts:
             came.append(span)
@@ -59,11 +61,11 @@ def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.n
         done += run
 
 
-def _check_all_came(path: Path, layout: Layout, came: list[Span]) -> None:
+def _check_all_came(path: Path, layout: Layout, came: list[SegmentSpan]) -> None:
     position = 0
     for span in sorted(came, key=lambda span: span.start):
         if span.start != position:
             break
         position = span.stop
     if position != layout.size or len(came) != len({span.start for span in came}):
-        raise Failure(f"{path}: not written: the numbers from {position} on did not come, or came twice")
+        raise RuntimeFailure(f"{path}: not written: the numbers from {position} on did not come, or came twice")

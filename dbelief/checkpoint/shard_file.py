@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dbelief.checkpoint.checksummed_json import read_sealed, write_sealed
+from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
 from dbelief.checkpoint.tensors import DTYPES, Tensor, dtype_name, write_tensors
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import NotWritten, SnapshotError, Torn
+from dbelief.errors import CorruptSnapshot, SnapshotError, WriteFailed
 
 FORMAT = 2
 _NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
@@ -34,7 +34,7 @@ Vectors = Mapping[str, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSegment:
     """One segment as a set holds it.
 
     Attributes
@@ -45,7 +45,7 @@ class Stored:
         Vectors by name, the rule's state among them: (length,) each, valid until the next segment is asked for.
     """
 
-    span: Span
+    span: SegmentSpan
     version: int
     applied: int
     rounds: int
@@ -62,12 +62,12 @@ def state_key(name: str) -> str:
 # -- writing -------------------------------------------------------------------------------------------------
 
 
-def write_part(
+def write_shard(
     folder: Path,
     shard: int,
     about: Mapping[str, Any],
-    table: Iterable[tuple[Span, Vectors]],
-    segments: Iterable[Stored],
+    table: Iterable[tuple[SegmentSpan, Vectors]],
+    segments: Iterable[StoredSegment],
 ) -> tuple[Path, int]:
     """Write a shard's data file, then its manifest; returns the manifest and the bytes of the data file.
 
@@ -82,7 +82,7 @@ def write_part(
 
     Raises
     ------
-    NotWritten
+    WriteFailed
         Where a file cannot be written, or another life of the shard has written the part. Names it; what had its name
         stays as it was.
     """
@@ -110,17 +110,19 @@ def write_part(
         "header_crc32": file.header_crc32,
         "segments": rows,
     }
-    write_sealed(manifest, FORMAT, content)
+    write_checksummed(manifest, FORMAT, content)
     return manifest, file.size
 
 
 def _refuse_another_life(manifest: Path, shard_epoch: int) -> None:
-    """Raise NotWritten where a part is complete that this life has not written: it was stopped meanwhile."""
-    if manifest.exists() and (written := read_sealed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
-        raise NotWritten(f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}")
+    """Raise WriteFailed where a part is complete that this life has not written: it was stopped meanwhile."""
+    if manifest.exists() and (written := read_checksummed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
+        raise WriteFailed(
+            f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}"
+        )
 
 
-def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str, Any]:
+def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> dict[str, Any]:
     return {
         "index": segment.span.index,
         "start": segment.span.start,
@@ -139,7 +141,9 @@ def _row(segment: Stored, vectors: Vectors, offset: int, crc32: int) -> dict[str
 # -- reading -------------------------------------------------------------------------------------------------
 
 
-def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[Span]) -> Iterator[Stored]:
+def read_segments(
+    folder: Path, set_id: str, job: str, rule: str, spans: Iterable[SegmentSpan]
+) -> Iterator[StoredSegment]:
     """Read segments out of a set, in no order that could be relied on.
 
     All that manifests tell is checked before this returns, the data as it is read.
@@ -164,11 +168,11 @@ def read_parts(folder: Path, set_id: str, job: str, rule: str, spans: Iterable[S
                 )
         found.append((folder / content["file"], content, rows))
     if left:
-        raise Torn(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
+        raise CorruptSnapshot(f"{folder}: set {set_id} lacks segment {min(left)} ({len(left)} missing)")
     return (stored for part in found for stored in _read(*part))
 
 
-def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
+def verify_shards(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
     """Read all of a set, and see that every one of its segments is there once and as it was written.
 
     Raises
@@ -181,29 +185,33 @@ def check_parts(folder: Path, set_id: str, job: str, rule: str, segments: int) -
         rows = content["segments"]
         twice = sorted(seen & {row["index"] for row in rows})
         if twice:
-            raise Torn(f"{path}: holds segment {twice[0]}, which another shard's manifest holds too")
+            raise CorruptSnapshot(f"{path}: holds segment {twice[0]}, which another shard's manifest holds too")
         for stored in _read(folder / content["file"], content, rows):
             seen.add(stored.span.index)
     missing = sorted(set(range(segments)) - seen)
     if missing:
-        raise Torn(f"{folder}: set {set_id} lacks segment {missing[0]} ({len(missing)} missing)")
+        raise CorruptSnapshot(f"{folder}: set {set_id} lacks segment {missing[0]} ({len(missing)} missing)")
 
 
 def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """All manifests of a set, each checked."""
     parts = _parts(folder)
     for path in sorted(folder.glob("shard-*.json") if parts is None else map(folder.joinpath, parts)):
-        content = read_sealed(path, FORMAT)
+        content = read_checksummed(path, FORMAT)
         try:
             if content["set"] != set_id or content["job"] != job:
-                raise Torn(f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}")
+                raise CorruptSnapshot(
+                    f"{path}: belongs to job {content['job']}, set {content['set']}; wanted {job}, {set_id}"
+                )
             if content["rule"] != rule:
                 raise SnapshotError(f"{path}: holds the state of rule {content['rule']}; the job's is {rule}")
             if parts is not None and content["shard_epoch"] != parts[path.name]:
-                raise Torn(f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[path.name]}")
+                raise CorruptSnapshot(
+                    f"{path}: of shard epoch {content['shard_epoch']}; the set has that of {parts[path.name]}"
+                )
             _check_shape(content)
         except (ValueError, KeyError, TypeError) as error:
-            raise Torn(f"{path}: is no manifest of a shard's part: {error!r}") from error
+            raise CorruptSnapshot(f"{path}: is no manifest of a shard's part: {error!r}") from error
         yield path, content
 
 
@@ -211,7 +219,7 @@ def _parts(folder: Path) -> dict[str, int] | None:
     """The shard epoch of each part by its manifest's name; None in a set of an earlier version."""
     if not (folder / "set.json").exists():
         return None
-    parts: dict[str, int] | None = read_sealed(folder / "set.json", FORMAT).get("parts")
+    parts: dict[str, int] | None = read_checksummed(folder / "set.json", FORMAT).get("parts")
     return parts
 
 
@@ -233,7 +241,7 @@ def _check_shape(content: dict[str, Any]) -> None:
         raise TypeError(f"{odd[0] if odd else file!r} where a {'number' if odd else 'file name'} was expected")
 
 
-def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Stored]:
+def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[StoredSegment]:
     """The segments of these rows out of a data file, each held against its checksum."""
     if not rows:
         return
@@ -245,23 +253,23 @@ def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> It
                 block = buffer[: _size(row)]
                 file.seek(row["offset"])
                 if file.readinto(block.data) != len(block) or zlib.crc32(block.data) != row["crc32"]:
-                    raise Torn(f"{path}: segment {row['index']} does not match its checksum")
+                    raise CorruptSnapshot(f"{path}: segment {row['index']} does not match its checksum")
                 yield _stored(row, block)
     except OSError as error:
-        raise Torn(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise CorruptSnapshot(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _check_file(path: Path, file: BinaryIO, content: dict[str, Any]) -> None:
     size = file.seek(0, 2)
     if size != content["bytes"]:
-        raise Torn(f"{path}: is {size} bytes long, and was written with {content['bytes']}")
+        raise CorruptSnapshot(f"{path}: is {size} bytes long, and was written with {content['bytes']}")
     file.seek(0)
     length = file.read(8)
     if (
         zlib.crc32(file.read(min(size, int.from_bytes(length, "little"))), zlib.crc32(length))
         != content["header_crc32"]
     ):
-        raise Torn(f"{path}: its header does not match its checksum")
+        raise CorruptSnapshot(f"{path}: its header does not match its checksum")
 
 
 def _size(row: dict[str, Any]) -> int:
@@ -269,7 +277,7 @@ def _size(row: dict[str, Any]) -> int:
     return int(row["length"] * sum(DTYPES[dtype].itemsize for _, dtype in row["vectors"]))
 
 
-def _stored(row: dict[str, Any], block: np.ndarray) -> Stored:
+def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
     """One segment over its bytes."""
     arrays: dict[str, np.ndarray] = {}
     at = 0
@@ -278,5 +286,5 @@ def _stored(row: dict[str, Any], block: np.ndarray) -> Stored:
         arrays[name] = block[at:end].view(DTYPES[dtype])
         at = end
     ledger = {(vector, Pusher(replica, life, rank)): last for vector, replica, life, rank, last in row["ledger"]}
-    span = Span(row["index"], row["start"], row["length"])
-    return Stored(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)
+    span = SegmentSpan(row["index"], row["start"], row["length"])
+    return StoredSegment(span, row["version"], row["applied"], row["rounds"], row["lost"], ledger, arrays)

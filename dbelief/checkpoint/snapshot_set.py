@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.checkpoint.checksummed_json import read_sealed, write_sealed
-from dbelief.checkpoint.shard_file import check_parts
-from dbelief.errors import Mistake, NotWritten, SnapshotError, Torn
+from dbelief.checkpoint.checksummed_json import read_checksummed, write_checksummed
+from dbelief.checkpoint.shard_file import verify_shards
+from dbelief.errors import CorruptSnapshot, SnapshotError, UserError, WriteFailed
 
 FORMAT = 2
 
@@ -26,7 +26,7 @@ def claim_set(snapshots: Path, set_id: str) -> bool:
 
     Raises
     ------
-    NotWritten
+    WriteFailed
         Where it cannot be made.
     """
     folder = snapshots / set_id
@@ -36,7 +36,7 @@ def claim_set(snapshots: Path, set_id: str) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise NotWritten(f"{folder}: cannot be made: {error.strerror or error}") from error
+        raise WriteFailed(f"{folder}: cannot be made: {error.strerror or error}") from error
     return True
 
 
@@ -45,10 +45,10 @@ def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> Non
 
     Raises
     ------
-    NotWritten
+    WriteFailed
         Where set.json cannot be written; the set is not complete then.
     """
-    write_sealed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
+    write_checksummed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
 
 
 def read_set(folder: Path) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def read_set(folder: Path) -> dict[str, Any]:
     Torn, SnapshotError
         It is damaged, or of a newer format.
     """
-    return read_sealed(folder / "set.json", FORMAT)
+    return read_checksummed(folder / "set.json", FORMAT)
 
 
 def sets_in(snapshots: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def newest_count(snapshots: Path) -> int:
     return max(map(_count, sets_in(snapshots)), default=0)
 
 
-def drop_old_sets(snapshots: Path, keep: int) -> None:
+def prune_sets(snapshots: Path, keep: int) -> None:
     """Keep the newest complete sets, and what is newer than the oldest of them."""
     folders, complete = sets_in(snapshots), complete_sets(snapshots)
     if len(complete) > keep:
@@ -86,14 +86,14 @@ def drop_old_sets(snapshots: Path, keep: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def give_up_set(snapshots: Path, set_id: str) -> None:
+def abort_set(snapshots: Path, set_id: str) -> None:
     """Make room: what was written of a set that will not be complete goes. Its folder stays, for its count is given."""
     for path in (snapshots / set_id).glob("*"):
         with suppress(OSError):
             path.unlink()
 
 
-def set_aside(snapshots: Path, set_id: str) -> None:
+def quarantine_set(snapshots: Path, set_id: str) -> None:
     """Let a set no longer count as complete; what is left of it stays until its turn to go comes."""
     (snapshots / set_id / "set.json").rename(snapshots / set_id / "set.torn")
 
@@ -106,13 +106,13 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "set.json").exists()
 
 
-def up_to(snapshots: Path, set_id: str) -> list[str]:
+def complete_until(snapshots: Path, set_id: str) -> list[str]:
     """The complete sets that are not newer than this one, from new to old; at least this one."""
     folders = [folder for folder in reversed(sets_in(snapshots)) if _is_complete(folder)]
     return [folder.name for folder in folders if _count(folder) <= _count(snapshots / set_id)] or [set_id]
 
 
-def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
+def latest_valid_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
     """Id and state of the newest set of a run that is whole, and the newer ones that are not.
 
     Cost: reads all of that set, one segment at a time, and holds it against its checksums.
@@ -126,25 +126,25 @@ def newest_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any
     """
     complete = complete_sets(snapshots)
     if not complete:
-        raise Mistake(f"{snapshots}: no complete snapshot set to resume from")
+        raise UserError(f"{snapshots}: no complete snapshot set to resume from")
     skipped: list[Skipped] = []
     for folder in reversed(complete):
         try:
-            return folder.name, _whole(folder, job, rule), skipped
-        except Torn as error:
+            return folder.name, _is_valid(folder, job, rule), skipped
+        except CorruptSnapshot as error:
             skipped.append(Skipped(folder.name, str(error)))
     raise SnapshotError("; ".join(["no snapshot set is whole", *(reason for _, reason in skipped)]))
 
 
-def _whole(folder: Path, job: str, rule: str) -> dict[str, Any]:
+def _is_valid(folder: Path, job: str, rule: str) -> dict[str, Any]:
     path, state = folder / "set.json", read_set(folder)
     try:
         of_job, set_id, segments = state["job"], state["set"], int(state["segments"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Torn(f"{path}: is no description of a set: {error!r}") from error
+        raise CorruptSnapshot(f"{path}: is no description of a set: {error!r}") from error
     if of_job != job:
         raise SnapshotError(f"{path}: belongs to job {of_job!r}, not {job!r}")
     if set_id != folder.name:
-        raise Torn(f"{path}: belongs to set {set_id}")
-    check_parts(folder, set_id, job, rule, segments)
+        raise CorruptSnapshot(f"{path}: belongs to set {set_id}")
+    verify_shards(folder, set_id, job, rule, segments)
     return state

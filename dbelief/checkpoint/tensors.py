@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 """Element types by their names in the format."""
@@ -78,5 +78,5 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     NotWritten
         Where the file cannot be written; what has its name already stays as it was.
     """
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         yield TensorFile(file, tensors, metadata)

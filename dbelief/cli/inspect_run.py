@@ -8,15 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.errors import DataError
 from dbelief.job import load_job
 from dbelief.monitor.live_view import LiveView
-from dbelief.monitor.status import Place, look, watch
+from dbelief.monitor.status import JobLocation, get_status, watch
 from dbelief.monitor.status_table import outcome, overview
 from dbelief.monitor.top import whole
-from dbelief.process.console import on_signals
+from dbelief.process.console import interrupt_event
 from dbelief.report.text_report import account
 from dbelief.rundir.json_values import plain
 from dbelief.rundir.result import read_model
@@ -27,7 +27,7 @@ from dbelief.training.session import build_model, initial_values
 
 def tell_status(where: str, as_json: bool) -> None:
     """Print how a job goes, or ended."""
-    found = look(Place.of(where))
+    found = get_status(JobLocation.of(where))
     if as_json:
         print(json.dumps(plain(found.model_dump() if isinstance(found, Summary) else found)))
     else:
@@ -36,8 +36,8 @@ def tell_status(where: str, as_json: bool) -> None:
 
 def show_top(where: str) -> int:
     """Show how a job goes until it ends, or somebody presses Ctrl-C; the exit code: 1 where it failed."""
-    with on_signals() as interrupted, LiveView(Console(stderr=True), draw=whole) as view:
-        found = watch(Place.of(where), view.update, interrupted)
+    with interrupt_event() as interrupted, LiveView(Console(stderr=True), draw=whole) as view:
+        found = watch(JobLocation.of(where), view.update, interrupted)
     if isinstance(found, Summary):
         Console().print(outcome(found))
         return 1 if found.model_dump().get("state") == "failed" else 0
@@ -57,7 +57,7 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
     Mistake
         `run` is no run folder, or nothing has happened there.
     """
-    from dbelief.report.neurons import tell_neurons
+    from dbelief.report.neurons import report_neurons
     from dbelief.report.pictures import draw_pictures, read_reduction
 
     job, facts = account(run)
@@ -65,7 +65,7 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
     if (reduction := read_reduction(run)) is not None:
         Console().print(reduction.table())
     pictures = draw_pictures(run, output, job)
-    pictures += tell_neurons(run, output, job, images)
+    pictures += report_neurons(run, output, job, images)
     for picture in pictures:
         print(picture)
 
@@ -85,7 +85,7 @@ def evaluate_run(run: Path, split: str) -> dict[str, Any]:
     samples = data.validation if split == "validation" else data.test
     if samples is None:
         raise DataError(f"job {job.name}: its data has no {split} set")
-    backend = choose(job.device)
+    backend = select_backend(job.device)
     model, _ = build_model(job, data, backend)
     layout, flat = initial_values(job, model)
     read_model(run / "model.safetensors", layout, flat, run)

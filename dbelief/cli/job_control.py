@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.checkpoint.snapshot_set import sets_in
-from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.format import plural
-from dbelief.monitor.status import ENDED, LOOK_S, Place, look, status_of
+from dbelief.monitor.status import ENDED, LOOK_S, JobLocation, get_status, to_dict
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rundir.summary import Summary, read_summary
@@ -37,8 +37,8 @@ def stop_job(where: str, reason: str, deadline_s: float | None) -> str:
     Failure
         It has not ended by then, or ended otherwise than asked.
     """
-    place = Place.of(where)
-    found = look(place)
+    place = JobLocation.of(where)
+    found = get_status(place)
     if isinstance(found, Summary):
         return f"job {found.job} has ended already: {found.reason}"
     assert place.address is not None
@@ -48,7 +48,7 @@ def stop_job(where: str, reason: str, deadline_s: float | None) -> str:
             return f"job {found['job']} was asked to end: {reason}"
         status = _until_ended(client, found, deadline_s)
     if status["state"] == "failed":
-        raise Failure(f"job {status['job']} failed: {status['reason']}; {_kept(status)}")
+        raise RuntimeFailure(f"job {status['job']} failed: {status['reason']}; {_kept(status)}")
     return f"job {status['job']} ended: {status['reason']}; {_kept(status)}"
 
 
@@ -56,16 +56,16 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
     until_s, never = time.monotonic() + deadline_s, threading.Event()
     while status["state"] not in ENDED:
         if time.monotonic() > until_s:
-            raise Failure(
+            raise RuntimeFailure(
                 f"job {status['job']} was asked to end, is {status['state']} after {deadline_s:g} s, and goes on ending"
             )
         never.wait(LOOK_S)
         try:
-            status = status_of(client.status())
-        except Unreachable:  # it may have ended between two looks
+            status = to_dict(client.status())
+        except Unavailable:  # it may have ended between two looks
             path = Path(status["run_folder"]) / "summary.json"
             if not path.exists():
-                raise Failure(f"{client.address}: the coordinator of job {status['job']} is gone") from None
+                raise RuntimeFailure(f"{client.address}: the coordinator of job {status['job']} is gone") from None
             ended = read_summary(path).model_dump()
             return {**status, "state": ended.get("state"), "reason": ended["reason"]}
     return status
@@ -110,10 +110,10 @@ def scale_shards(where: str, shards: int) -> str:
 
 
 def _scale(where: str, request: wire.ScaleRequest, wanted: str) -> str:
-    place = Place.of(where)
-    found = look(place)
+    place = JobLocation.of(where)
+    found = get_status(place)
     if isinstance(found, Summary):
-        raise Mistake(f"job {found.job} has ended: {found.reason}")
+        raise UserError(f"job {found.job} has ended: {found.reason}")
     assert place.address is not None
     with closing(CoordinatorClient(place.address, patience_s=ANSWER_S)) as client:
         reply = client.call("Scale", request)

@@ -16,7 +16,7 @@ from dbelief.cli.role_options import sharing_option
 from dbelief.errors import Interrupted
 from dbelief.launch.slurm.command import guard_command, slurm_command
 from dbelief.process import log
-from dbelief.process.console import announce_error, debug, exits_cleanly, pairs
+from dbelief.process.console import announce_error, cli_errors, debug, parse_overrides
 
 GROUP = "dbelief.commands"
 
@@ -81,8 +81,8 @@ class Commands(click.Group):
 def main(wanted: bool) -> None:
     """Train models on machines that are slow, mixed, far apart, or may vanish."""
     debug(wanted)
-    with exits_cleanly():
-        log.begin()
+    with cli_errors():
+        log.configure()
 
 
 for _command in (*COMMANDS, slurm_command, guard_command):
@@ -104,8 +104,8 @@ def train_command(
     """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
     from dbelief.launch.train import run_job
 
-    with exits_cleanly():
-        code = run_job(job_file, pairs(overrides), resume, quiet, page, shared_memory)
+    with cli_errors():
+        code = run_job(job_file, parse_overrides(overrides), resume, quiet, page, shared_memory)
     raise SystemExit(code)
 
 
@@ -131,8 +131,8 @@ def sweep_command(
     """Run a job once for each combination of settings, and print the table; again: what is missing of it."""
     from dbelief.experiments.sweep import run_sweep
 
-    with exits_cleanly():
-        sets = pairs((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
+    with cli_errors():
+        sets = parse_overrides((*overrides, *[f"seed={seeds}"] * (seeds is not None)))
         code = run_sweep(job_file, sets, at_once, output)
     raise SystemExit(code)
 
@@ -153,7 +153,7 @@ def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, o
     prepare_process()
     from dbelief.experiments.compare.comparison import compare
 
-    with exits_cleanly():
+    with cli_errors():
         for path in compare(file, only, _listed(seeds), _listed(waits), output):
             print(path)
 
@@ -194,18 +194,18 @@ def plan_command(
     from dbelief.cli.plan import plan_job
     from dbelief.plan import Speeds
 
-    with exits_cleanly():
-        plan_job(what, pairs(overrides), speeds=Speeds(latency, bandwidth, flops), **more)
+    with cli_errors():
+        plan_job(what, parse_overrides(overrides), speeds=Speeds(latency, bandwidth, flops), **more)
 
 
 @main.command("zoo")
 @click.argument("name", required=False, metavar="[NETWORK]")
 def zoo_command(name: str | None) -> None:
     """List the networks of the model zoo, or print one as a job file's model section."""
-    from dbelief.cli.plan import tell_zoo
+    from dbelief.cli.plan import print_zoo
 
-    with exits_cleanly():
-        tell_zoo(name)
+    with cli_errors():
+        print_zoo(name)
 
 
 @main.command("evaluate")
@@ -215,7 +215,7 @@ def evaluate_command(run: Path, split: str) -> None:
     """Evaluate the model of a run folder on its job's data."""
     from dbelief.cli.inspect_run import evaluate_run
 
-    with exits_cleanly():
+    with cli_errors():
         print(json.dumps(evaluate_run(run, split)))
 
 
@@ -233,7 +233,7 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
     """Write a run's model as a file: as it ended, or of its newest snapshot set where it did not."""
     from dbelief.rundir.export import export_run
 
-    with exits_cleanly():
+    with cli_errors():
         print(export_run(run, form, output, vector))
 
 
@@ -250,7 +250,7 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
     """Tell how the run of a folder went, or goes so far, and draw its pictures."""
     from dbelief.cli.inspect_run import report_run
 
-    with exits_cleanly():
+    with cli_errors():
         report_run(run, output or run, images)
 
 
@@ -282,7 +282,7 @@ def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], pa
     """
     from dbelief.security.certificates import make_credentials
 
-    with exits_cleanly():
+    with cli_errors():
         made = make_credentials(folder, days, registry_hosts, page_hosts)
         print(f"{folder}: {'certificates and tokens for a job' if made else 'has an authority already'}")
 
@@ -305,7 +305,7 @@ def whiten_command(source: str, output: Path, images: int, size: int, height: in
     from dbelief.data.photographs import photographs
     from dbelief.data.whiten import write_images
 
-    with exits_cleanly():
+    with cli_errors():
         count, shape = write_images(photographs(source, height, 3 if colour else 1), output, images, size, seed)
         print(f"{output}: {shape[0]:,} images of {' x '.join(map(str, shape[1:]))} out of {count} photographs")
 
@@ -317,7 +317,7 @@ def faces_command(output: Path, size: int) -> None:
     """Whiten the 100 faces and 100 other images that scikit-image brings along, as `whiten` does; labels 1 and 0."""
     from dbelief.data.faces import write_faces
 
-    with exits_cleanly():
+    with cli_errors():
         images, faces = write_faces(output, size)
         print(f"{output}: {images} images of {size} x {size} x 1, {faces} of them faces")
 
@@ -332,7 +332,7 @@ def speech_command(source: Path, output: Path) -> None:
     """
     from dbelief.data.speech import write_speech
 
-    with exits_cleanly():
+    with cli_errors():
         for name, (recordings, frames) in write_speech(source, output).items():
             print(f"{output}: {name}: {frames:,} frames of {recordings:,} recordings")
 
@@ -349,8 +349,8 @@ def check_command(job_file: Path, overrides: tuple[str, ...]) -> None:
     """Check a job file, its data and its model, without training."""
     from dbelief.training.job_check import check_job
 
-    with exits_cleanly():
-        for line in check_job(job_file, pairs(overrides)):
+    with cli_errors():
+        for line in check_job(job_file, parse_overrides(overrides)):
             print(line)
 
 

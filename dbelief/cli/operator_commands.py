@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dbelief.process.console import exits_cleanly
+from dbelief.process.console import cli_errors
 from dbelief.process.printable import printable
 from dbelief.rpc.grpc_settings import prepare_process
 from dbelief.security.options import with_credentials
@@ -21,7 +21,7 @@ def status_command(where: str, as_json: bool) -> None:
     prepare_process()
     from dbelief.cli.inspect_run import tell_status
 
-    with exits_cleanly():
+    with cli_errors():
         tell_status(where, as_json)
 
 
@@ -36,7 +36,7 @@ def top_command(where: str) -> None:
     prepare_process()
     from dbelief.cli.inspect_run import show_top
 
-    with exits_cleanly():
+    with cli_errors():
         code = show_top(where)
     raise SystemExit(code)
 
@@ -52,7 +52,7 @@ def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
     prepare_process()
     from dbelief.cli.job_control import stop_job
 
-    with exits_cleanly():
+    with cli_errors():
         print(printable(stop_job(where, reason, deadline if wait else None)))
 
 
@@ -71,7 +71,7 @@ def scale_command(what: str, count: int, where: str) -> None:
     prepare_process()
     from dbelief.cli.job_control import scale_job, scale_shards
 
-    with exits_cleanly():
+    with cli_errors():
         print(printable((scale_job if what == "workers" else scale_shards)(where, count)))
 
 
@@ -90,7 +90,7 @@ def health_command(address: str, timeout_s: float, service: str) -> None:
     prepare_process()
     from dbelief.rpc.server.health import check_serving
 
-    with exits_cleanly():
+    with cli_errors():
         check_serving(address, timeout_s, service)
 
 

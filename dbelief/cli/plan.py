@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dbelief.errors import JobError, Mistake
+from dbelief.errors import JobError, UserError
 from dbelief.job import load_job, nearest
 from dbelief.job.yaml_document import to_yaml
 from dbelief.job.zoo import NETWORKS, Network
@@ -51,7 +51,7 @@ def plan_job(
         more = {field: str(value) for field, value in given.items() if value is not None}
         plan = make_plan(load_job(what, {**overrides, **more}), memory_gib, speeds)
     elif overrides or memory_gib is not None:
-        raise Mistake(f"{what} is a network of the zoo: --set and --memory are for a job that trains it")
+        raise UserError(f"{what} is a network of the zoo: --set and --memory are for a job that trains it")
     else:
         plan = plan_network(network, replicas or REPLICAS, batch or BATCH, speeds)
     if as_json:
@@ -60,7 +60,7 @@ def plan_job(
         Console().print(planned(plan))
 
 
-def tell_zoo(name: str | None) -> None:
+def print_zoo(name: str | None) -> None:
     """Print all networks of the zoo, or one as a job file's `model` section.
 
     Raises
@@ -77,7 +77,7 @@ def tell_zoo(name: str | None) -> None:
     if network is None:
         raise JobError(f"{name}: {_unknown(name)}")
     if network.chain is None:
-        raise Mistake(f"{name} has branches, which a job's layers have not: dbelief plan {name} counts it")
+        raise UserError(f"{name} has branches, which a job's layers have not: dbelief plan {name} counts it")
     print(to_yaml({"model": {"layers": network.chain, "loss": network.loss}}), end="")
 
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dbelief.errors import NotFinite
+from dbelief.errors import NonFinite
 
 u8, u32, f32 = np.uint8, np.uint32, np.float32
 
@@ -55,7 +55,7 @@ class OneBit:
         means = payload[means_at:bits_at].view(f32)
         signs.encode(values, residual, blocks, means, payload[bits_at:])
         if not np.isfinite(means).all():
-            raise NotFinite("what is to be sent and what was kept of it have no finite mean")
+            raise NonFinite("what is to be sent and what was kept of it have no finite mean")
         return payload
 
     @staticmethod

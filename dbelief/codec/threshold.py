@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dbelief.errors import NotFinite
+from dbelief.errors import NonFinite
 
 from .jit_kernel import kernel
 
@@ -57,7 +57,7 @@ class Threshold:
         payload[:1].view(f32)[0] = self.tau
         count = _encode(values, residual, f32(self.tau), payload[1:])
         if count < 0:
-            raise NotFinite("what is to be sent and what was kept of it have no finite sum")
+            raise NonFinite("what is to be sent and what was kept of it have no finite sum")
         return payload[: 1 + count].copy().view(u8)
 
     @staticmethod

@@ -23,7 +23,7 @@ from dbelief.errors import ModelError
 Range = tuple[int, int]
 """First number of a flat vector, and one past the last."""
 
-LONGEST = 262_144
+MAX_SEGMENT_LENGTH = 262_144
 """Numbers in the longest segment of a job."""
 
 
@@ -72,7 +72,7 @@ class Box:
             0 <= a <= b <= n for a, b, n in zip(self.start, self.stop, self.shape, strict=True)
         )
 
-    def meets(self, other: Box) -> bool:
+    def overlaps(self, other: Box) -> bool:
         """Whether both boxes, of one tensor, hold some number of it."""
         ranges = zip(self.start, self.stop, other.start, other.stop, strict=True)
         return all(max(a, c) < min(b, d) for a, b, c, d in ranges)
@@ -158,7 +158,7 @@ def _check_tensor(boxes: Sequence[Box]) -> None:
         for other in boxes[:number]:
             if other.rank == box.rank:
                 raise ModelError(f"layout: rank {box.rank} holds two boxes of {name!r}")
-            if other.meets(box):
+            if other.overlaps(box):
                 raise ModelError(f"layout: ranks {other.rank} and {box.rank} hold the same part of {name!r}")
     size, whole = sum(box.size for box in boxes), math.prod(shape)
     if size != whole:
@@ -275,7 +275,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Span:
+class SegmentSpan:
     """A row of the segment table: a contiguous piece of the flat vector."""
 
     index: int
@@ -290,19 +290,19 @@ class Span:
 
 def nominal_length(size: int, shards: int) -> int:
     """Numbers in a full segment: small models spread too, and a large model's segment is one 1 MiB message."""
-    return min(LONGEST, max(1_024, size // (8 * shards)))
+    return min(MAX_SEGMENT_LENGTH, max(1_024, size // (8 * shards)))
 
 
-def cut(ranges: Iterable[tuple[int, int]], nominal: int) -> list[Span]:
+def make_segments(ranges: Iterable[tuple[int, int]], nominal: int) -> list[SegmentSpan]:
     """Cut the ranks' ranges into segments of `nominal` numbers; none straddles two ranks' parts."""
-    spans: list[Span] = []
+    spans: list[SegmentSpan] = []
     for start, stop in ranges:
         for first in range(start, stop, nominal):
-            spans.append(Span(len(spans), first, min(nominal, stop - first)))
+            spans.append(SegmentSpan(len(spans), first, min(nominal, stop - first)))
     return spans
 
 
-def place(spans: Sequence[Span], shards: int) -> list[tuple[int, int]]:
+def assign_segments(spans: Sequence[SegmentSpan], shards: int) -> list[tuple[int, int]]:
     """Give every shard a contiguous run of segments, as (first index, count); a shard may be empty.
 
     A segment goes to the shard whose equal share of the numbers holds the segment's middle: the runs differ from

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Lease:
+class DataLease:
     """A range of one epoch's permutation, cut into mini-batches in order; the last one may be short.
 
     Attributes
@@ -44,7 +44,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Cadence:
+class FetchPushSchedule:
     """How often a replica fetches and pushes (DistBelief, section 4.1 and Algorithm 7.1).
 
     `step` counts mini-batches from the start of a lease. The aligned order pushes when (step + 1) mod n_push == 0,

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.core.layout import Range, Span
-from dbelief.core.push import PARAMETERS, Push, Pushed
+from dbelief.core.layout import Range, SegmentSpan
+from dbelief.core.push import PARAMETERS, Push, PushResult
 
-Run = tuple[int, int]
+SegmentRange = tuple[int, int]
 """Index of a first segment, and how many there are from it on."""
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPlacement:
     """One shard and the segments that it holds, as runs that rise along the table and do not touch.
 
     `run_id` is of the run that it serves; 0: it has none.
@@ -26,7 +26,7 @@ class Place:
     shard: int
     address: str
     shard_epoch: int
-    runs: tuple[Run, ...]
+    runs: tuple[SegmentRange, ...]
     run_id: int = 0
 
     @property
@@ -40,9 +40,9 @@ class Place:
         return (index for first, count in self.runs for index in range(first, first + count))
 
 
-def runs_of(indices: Iterable[int]) -> tuple[Run, ...]:
+def runs_of(indices: Iterable[int]) -> tuple[SegmentRange, ...]:
     """Rising indices of segments as runs."""
-    runs: list[Run] = []
+    runs: list[SegmentRange] = []
     for index in indices:
         first, count = runs[-1] if runs else (index, 0)
         if index == first + count:
@@ -57,15 +57,15 @@ class Placement:
     """The segment table and who holds which run of it; `epoch` rises whenever segments change place."""
 
     epoch: int
-    spans: tuple[Span, ...]
-    places: tuple[Place, ...]
+    spans: tuple[SegmentSpan, ...]
+    places: tuple[ShardPlacement, ...]
 
     @property
     def size(self) -> int:
         """How many parameters the job has."""
         return sum(span.length for span in self.spans)
 
-    def run(self, place: Place, part: Range | None = None) -> Sequence[Span]:
+    def run(self, place: ShardPlacement, part: Range | None = None) -> Sequence[SegmentSpan]:
         """The segments that one shard holds; of them those of one rank's part, where that is what is asked for."""
         held = [span for first, count in place.runs for span in self.spans[first : first + count]]
         if part is None:
@@ -102,5 +102,5 @@ class Parameters(Protocol):
             Seconds until the last shard let it be read; 0 without the dial.
         """
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Send (N,) float32 values computed from `versions`; returns when every segment acknowledged them."""

@@ -16,7 +16,7 @@ TRIAL, ACCRUED = "trial", "accrued"
 
 MOST_AHEAD = 256
 """Bundles of an ordered pass that may wait at a shard for the one before them: no bundle further ahead is given out."""
-WINDOW = 16
+EXCHANGE_WINDOW = 16
 """Messages that an exchange may be ahead of its answers; a shard keeps so many of each pusher."""
 
 _ZERO = np.float32(0)
@@ -67,7 +67,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushResult:
     """What became of a push, over all its segments.
 
     Attributes
@@ -89,7 +89,7 @@ STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 """Versions up to which a push is counted in a class of a `Spread`; one class more has all others."""
 
 
-class Spread:
+class StalenessHistogram:
     """Pushes by staleness.
 
     Attributes

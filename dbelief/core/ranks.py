@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 
-class Ranks(Protocol):
+class RankGroup(Protocol):
     """What one rank has of the others; every call is made by all ranks."""
 
     @property
@@ -38,7 +38,7 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """The only rank of a replica that is not cut."""
 
     rank = 0
@@ -59,7 +59,7 @@ class Alone:
         """See `Ranks`."""
 
 
-def together(ranks: Ranks, act: Callable[[], object]) -> None:
+def all_or_none(ranks: RankGroup, act: Callable[[], object]) -> None:
     """Do on every rank what a peer may refuse; all ranks go on, or none does.
 
     Raises
@@ -67,10 +67,10 @@ def together(ranks: Ranks, act: Callable[[], object]) -> None:
     Refused
         On all ranks, where it was refused on one; the message names the first one and its reason.
     """
-    error: Refused | None = None
+    error: Rejected | None = None
     try:
         act()
-    except Refused as refused:
+    except Rejected as refused:
         error = refused
     if not ranks.total(error is not None):
         return
@@ -79,9 +79,9 @@ def together(ranks: Ranks, act: Callable[[], object]) -> None:
     for rank in range(ranks.size):
         reason = ranks.share(str(error or "").encode(), rank)
         if reason:
-            raise Refused(f"rank {rank}: {reason.decode()}") from error
+            raise Rejected(f"rank {rank}: {reason.decode()}") from error
 
 
-def largest(ranks: Ranks, value: int) -> int:
+def all_max(ranks: RankGroup, value: int) -> int:
     """The largest of all ranks' whole numbers; returns when every rank has called this."""
     return max(int(ranks.share(str(value).encode(), rank)) for rank in range(ranks.size))

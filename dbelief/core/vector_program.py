@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Operation:
         return self.name != "maxabs"
 
 
-class _Kind(NamedTuple):
+class _Signature(NamedTuple):
     vectors: range
     """How many it takes."""
     scalars: int | None
@@ -81,16 +81,16 @@ class _Kind(NamedTuple):
 _MANY = 1 << 16
 _ALL, _NONE, _FIRST, _REST = slice(None), slice(0), slice(1), slice(1, None)
 _KINDS = {
-    "zero": _Kind(range(1, 2), 0, _FIRST, _NONE),
-    "copy": _Kind(range(2, 3), 0, _FIRST, _REST),
-    "scale": _Kind(range(1, 2), 1, _FIRST, _ALL),
-    "axpy": _Kind(range(2, 3), 1, _FIRST, _ALL),
-    "mul": _Kind(range(3, 4), 0, _FIRST, _REST),
-    "norm1": _Kind(range(1, 2), 0, _NONE, _ALL),
-    "maxabs": _Kind(range(1, 2), 0, _NONE, _ALL),
-    "dots": _Kind(range(2, _MANY, 2), 0, _NONE, _ALL),
-    "lincomb": _Kind(range(2, _MANY), None, _FIRST, _REST),
-    "rotate": _Kind(range(2, _MANY), 0, _NONE, _NONE),
+    "zero": _Signature(range(1, 2), 0, _FIRST, _NONE),
+    "copy": _Signature(range(2, 3), 0, _FIRST, _REST),
+    "scale": _Signature(range(1, 2), 1, _FIRST, _ALL),
+    "axpy": _Signature(range(2, 3), 1, _FIRST, _ALL),
+    "mul": _Signature(range(3, 4), 0, _FIRST, _REST),
+    "norm1": _Signature(range(1, 2), 0, _NONE, _ALL),
+    "maxabs": _Signature(range(1, 2), 0, _NONE, _ALL),
+    "dots": _Signature(range(2, _MANY, 2), 0, _NONE, _ALL),
+    "lincomb": _Signature(range(2, _MANY), None, _FIRST, _REST),
+    "rotate": _Signature(range(2, _MANY), 0, _NONE, _NONE),
 }
 
 
@@ -119,7 +119,7 @@ def rotate(*names: str) -> Operation:
     return Operation("rotate", names)
 
 
-def check(program: Sequence[Operation], held: Collection[str]) -> None:
+def validate(program: Sequence[Operation], held: Collection[str]) -> None:
     """Hold a program against its operations' definitions and the vectors that are there.
 
     Parameters
@@ -135,7 +135,7 @@ def check(program: Sequence[Operation], held: Collection[str]) -> None:
     known = set(held)
     for number, operation in enumerate(program, 1):
         if trouble := _trouble(operation, known):
-            raise Refused(f"operation {number}, {operation}: {trouble}")
+            raise Rejected(f"operation {number}, {operation}: {trouble}")
         if operation.name == "rotate":
             moved = dict(zip(operation.vectors, operation.vectors[-1:] + operation.vectors[:-1], strict=True))
             there = {name for name, before in moved.items() if before in known}

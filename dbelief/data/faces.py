@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 from .whiten import CONTRAST, whitened
 
@@ -37,7 +37,7 @@ def write_faces(path: Path, size: int) -> tuple[int, int]:
     cut -= cut.mean(axis=(1, 2, 3), keepdims=True)
     cut /= np.sqrt(cut.var(axis=(1, 2, 3), keepdims=True) + CONTRAST)
     labels = (np.arange(len(images)) < FACES).astype(np.int64)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         np.savez(file, inputs=cut.astype(np.float32), targets=labels)
     return len(images), FACES
 

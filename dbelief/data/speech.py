@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 from .files import cause, read
 from .mel import log_mel, window_length, with_context
@@ -68,7 +68,7 @@ def write_speech(source: Path, path: Path) -> dict[str, tuple[int, int]]:
         arrays[f"{name}_inputs"] = np.concatenate([with_context(recording) for recording in normal])
         arrays[f"{name}_targets"] = np.repeat(np.array(digits[name], np.int64), lengths)
         arrays[f"{name}_groups"] = np.repeat(np.arange(len(lengths)), lengths)
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type] # allow_pickle is none of them
     return {name: (len(energies[name]), len(arrays[f"{name}_targets"])) for name in SETS}
 

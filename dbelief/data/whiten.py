@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.errors import DataError
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 F0 = 0.7
 CONTRAST = 0.1
@@ -94,6 +94,6 @@ def write_images(
     made = uncorrelated([whitened(photograph) for photograph in photographs])
     cut = cut_images(made, images, size, np.random.default_rng(seed))
     number = (np.arange(images) % len(made)).astype(np.float32)[:, None]
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         np.savez(file, inputs=cut, targets=number)
     return len(made), cut.shape

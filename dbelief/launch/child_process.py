@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.log import message_in
 from dbelief.registry import with_parent
 
@@ -64,7 +64,7 @@ class Direct:
 
     def fate(self, code: int) -> tuple[int, str]:
         """See `Way`."""
-        return code, how_it_ended(code)
+        return code, describe_exit(code)
 
     def possible(self) -> bool:
         """See `Way`."""
@@ -77,7 +77,7 @@ def program(arguments: list[str]) -> list[str]:
 
 
 @dataclass
-class Child:
+class ChildProcess:
     """One `dbelief` command as a child process; must be started from the main thread.
 
     Each child has a session of its own, so that Ctrl-C reaches the launcher alone, and is killed by the kernel when
@@ -127,11 +127,11 @@ class Child:
         code = None if self.process is None else self.process.poll()
         return code if code is None else self.way.fate(code)[0]
 
-    def revive(self, now_s: float) -> bool:
+    def restart_if_due(self, now_s: float) -> bool:
         """Start it again if it died and may be; False where it has died for good. To be called again and again."""
         if self.code in (None, 0):
             return True
-        if self.started > self.restarts or self.code == Mistake.exit_code:  # a person has to put that right first
+        if self.started > self.restarts or self.code == UserError.exit_code:  # a person has to put that right first
             return False
         if not self.way.possible():
             return False
@@ -142,7 +142,7 @@ class Child:
             self.start()
         return True
 
-    def said(self) -> list[str]:
+    def log_messages(self) -> list[str]:
         """Messages of its log since it was last started."""
         with open(self.log, "rb") as log:
             log.seek(self._logged)
@@ -188,12 +188,12 @@ class Child:
             self.process.wait()
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """A process's exit code in words."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def end_all(children: list[Child], grace_s: float = 5.0) -> None:
+def terminate_all(children: list[ChildProcess], grace_s: float = 5.0) -> None:
     """End all children, those that have not ended by themselves within `grace_s`."""
     until_s = time.monotonic() + grace_s
     for child in children:

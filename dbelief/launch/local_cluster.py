@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
+from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
 from dbelief.job import Job
-from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, Child, end_all, how_it_ended
+from dbelief.launch.child_process import ASKED_S, BACK_OFF_S, RESTARTS, ChildProcess, describe_exit, terminate_all
 from dbelief.launch.site import Loopback, Site
-from dbelief.monitor.status import status_of
-from dbelief.process.console import announce, on_signals
-from dbelief.process.cpu_affinity import shares, usable, written
+from dbelief.monitor.status import to_dict
+from dbelief.process.console import announce, interrupt_event
+from dbelief.process.cpu_affinity import available_cores, format_cores, split_cores
 from dbelief.registry import EmbeddedRegistry, embedded_available
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
@@ -33,7 +33,7 @@ STOP_S = 60.0
 """How long a clean end may take after Ctrl-C."""
 
 
-class Cluster:
+class LocalCluster:
     """Registry, coordinator, shards and workers of one job.
 
     Parameters
@@ -67,7 +67,7 @@ class Cluster:
         self.job = job
         self._site = site or Loopback()
         self._page = page
-        self._parts = shares(usable(), job.replicas) if job.pin_cores and job.replicas else []
+        self._parts = split_cores(available_cores(), job.replicas) if job.pin_cores and job.replicas else []
         self.folder = prepare_folder(job, resume)
         self._job_file = job_file
         self._overrides = overrides
@@ -77,10 +77,10 @@ class Cluster:
         self._more = {"ps": apart, "worker": [*to_workers, *apart]}
         self._logs = self.folder / "logs"
         self._logs.mkdir(exist_ok=True)
-        self._children: list[Child] = []
-        self._shards: dict[int, Child] = {}
-        self._workers: dict[int, Child] = {}
-        self._leaving: dict[int, Child] = {}
+        self._children: list[ChildProcess] = []
+        self._shards: dict[int, ChildProcess] = {}
+        self._workers: dict[int, ChildProcess] = {}
+        self._leaving: dict[int, ChildProcess] = {}
         self._wanted: int | None = None
         self._given_up: set[str] = set()
         self._registry: EmbeddedRegistry | None = None
@@ -89,7 +89,7 @@ class Cluster:
     def run(self) -> int:
         """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, the site's if it was stopped."""
         with ExitStack() as stack:
-            interrupted = stack.enter_context(on_signals())
+            interrupted = stack.enter_context(interrupt_event())
             stack.enter_context(self._site.entered(self._logs))
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbelief-")))
             registry = "memory:"
@@ -99,7 +99,7 @@ class Cluster:
                 registry = self._registry.url
             else:
                 announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
-            stack.callback(end_all, self._children)  # before what they use is gone: a stack unwinds backwards
+            stack.callback(terminate_all, self._children)  # before what they use is gone: a stack unwinds backwards
             arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
             coordinator = self._start("coordinator", "coordinator", arguments)
             client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
@@ -119,29 +119,29 @@ class Cluster:
         arguments += ["--page", self._page] if self._page is not None else []
         return [*arguments, *["--resume"] * resume, *self._site.arguments("coordinator")]
 
-    def _start(self, role: str, name: str, arguments: list[str], restarts: int = 0) -> Child:
-        child = Child(name, arguments, self._logs / f"{name}.log", restarts, self._site.way(role, name))
+    def _start(self, role: str, name: str, arguments: list[str], restarts: int = 0) -> ChildProcess:
+        child = ChildProcess(name, arguments, self._logs / f"{name}.log", restarts, self._site.way(role, name))
         self._children.append(child)
         child.start()
         return child
 
-    def _address(self, coordinator: Child, scratch: Path, interrupted: Callable[[], bool]) -> str:
+    def _address(self, coordinator: ChildProcess, scratch: Path, interrupted: Callable[[], bool]) -> str:
         """Where the coordinator listens, as soon as it does."""
         until_s = time.monotonic() + START_S
         while not (scratch / "address").exists():
             if coordinator.code is not None:
                 words = coordinator.last_words().removeprefix("Error: ")
-                if coordinator.code == Mistake.exit_code:
-                    raise Mistake(words)
-                raise Failure(f"{coordinator.fate()}; see {coordinator.log}")
+                if coordinator.code == UserError.exit_code:
+                    raise UserError(words)
+                raise RuntimeFailure(f"{coordinator.fate()}; see {coordinator.log}")
             if interrupted():
                 coordinator.end(ASKED_S)
                 raise Interrupted("stopped before the coordinator was up")
             if time.monotonic() > until_s:
-                raise Failure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
+                raise RuntimeFailure(f"the coordinator did not come up within {START_S:g} s; see {coordinator.log}")
             time.sleep(0.02)
         address = (scratch / "address").read_text()
-        for line in itertools.takewhile(lambda line: address not in line, coordinator.said()):
+        for line in itertools.takewhile(lambda line: address not in line, coordinator.log_messages()):
             announce(line)  # what people should know before it begins: sets that are torn
         return address
 
@@ -151,13 +151,13 @@ class Cluster:
         for number in range(self.job.replicas):
             self._workers[number] = self._start_member("worker", number, address)
 
-    def _start_member(self, role: str, number: int, address: str) -> Child:
+    def _start_member(self, role: str, number: int, address: str) -> ChildProcess:
         name = f"{role}-{number}"
         arguments = [role, "--coordinator", address, "--name", name]
         # Where shards are followed, each process may be any of them.
         arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
         arguments += ["--record", str(self.folder / "record")] * self.job.record
-        arguments += ["--cores", written(self._parts[number])] if self._parts and role == "worker" else []
+        arguments += ["--cores", format_cores(self._parts[number])] if self._parts and role == "worker" else []
         return self._start(role, name, [*arguments, *self._more[role], *self._site.arguments(role)], RESTARTS)
 
     def _scale(self, wanted: int, address: str) -> None:
@@ -198,22 +198,22 @@ class Cluster:
                 announce(f"ps-{number} is started: {wanted} shards are wanted")
                 self._shards[number] = self._start_member("ps", number, address)
 
-    def _watch(self, coordinator: Child, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
+    def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
         """Show how it goes until the coordinator ends; see to those who die."""
         stop_by_s = 0.0
         heard_s = time.monotonic()
-        while self._leads(coordinator):
+        while self._coordinator_running(coordinator):
             if interrupted() and not stop_by_s:
                 stop_by_s = time.monotonic() + STOP_S
                 self._ask_to_stop(client)
             if stop_by_s and time.monotonic() > stop_by_s:
-                raise Failure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
-            self._see_to_the_registry()
+                raise RuntimeFailure(f"the job did not end within {STOP_S:g} s of being asked to; it was killed")
+            self._restart_registry()
             ended = [number for number, child in self._shards.items() if child.code is not None]
             try:
                 status = client.call("Status", wire.StatusRequest(scales=True), patience_s=0.0)
                 heard_s = time.monotonic()
-                self._show(status_of(status))
+                self._show(to_dict(status))
                 self._site.look(status, self._shards.values())
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
@@ -222,32 +222,32 @@ class Cluster:
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
-                    self._see_to_the_dead(client, needed, ended)
+                    self._restart_failed(client, needed, ended)
             except DbeliefError as error:  # where it has just ended, the loop's condition sees that
                 if time.monotonic() - heard_s > SILENT_S:
-                    raise Failure(
+                    raise RuntimeFailure(
                         f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
                     ) from error
             time.sleep(LOOK_S)
         if not (self.folder / "summary.json").exists():
-            end_all(self._children, grace_s=0.0)  # nobody tells them that it is over
+            terminate_all(self._children, grace_s=0.0)  # nobody tells them that it is over
             hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
-            raise Failure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
+            raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
         return coordinator.code or (self._site.stopped if interrupted() else 0)
 
-    def _leads(self, coordinator: Child) -> bool:
+    def _coordinator_running(self, coordinator: ChildProcess) -> bool:
         """Whether the job goes on: the coordinator runs, or is started again because it did not end by itself."""
         closed = (self.folder / "summary.json").exists()
         return coordinator.code is None or (not closed and self._revive(coordinator))
 
-    def _see_to_the_registry(self) -> None:
+    def _restart_registry(self) -> None:
         """Start the registry again where it died; its data is on the disk."""
         registry = self._registry
         if registry is None or registry.process.poll() is None:
             return
-        fate = f"the registry {how_it_ended(registry.process.returncode)}"
+        fate = f"the registry {describe_exit(registry.process.returncode)}"
         if self._registry_restarts == RESTARTS:
-            raise Failure(f"{fate}, after {RESTARTS} restarts")
+            raise RuntimeFailure(f"{fate}, after {RESTARTS} restarts")
         time.sleep(BACK_OFF_S[min(self._registry_restarts, len(BACK_OFF_S) - 1)])
         self._registry_restarts += 1
         registry.restart()
@@ -260,7 +260,7 @@ class Cluster:
         except DbeliefError as error:
             announce(f"the coordinator could not be told to stop: {error}")
 
-    def _see_to_the_dead(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
+    def _restart_failed(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
         """Start the dead again; where a shard that is needed, or every worker, died for good, say why, and end."""
         workers = list(self._workers.values())
         alive = [self._revive(child) for child in workers]
@@ -274,10 +274,10 @@ class Cluster:
         if reason:
             client.call("Report", wire.ReportRequest(trouble=reason))
 
-    def _revive(self, child: Child) -> bool:
+    def _revive(self, child: ChildProcess) -> bool:
         """Start a process that died again, some time later, and say so; False where it is dead for good."""
         fate, started = child.fate(), child.started
-        alive = child.revive(time.monotonic())
+        alive = child.restart_if_due(time.monotonic())
         if child.started > started:
             announce(f"{fate}; started again ({started} of {child.restarts} times)")
         elif not alive and child.name not in self._given_up:

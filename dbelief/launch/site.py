@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from dbelief.launch.child_process import Child, Direct, Way
+from dbelief.launch.child_process import ChildProcess, Direct, Way
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.security.identity import be_nobody
+from dbelief.security.identity import clear
 
 
 class Site(Protocol):
@@ -42,7 +42,7 @@ class Site(Protocol):
         """How a process is started there."""
         ...
 
-    def look(self, status: wire.StatusReply, shards: Iterable[Child]) -> None:
+    def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """End shards that run and are lost all the same; called a few times a second."""
         ...
 
@@ -56,7 +56,7 @@ class Loopback:
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`."""
-        be_nobody()  # all of it is on loopback, and credentials that a person has are for another job
+        clear()  # all of it is on loopback, and credentials that a person has are for another job
         yield
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
@@ -71,5 +71,5 @@ class Loopback:
         """See `Site`."""
         return Direct()
 
-    def look(self, status: wire.StatusReply, shards: Iterable[Child]) -> None:
+    def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """See `Site`."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
-from dbelief.arrays.backend import choose
-from dbelief.errors import Failure
+from dbelief.arrays.backend import select_backend
+from dbelief.errors import RuntimeFailure
 from dbelief.job import load_job
-from dbelief.launch.local_cluster import Cluster
+from dbelief.launch.local_cluster import LocalCluster
 from dbelief.launch.site import Site
 from dbelief.monitor.live_view import LiveView
 from dbelief.monitor.status_table import taken
@@ -52,11 +52,15 @@ def _run_cluster(
 ) -> tuple[int, Path]:
     """Exit code and run folder."""
     job = load_job(job_file, overrides)
-    build_job(job, choose("cpu"), resume)  # before a folder is made, an earlier run moved aside, or a process started
+    build_job(
+        job, select_backend("cpu"), resume
+    )  # before a folder is made, an earlier run moved aside, or a process started
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
-        cluster = Cluster(job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory, site=site)
+        cluster = LocalCluster(
+            job, job_file, overrides, resume, show, page=page, shared_memory=shared_memory, site=site
+        )
         return cluster.run(), cluster.folder
 
 
@@ -88,7 +92,7 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
     code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
     summary = read_summary(folder / "summary.json")
     if code:
-        raise Failure(f"job {summary.job}: {summary.reason}")
+        raise RuntimeFailure(f"job {summary.job}: {summary.reason}")
     return summary
 
 

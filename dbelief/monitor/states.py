@@ -40,6 +40,6 @@ def job_state(stored: str) -> str:
 
 
 def member_state(member: Mapping[str, Any]) -> str:
-    """The displayed word for a member, a row of `dbelief.monitor.status.status_of`."""
+    """The displayed word for a member, a row of `dbelief.monitor.status.to_dict`."""
     straggles = member.get("straggler") and member["state"] not in GONE
     return "straggling" if straggles else str(member.get("state", ""))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dbelief.core.push import STALENESS
-from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.monitor.states import job_state
 from dbelief.process.console import host_and_port
 from dbelief.rpc import coordination_pb2 as wire
@@ -29,7 +29,7 @@ _ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: 
 ENDED = frozenset(_STATES[state] for state in OVER)
 
 
-def status_of(status: wire.StatusReply) -> dict[str, Any]:
+def to_dict(status: wire.StatusReply) -> dict[str, Any]:
     """The status in plain words, as `LiveView.update` takes it; `curves` and `events` where they were asked for."""
     told = {
         "job": status.job,
@@ -112,14 +112,14 @@ def _known(value: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class JobLocation:
     """Where somebody wants to look: an address, or a run folder, or (of a run that lives) both."""
 
     address: str | None
     folder: Path | None = None
 
     @classmethod
-    def of(cls, text: str) -> Place:
+    def of(cls, text: str) -> JobLocation:
         """The place that a person names.
 
         Raises
@@ -135,17 +135,17 @@ class Place:
                 host_and_port(address)
             except FileNotFoundError:
                 return cls(None, folder)
-            except Mistake as error:
-                raise Mistake(f"{folder / ADDRESS}: {error}") from None
+            except UserError as error:
+                raise UserError(f"{folder / ADDRESS}: {error}") from None
             return cls(address, folder)
         if folder.is_dir():
-            raise Mistake(f"{text}: is no run folder: it holds no job.yaml")
+            raise UserError(f"{text}: is no run folder: it holds no job.yaml")
         if not re.fullmatch(r"[^/\s]+:\d{1,5}", text):
-            raise Mistake(f"{text}: neither a run folder nor HOST:PORT of a coordinator")
+            raise UserError(f"{text}: neither a run folder nor HOST:PORT of a coordinator")
         return cls(text)
 
 
-def look(place: Place) -> dict[str, Any] | Summary:
+def get_status(place: JobLocation) -> dict[str, Any] | Summary:
     """How the job goes; of a run that has ended, how it ended.
 
     Raises
@@ -159,7 +159,7 @@ def look(place: Place) -> dict[str, Any] | Summary:
                 status = _ask(client)
             if place.folder is None or status["job"] == place.folder.name:  # a port may be another's by now
                 return status
-        except (Unreachable, Refused) as error:
+        except (Unavailable, Rejected) as error:
             if place.folder is None:
                 raise _nobody(place.address, error) from error
     assert place.folder is not None
@@ -167,25 +167,25 @@ def look(place: Place) -> dict[str, Any] | Summary:
 
 
 def _ask(client: CoordinatorClient) -> dict[str, Any]:
-    return status_of(client.status())
+    return to_dict(client.status())
 
 
-def _nobody(address: str, error: Failure) -> Failure:
-    if isinstance(error, Refused):
-        return Failure(f"{address}: somebody answers there who is no coordinator ({error})")
-    return Unreachable(f"{address}: no coordinator answers there")
+def _nobody(address: str, error: RuntimeFailure) -> RuntimeFailure:
+    if isinstance(error, Rejected):
+        return RuntimeFailure(f"{address}: somebody answers there who is no coordinator ({error})")
+    return Unavailable(f"{address}: no coordinator answers there")
 
 
 def _ended(folder: Path) -> Summary:
     if not (folder / "summary.json").exists():
-        raise Failure(
+        raise RuntimeFailure(
             f"{folder}: no coordinator answers, and there is no summary.json: the run is not up yet, or was killed"
         )
     return read_summary(folder / "summary.json")
 
 
 def watch(
-    place: Place, show: Callable[[Mapping[str, Any]], None], interrupted: threading.Event
+    place: JobLocation, show: Callable[[Mapping[str, Any]], None], interrupted: threading.Event
 ) -> dict[str, Any] | Summary:
     """Show how the job goes, with its curves, until it ends or `interrupted` is set; how it ended, or was last.
 
@@ -194,7 +194,7 @@ def watch(
     Failure
         The coordinator is gone, and its run folder is not here, or does not tell how the run ended.
     """
-    first = look(place)
+    first = get_status(place)
     if isinstance(first, Summary):
         return first
     assert place.address is not None
@@ -205,13 +205,13 @@ def watch(
             if interrupted.wait(LOOK_S):
                 return status
             try:
-                status = status_of(client.status(curves=True))
-            except Unreachable:  # it may have ended between two looks
+                status = to_dict(client.status(curves=True))
+            except Unavailable:  # it may have ended between two looks
                 folder = place.folder or Path(status["run_folder"])
                 if (folder / "summary.json").exists():
                     return read_summary(folder / "summary.json")
                 job, samples = status["job"], status["samples"]
-                raise Failure(
+                raise RuntimeFailure(
                     f"{place.address}: the coordinator of job {job} is gone, after {samples} samples"
                 ) from None
         show(status)

@@ -23,7 +23,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def whole(status: Status, height: int = 40) -> RenderableType:
-    """The status, as `dbelief.monitor.status.status_of` gives it, on a terminal of `height` lines."""
+    """The status, as `dbelief.monitor.status.to_dict` gives it, on a terminal of `height` lines."""
     parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
     taken = 5
     if (batch := status.get("batch")) and batch.get("pass"):

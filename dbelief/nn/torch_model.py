@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 
 from .dropout import batch_key
@@ -122,7 +122,7 @@ class TorchModel:
     def _drawing(self, inputs: Array) -> Iterator[None]:
         """Seed torch's generators by the job's seed and a batch's inputs; afterwards they are as they were."""
         if self._work is None:
-            self._work = Workspace(choose("cpu" if isinstance(inputs, np.ndarray) else "cuda"))
+            self._work = Workspace(select_backend("cpu" if isinstance(inputs, np.ndarray) else "cuda"))
         key = int(batch_key(self._work, inputs, self._seed, 0)[0])
         with self._torch.random.fork_rng(devices=[] if self._work.xp is np else [self._torch.cuda.current_device()]):
             self._torch.manual_seed(key)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 
-def clip(
+def clip_by_norm(
     xp: Any, gradient: Any, longest: float | None, total: Callable[[float], float] = lambda squares: squares
 ) -> None:
     """Shorten a gradient in place to a Euclidean norm of `longest`, where it is longer; None: any norm.

@@ -9,7 +9,7 @@ import numpy as np
 
 from dbelief.arrays.backend import on_device_of
 from dbelief.core.layout import Layout, RankPart
-from dbelief.errors import NotFinite
+from dbelief.errors import NonFinite
 
 
 def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient") -> float:
@@ -17,7 +17,7 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
 
     Raises
     ------
-    NotFinite
+    NonFinite
         Where there is NaN or infinity; names the tensor and counts the numbers.
 
     Notes
@@ -35,4 +35,4 @@ def check_finite(values: Any, layout: Layout | RankPart, what: str = "gradient")
     if not bad.size:  # the squares overflow float32, the numbers do not
         return float(np.linalg.norm(values.astype(np.float64)))
     name = layout.tensor_at(int(bad[0]))
-    raise NotFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")
+    raise NonFinite(f"{what} of {name!r} holds {values[bad[0]]} ({bad.size} of {values.size} numbers are not finite)")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import choose, device_bytes
-from dbelief.core.layout import Layout, cut, nominal_length, place
-from dbelief.core.placement import Place, Placement
+from dbelief.arrays.backend import device_bytes, select_backend
+from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.errors import JobError
 from dbelief.job import Job, Sandblaster
 from dbelief.partition import Grid
@@ -225,9 +225,9 @@ def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:
 
 def placed(layout: Layout, shards: int) -> Placement:
     """The segments of a layout, each with the shard that gets it."""
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
-    runs = enumerate(place(spans, shards))
-    return Placement(0, tuple(spans), tuple(Place(shard, "", 0, (run,)) for shard, run in runs))
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, shards))
+    runs = enumerate(assign_segments(spans, shards))
+    return Placement(0, tuple(spans), tuple(ShardPlacement(shard, "", 0, (run,)) for shard, run in runs))
 
 
 def idle_shards(placement: Placement) -> list[str]:
@@ -276,7 +276,7 @@ def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
 def _device(job: Job) -> tuple[bool, list[int]]:
     """Whether the job's model is computed on a GPU, and the bytes of each that this machine has."""
     try:
-        backend = choose(job.device)
+        backend = select_backend(job.device)
     except JobError:  # planned here for a machine that has one
         return True, []
     return backend.name != "numpy", device_bytes(backend)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.core.push import WINDOW
+from dbelief.core.push import EXCHANGE_WINDOW
 from dbelief.job import Elastic, Job, Sandblaster, SyncSgd
 from dbelief.optim import make_rule
 from dbelief.partition.traffic import Passage
@@ -171,7 +171,7 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
     if job.keeps_best:
         found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
     if isinstance(strategy, Elastic) and not (strategy.grouped or strategy.turns):
-        found["answers kept for repetition"] = job.replicas * min(vector, WINDOW * FULL_BYTES)
+        found["answers kept for repetition"] = job.replicas * min(vector, EXCHANGE_WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
         found["gradients of a round"] = (1 if strategy.turns else job.replicas) * vector
     if not (isinstance(strategy, SyncSgd | Elastic) and strategy.grouped):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.job import AutoencoderModel, Job, LayersModel, StacksModel, ZooModel
 from dbelief.nn import Network, SparseAutoencoder, build_autoencoder, build_network, image_of
@@ -62,7 +62,7 @@ def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
     ModelError
         It does not fit what it sees, or cannot be cut over several ranks.
     """
-    model, host = job.model, choose("cpu")
+    model, host = job.model, select_backend("cpu")
     if isinstance(model, LayersModel | ZooModel):
         network = build_network(
             model.described(), model.loss, features=sample.features, outputs=sample.outputs, backend=host

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.job import Layer
 from dbelief.job.zoo import Branches, Head, Network, Words
 from dbelief.nn import build_layer, stages
@@ -83,7 +83,7 @@ def _part(one: Words | Branches | Head, inputs: Shape) -> tuple[str, dict[str, P
 def _chain(words: Sequence[Words], inputs: Shape) -> list[PlannedLayer]:
     layers = [Layer.model_validate(one) for one in words]
     built = [build_layer(place, one.kind, one.options) for place, one in enumerate(layers, start=1)]
-    return planned_layers(stages(built, inputs, choose("cpu")))
+    return planned_layers(stages(built, inputs, select_backend("cpu")))
 
 
 def _one(name: str, layers: Mapping[str, PlannedLayer], outputs: Shape) -> PlannedLayer:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from dbelief.errors import NotWritten
+from dbelief.errors import WriteFailed
 
 _TEMPORARY = re.compile(r"\.dbelief-[0-9a-f]{16}\.writing")
 
@@ -46,7 +46,7 @@ DISK = Disk()
 
 
 @contextmanager
-def whole_file(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
     """A file to be written in any order; it appears under its name at the end of the block, and is durable then.
 
     Until then it has a temporary name in the same folder. That name is random and the writer's own: two writers of
@@ -54,7 +54,7 @@ def whole_file(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
 
     Raises
     ------
-    NotWritten
+    WriteFailed
         Where the disk is full, say; names the file. What has that name already stays as it was.
     """
     try:
@@ -68,7 +68,7 @@ def whole_file(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise NotWritten(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise WriteFailed(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -76,10 +76,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Raises
     ------
-    NotWritten
+    WriteFailed
         As `whole_file` does.
     """
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 

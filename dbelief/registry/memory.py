@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.process.clock import Clock
 
 from .registry import check_job, check_ttl, check_values, stale
@@ -72,7 +72,7 @@ class MemoryRegistry:
             record = self._record(job)
             leader = None if record.lease is None else record.lease.epoch
             if leader != epoch:
-                raise Refused(stale(job, epoch, leader))
+                raise Rejected(stale(job, epoch, leader))
             for name, value in values.items():
                 if value is None:
                     record.values.pop(name, None)

@@ -24,7 +24,7 @@ from redis import exceptions as redis_errors
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock
 from dbelief.security import current, is_loopback
 from dbelief.security.credentials import AUTHORITY, CERTIFICATE, KEY
@@ -110,7 +110,7 @@ class RedisRegistry:
             client.connection_pool.make_connection()  # opens nothing, but looks at the options
         except (ValueError, TypeError):
             # `from None`: redis-py quotes parts of the URL, and a password may be among them
-            raise Mistake(
+            raise UserError(
                 f"{self._place}: not an address: give redis://, rediss:// or unix:///path, known options only"
             ) from None
         self._client = client
@@ -140,7 +140,7 @@ class RedisRegistry:
         deleted = [name for name, value in values.items() if value is None]
         leader = self._run(_WRITE, job, epoch, len(stored), *pairs, *deleted)
         if leader:
-            raise Refused(stale(job, epoch, None if leader == b"-" else int(leader)))
+            raise Rejected(stale(job, epoch, None if leader == b"-" else int(leader)))
 
     def read(self, job: str) -> dict[str, bytes]:
         """Everything stored for the job; see `Registry.read`."""
@@ -180,12 +180,12 @@ class RedisRegistry:
                 redis_errors.AuthorizationError,
                 redis_errors.NoPermissionError,
             ) as error:
-                raise Mistake(f"{self._place} refuses the login: {_line(error)}") from error
+                raise UserError(f"{self._place} refuses the login: {_line(error)}") from error
             except (redis_errors.ConnectionError, redis_errors.TimeoutError) as error:
                 if self._clock.now() + pause_s > until_s:
-                    raise Unreachable(f"{self._place} does not answer: {_line(error)}") from error
+                    raise Unavailable(f"{self._place} does not answer: {_line(error)}") from error
             except redis_errors.RedisError as error:
-                raise Failure(f"{self._place}: {_line(error)}") from error
+                raise RuntimeFailure(f"{self._place}: {_line(error)}") from error
             self._clock.wait(threading.Event(), pause_s)
             pause_s = min(2 * pause_s, 0.5)
 
@@ -198,7 +198,7 @@ def _login(url: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if mine.registry_password and "@" not in url:
         if url.startswith("redis:") and not is_loopback(urlsplit(url).hostname or ""):
-            raise Mistake(f"registry {without_password(url)}: its password would travel readable; use rediss://")
+            raise UserError(f"registry {without_password(url)}: its password would travel readable; use rediss://")
         options["password"] = mine.registry_password
     if url.startswith("rediss:"):
         names = {"ssl_ca_certs": AUTHORITY, "ssl_certfile": CERTIFICATE, "ssl_keyfile": KEY}

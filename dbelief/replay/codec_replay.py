@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
 from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
 
@@ -18,7 +18,7 @@ class Wire:
     that has pushed.
     """
 
-    def __init__(self, codecs: Codecs, spans: Sequence[Span]) -> None:
+    def __init__(self, codecs: Codecs, spans: Sequence[SegmentSpan]) -> None:
         self._codecs, self._spans = codecs, spans
         self._residuals: dict[Pusher, np.ndarray] = {}
 

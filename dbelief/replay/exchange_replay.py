@@ -19,11 +19,11 @@ from typing import Protocol
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
-from dbelief.rundir.recorded import Applied, Computed
+from dbelief.rundir.recorded import AppliedPush, ComputedBatch
 
 from .segment_replay import Segment, begin, said, values_of
 
@@ -37,16 +37,16 @@ class Worker(Protocol):
     def sent(self) -> np.ndarray:
         """(N,) float32: own weights as they are, a copy."""
 
-    def train(self, row: Computed, centre: np.ndarray | None) -> None:
+    def train(self, row: ComputedBatch, centre: np.ndarray | None) -> None:
         """Train a mini-batch, and move by the centre as it was, where there was an exchange; it is used up."""
 
 
 def replay_exchanges(
     initial: np.ndarray,
-    spans: Sequence[Span],
+    spans: Sequence[SegmentSpan],
     rule: Rule,
-    applied_rows: Iterable[Applied],
-    computed_rows: Iterable[Computed],
+    applied_rows: Iterable[AppliedPush],
+    computed_rows: Iterable[ComputedBatch],
     worker: Callable[[], Worker],
 ) -> np.ndarray:
     """Take the logged exchanges in their logged order.
@@ -86,7 +86,7 @@ def replay_exchanges(
         moved += [_advance(segment, rule, lives) for segment in segments]
         if not any(moved):
             heads = [f"{said(one.rows[0])} into segment {one.span.index}" for one in segments if one.rows]
-            raise Failure(f"each of these came, by the logs, after one that is not there: {', '.join(heads)}")
+            raise RuntimeFailure(f"each of these came, by the logs, after one that is not there: {', '.join(heads)}")
     return values_of(segments)
 
 
@@ -96,7 +96,7 @@ class _Life:
 
     worker: Worker
     size: int
-    rows: deque[Computed] = field(default_factory=deque)
+    rows: deque[ComputedBatch] = field(default_factory=deque)
     began: bool = False
     sent: np.ndarray | None = None
     waits: int = 0

@@ -23,23 +23,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.layout import Span
-from dbelief.errors import Failure
+from dbelief.core.layout import SegmentSpan
+from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
-from dbelief.rundir.recorded import Applied, Computed
+from dbelief.rundir.recorded import AppliedPush, ComputedBatch
 
 from .segment_replay import PushId, Segment, begin, said, values_of
 
-GradientOf = Callable[[np.ndarray, Computed], np.ndarray]
+GradientOf = Callable[[np.ndarray, ComputedBatch], np.ndarray]
 """From (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed. Neither array is kept."""
 
 
 def replay(
     initial: np.ndarray,
-    spans: Sequence[Span],
+    spans: Sequence[SegmentSpan],
     rule: Rule,
-    applied_rows: Iterable[Applied],
-    computed_rows: Iterable[Computed],
+    applied_rows: Iterable[AppliedPush],
+    computed_rows: Iterable[ComputedBatch],
     gradient_of: GradientOf,
 ) -> np.ndarray:
     """Apply the logged pushes in their logged order, each gradient computed from the versions logged for it.
@@ -81,7 +81,7 @@ class _Run:
 
     segments: list[Segment]
     rule: Rule
-    recipes: dict[PushId, Computed]
+    recipes: dict[PushId, ComputedBatch]
     waiting: Counter[PushId]
     gradient_of: GradientOf
     gradients: dict[PushId, np.ndarray] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class _Run:
         while any(segment.rows for segment in self.segments):
             applied = [self._advance(segment, values) for segment in self.segments]
             if not any(applied):
-                raise Failure(self._trouble())
+                raise RuntimeFailure(self._trouble())
 
     def _advance(self, segment: Segment, values: np.ndarray) -> bool:
         """Apply a segment's rows as far as their gradients can be computed; whether there was any."""

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from dbelief.arrays.backend import Backend, aligned, choose
-from dbelief.core.layout import Layout, cut, nominal_length
-from dbelief.core.lease import Cadence
+from dbelief.arrays.backend import Backend, aligned, select_backend
+from dbelief.core.layout import Layout, make_segments, nominal_length
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, Split, load, permutation
 from dbelief.errors import JobError
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, load_job
 from dbelief.nn import Batch, Model
 from dbelief.optim import make_rule
-from dbelief.optim.clip import clip
+from dbelief.optim.clip import clip_by_norm
 from dbelief.rpc.wire.payloads import Codecs
-from dbelief.rundir.recorded import Computed, read_record
-from dbelief.training.elastic_weights import OwnWeights
-from dbelief.training.schedule import rate_at, total_samples
-from dbelief.training.session import begin_from, build_model, initial_values
+from dbelief.rundir.recorded import ComputedBatch, read_record
+from dbelief.training.elastic_weights import ElasticWeights
+from dbelief.training.schedule import learning_rate, total_samples
+from dbelief.training.session import build_model, initial_values, load_initial_from_run
 
 from .codec_replay import Wire
 from .exchange_replay import Worker, replay_exchanges
@@ -51,29 +51,31 @@ def replay_run(run_folder: Path) -> np.ndarray:
     """
     job = load_job(run_folder / "job.yaml")
     _check_job(job, run_folder)
-    data, backend = load(job.data, job.folder, ("train",)), choose(job.device)
+    data, backend = load(job.data, job.folder, ("train",)), select_backend(job.device)
     assert data.train is not None, "a data source without a training set"
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)
-    begin_from(job, layout, initial)
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, job.shards))
+    load_initial_from_run(job, layout, initial)
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, job.shards))
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
     gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
     with threadpool_limits(job.threads):  # as replicas compute: BLAS may sum otherwise on more threads
         if isinstance(strategy, Elastic):
-            applied, computed = read_record(run_folder / "record", Cadence(strategy.batch, n_push=strategy.period))
+            applied, computed = read_record(
+                run_folder / "record", FetchPushSchedule(strategy.batch, n_push=strategy.period)
+            )
             total = total_samples(job.limits, len(data.train))
 
             def worker() -> Worker:
-                own = OwnWeights(
+                own = ElasticWeights(
                     model, layout.part(0), backend, strategy.momentum, strategy.nesterov, strategy.clip_norm
                 )
-                return _Worker(own, gather, lambda samples: rate_at(job, samples, total=total), job, wire)
+                return _Worker(own, gather, lambda samples: learning_rate(job, samples, total=total), job, wire)
 
             return replay_exchanges(initial, spans, rule, applied, computed, worker)
         assert isinstance(strategy, Downpour | Asynchronous), "no other strategy can be recorded"
-        applied, computed = read_record(run_folder / "record", Cadence(strategy.batch))
+        applied, computed = read_record(run_folder / "record", FetchPushSchedule(strategy.batch))
         gradient_of = _gradient_of(strategy, gather, model, layout, backend, wire)
         return replay(initial, spans, rule, applied, computed, gradient_of)
 
@@ -95,7 +97,7 @@ def _check_job(job: Job, run_folder: Path) -> None:
             raise JobError(f"{run_folder}: cannot be replayed: {reason}")
 
 
-Gather = Callable[[Computed], Batch]
+Gather = Callable[[ComputedBatch], Batch]
 
 
 def _gather(job: Job, train: Split, backend: Backend) -> Gather:
@@ -106,7 +108,7 @@ def _gather(job: Job, train: Split, backend: Backend) -> Gather:
     def order(epoch: int) -> np.ndarray:
         return permutation(len(train), job.seed, epoch)
 
-    def gather(row: Computed) -> Batch:
+    def gather(row: ComputedBatch) -> Batch:
         batch = train.gather(order(row.epoch)[row.start : row.stop], buffer)
         return Batch(backend.to_device(batch.inputs), backend.to_device(batch.targets))
 
@@ -120,10 +122,10 @@ def _gradient_of(
     out = backend.to_device(aligned(layout.size, np.float32))
     out_views = layout.views(out)
 
-    def gradient(values: np.ndarray, row: Computed) -> np.ndarray:
+    def gradient(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
         fetched = wire.pulled(values)
         model.loss_and_gradient(layout.views(backend.to_device(fetched)), gather(row), out_views)
-        clip(backend.xp, out, strategy.clip_norm)
+        clip_by_norm(backend.xp, out, strategy.clip_norm)
         return wire.pushed(backend.to_host(out), row.pusher)
 
     return gradient
@@ -133,7 +135,7 @@ def _gradient_of(
 class _Worker:
     """A worker of elastic averaging as the job has it."""
 
-    own: OwnWeights
+    own: ElasticWeights
     gather: Gather
     rate: Callable[[int], float]
     job: Job
@@ -145,7 +147,7 @@ class _Worker:
     def sent(self) -> np.ndarray:
         return self.wire.pushed(np.array(self.own.backend.to_host(self.own.values)))
 
-    def train(self, row: Computed, centre: np.ndarray | None) -> None:
+    def train(self, row: ComputedBatch, centre: np.ndarray | None) -> None:
         assert isinstance(self.job.strategy, Elastic), "no other worker exchanges"
         rate = self.rate(row.samples_before)
         self.own.compute(self.gather(row))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule
-from dbelief.rundir.recorded import Applied, Computed
+from dbelief.rundir.recorded import AppliedPush, ComputedBatch
 
 PushId = tuple[Pusher, int]
 """A pusher, and the number of its push."""
@@ -26,16 +26,16 @@ class Segment:
     holds those values.
     """
 
-    span: Span
+    span: SegmentSpan
     values: np.ndarray
     state: tuple[np.ndarray, ...]
     version: int = 0
-    rows: deque[Applied] = field(default_factory=deque)
+    rows: deque[AppliedPush] = field(default_factory=deque)
     needed: Counter[int] = field(default_factory=Counter)
     kept: dict[int, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, span: Span, initial: np.ndarray, rule: Rule) -> Segment:
+    def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> Segment:
         """Version 0."""
         states = tuple(np.full(span.length, rule.initial(name), np.float32) for name in rule.state)
         return cls(span, initial[span.start : span.stop].copy(), states)
@@ -61,10 +61,10 @@ class Segment:
 
 def begin(
     initial: np.ndarray,
-    spans: Sequence[Span],
+    spans: Sequence[SegmentSpan],
     rule: Rule,
-    applied: Sequence[Applied],
-    recipes: Mapping[PushId, Computed],
+    applied: Sequence[AppliedPush],
+    recipes: Mapping[PushId, ComputedBatch],
 ) -> list[Segment]:
     """All segments at version 0, each with its rows.
 
@@ -85,28 +85,28 @@ def values_of(segments: Iterable[Segment]) -> np.ndarray:
     return np.concatenate([segment.values for segment in segments])
 
 
-def _check_whole(applied: Sequence[Applied], recipes: Mapping[PushId, Computed], count: int) -> None:
+def _check_whole(applied: Sequence[AppliedPush], recipes: Mapping[PushId, ComputedBatch], count: int) -> None:
     """Raise Failure where a row is missing that others speak of."""
     seen: list[dict[Pusher, int]] = [{} for _ in range(count)]
     for row in applied:
         if not 0 <= row.segment < count:
-            raise Failure(f"the log names segment {row.segment}, the job has {count}")
+            raise RuntimeFailure(f"the log names segment {row.segment}, the job has {count}")
         last = seen[row.segment].get(row.pusher, row.sequence - 1)
         if row.sequence != last + 1:
-            raise Failure(f"segment {row.segment}: {said(row)} follows its push {last} in the log")
+            raise RuntimeFailure(f"segment {row.segment}: {said(row)} follows its push {last} in the log")
         seen[row.segment][row.pusher] = row.sequence
         recipe = recipes.get((row.pusher, row.sequence))
         if recipe is None:
-            raise Failure(f"segment {row.segment} applied {said(row)}, and no replica's log holds it")
+            raise RuntimeFailure(f"segment {row.segment} applied {said(row)}, and no replica's log holds it")
         if len(recipe.versions) != count:
-            raise Failure(f"{said(row)} was computed from {len(recipe.versions)} segments, the job has {count}")
+            raise RuntimeFailure(f"{said(row)} was computed from {len(recipe.versions)} segments, the job has {count}")
     held = {(row.segment, row.pusher, row.sequence) for row in applied}
     for recipe in recipes.values():
         for index in range(count) if recipe.acknowledged else ():
             if (index, recipe.pusher, recipe.sequence) not in held:
-                raise Failure(f"segment {index}: {said(recipe)} was acknowledged, and the shard's log lacks it")
+                raise RuntimeFailure(f"segment {index}: {said(recipe)} was acknowledged, and the shard's log lacks it")
 
 
-def said(row: Applied | Computed) -> str:
+def said(row: AppliedPush | ComputedBatch) -> str:
     """How an error names a push."""
     return f"push {row.sequence} of replica {row.pusher.replica} in life {row.pusher.incarnation}"

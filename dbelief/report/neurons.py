@@ -9,9 +9,9 @@ import numpy as np
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.data import BatchBuffer, Split, load
-from dbelief.errors import DataError, Mistake, NotWritten
+from dbelief.errors import DataError, UserError, WriteFailed
 from dbelief.job import AutoencoderModel, Filters, Job, NpzData, StacksModel, load_job
 from dbelief.nn import image_of
 from dbelief.nn.autoencoder import Eq1
@@ -23,7 +23,7 @@ from dbelief.report.filters import draw_filters
 from dbelief.report.selectivity import Selectivity, selectivity, selectivity_table
 from dbelief.report.stimuli import ROWS, choose_neurons, draw_stimuli
 from dbelief.rundir.result import result_file
-from dbelief.training.pretrained import given_stacks
+from dbelief.training.pretrained import load_pretrained
 
 _SHOWN = 2_000  # images of the job's data that neurons are shown, at most; fewer where there are many neurons
 _RESPONSES = 50_000_000
@@ -46,7 +46,7 @@ class _Network:
         return Neurons(self.image, self.stacks, dict(drawn), backend)
 
 
-def tell_neurons(run: Path, output: Path, title: str, labelled: Path | None) -> list[Path]:
+def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -> list[Path]:
     """Draw stimuli.png, and filters.png of a run that has trained the lowest stack; print what neurons tell apart.
 
     Of a model without autoencoders, nothing.
@@ -65,17 +65,17 @@ def tell_neurons(run: Path, output: Path, title: str, labelled: Path | None) -> 
     ------
     Mistake
         The images are none that the network sees, or cannot be read.
-    NotWritten
+    WriteFailed
         The pictures cannot be written.
     """
     job = load_job(run / "job.yaml")
     if not isinstance(job.model, AutoencoderModel | StacksModel):
         if labelled is not None:
-            raise Mistake(f"--images: job {job.name} has no autoencoder's neurons")
+            raise UserError(f"--images: job {job.name} has no autoencoder's neurons")
         return []
     try:
         own = _tensors(job, run)
-    except Mistake as error:  # nothing is written yet
+    except UserError as error:  # nothing is written yet
         announce(f"no pictures of neurons: {error}")
         return []
     try:
@@ -83,14 +83,14 @@ def tell_neurons(run: Path, output: Path, title: str, labelled: Path | None) -> 
         try:
             shown = _images_of(job)
             network = _network(job, shown.inputs.shape[1:], own)
-        except Mistake as error:  # the data, or what lies below, are elsewhere; a run is told about all the same
+        except UserError as error:  # the data, or what lies below, are elsewhere; a run is told about all the same
             if labelled is not None:
                 raise
             announce(f"no stimuli: {error}")
             return filters
-        return [*filters, _tell(network, choose(job.device), job.seed, output, title, shown, labelled)]
+        return [*filters, _tell(network, select_backend(job.device), job.seed, output, title, shown, labelled)]
     except OSError as error:
-        raise NotWritten(f"{output}: the pictures cannot be drawn: {error.strerror}") from error
+        raise WriteFailed(f"{output}: the pictures cannot be drawn: {error.strerror}") from error
 
 
 def _tensors(job: Job, run: Path) -> dict[str, np.ndarray]:
@@ -146,7 +146,7 @@ def _lowest(job: Job) -> Filters:
 
 def _network(job: Job, features: tuple[int, ...], own: dict[str, np.ndarray]) -> _Network:
     if isinstance(job.model, StacksModel):
-        image, stacks, given = given_stacks(job, job.model, features)
+        image, stacks, given = load_pretrained(job, job.model, features)
         return _Network(image, stacks[: job.model.only], {**given, **own})
     assert isinstance(job.model, AutoencoderModel), f"no autoencoder: {job.model}"
     layer = job.model.autoencoder

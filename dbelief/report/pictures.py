@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dbelief.errors import DataError, NotWritten
+from dbelief.errors import DataError, WriteFailed
 from dbelief.rundir.events import read_events
 from dbelief.rundir.folder import LAST_PASS, REDUCTION
 
@@ -35,7 +35,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
     ------
     DataError
         Where the run's files cannot be read.
-    NotWritten
+    WriteFailed
         Where the pictures cannot be written.
     """
     from .curves import draw_curves
@@ -53,7 +53,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
             drawn.append(output / "reduction.png")
             draw_reduction(reduction, drawn[-1], title)
     except OSError as error:
-        raise NotWritten(f"{error.filename or output}: the pictures cannot be written: {error.strerror}") from error
+        raise WriteFailed(f"{error.filename or output}: the pictures cannot be written: {error.strerror}") from error
     return drawn
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.monitor.format import duration, number, plural
 from dbelief.monitor.live_view import backups
 from dbelief.monitor.states import job_state
@@ -78,9 +78,9 @@ def account(run: Path) -> tuple[str, RenderableType]:
         Its files cannot be read.
     """
     if not (run / "job.yaml").is_file():
-        raise Mistake(f"{run}: is no run folder: it holds no job.yaml")
+        raise UserError(f"{run}: is no run folder: it holds no job.yaml")
     if not (run / "events.jsonl").is_file():
-        raise Mistake(f"{run}: holds no events.jsonl: the run has not begun")
+        raise UserError(f"{run}: holds no events.jsonl: the run has not begun")
     told = Account(read_events(run / "events.jsonl"))
     ended = told.state in _ENDED and (run / "summary.json").is_file()  # of a run that was resumed it is an old one
     summary = read_summary(run / "summary.json") if ended else None

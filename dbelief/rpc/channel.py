@@ -10,13 +10,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from dbelief.errors import DbeliefError, Full, Mistake, Moved, Refused, SnapshotError, Unreachable
-from dbelief.process.console import announce, told
+from dbelief.errors import DbeliefError, Moved, Rejected, ResourceExhausted, SnapshotError, Unavailable, UserError
+from dbelief.process.console import announce, format_error
 from dbelief.security import DOMAIN, Credentials, Loopback, current, loopback_address
 from dbelief.security.tls_diagnosis import why_not
 
 from .keepalive import KEEPALIVE, Keepalive
-from .token_channel import BearingChannel
+from .token_channel import TokenChannel
 
 T = TypeVar("T")
 
@@ -48,17 +48,17 @@ A shard has many of them, a client few."""
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Moved, grpc.StatusCode.ABORTED),
-    (Full, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (Refused, grpc.StatusCode.FAILED_PRECONDITION),
+    (ResourceExhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (Rejected, grpc.StatusCode.FAILED_PRECONDITION),
     (SnapshotError, grpc.StatusCode.DATA_LOSS),
-    (Mistake, grpc.StatusCode.INVALID_ARGUMENT),
+    (UserError, grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
     # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
     (DbeliefError, grpc.StatusCode.INTERNAL),
 )
 _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
     grpc.StatusCode.ABORTED: Moved,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Full,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
     grpc.StatusCode.DATA_LOSS: SnapshotError,
 }
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -90,7 +90,7 @@ def open_channel(
     mine = credentials or current()
     if mine is None:
         plain = grpc.insecure_channel(near or address, options=options)
-        return BearingChannel(plain, Loopback(near).text) if near else plain
+        return TokenChannel(plain, Loopback(near).text) if near else plain
     shown = grpc.ssl_channel_credentials(mine.authority, mine.key, mine.certificate)
     if mine.token:
         shown = grpc.composite_channel_credentials(shown, grpc.access_token_call_credentials(mine.token))
@@ -117,7 +117,7 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
         grpc.channel_ready_future(channel).result(timeout=timeout_s)
     except grpc.FutureTimeoutError:
         why = why_not(address) if address else ""
-        raise Unreachable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}") from None
+        raise Unavailable(f"{what} did not answer within {timeout_s:g} s{why and ': '}{why}") from None
 
 
 @contextmanager
@@ -132,8 +132,8 @@ def named_errors(what: str) -> Iterator[None]:
         code, details = error.code(), error.details()
         crowded = code is grpc.StatusCode.RESOURCE_EXHAUSTED and str(details).startswith(_NO_THREAD)
         if code in _AWAY or crowded:
-            raise Unreachable(f"{what}: {details or code.name.lower()}") from error
-        kind = _KINDS.get(code, Refused)
+            raise Unavailable(f"{what}: {details or code.name.lower()}") from error
+        kind = _KINDS.get(code, Rejected)
         raise kind(f"{what}: {details or code.name.lower()}") from error
 
 
@@ -147,7 +147,7 @@ def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> No
             if hasattr(servicer, "refused"):
                 servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
-    reason = f"{getattr(servicer, 'where', '')}{told(error)}"  # a fault of our own; the line names its place
+    reason = f"{getattr(servicer, 'where', '')}{format_error(error)}"  # a fault of our own; the line names its place
     announce(f"a call failed: {reason}")
     context.abort(grpc.StatusCode.UNKNOWN, reason)
     raise error

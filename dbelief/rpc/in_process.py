@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dbelief.arrays.backend import floats
+from dbelief.arrays.backend import aligned_float32
 from dbelief.core.placement import Placement
-from dbelief.core.push import PARAMETERS, Push, Pushed
+from dbelief.core.push import PARAMETERS, Push, PushResult
 
 
-class ShardLike(Protocol):
+class LocalShard(Protocol):
     """What the twin needs of a shard."""
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
@@ -33,17 +33,17 @@ class ShardLike(Protocol):
         """Wait until these segments may be read for `clock`."""
 
 
-class LocalParameters:
+class InProcessParameters:
     """`Parameters` over shards in the same process; `timeout_s` bounds waits for a round."""
 
-    def __init__(self, shards: Sequence[ShardLike], placement: Placement, timeout_s: float = 10.0) -> None:
+    def __init__(self, shards: Sequence[LocalShard], placement: Placement, timeout_s: float = 10.0) -> None:
         self.shards = shards
         self.placement = placement
         self.timeout_s = timeout_s
 
     def array(self, size: int) -> np.ndarray:
         """See `Parameters.array`."""
-        return floats(size)
+        return aligned_float32(size)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """See `Parameters.pull`."""
@@ -60,7 +60,7 @@ class LocalParameters:
                 versions[span.index] = version
         return waited_s
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """See `Parameters.push`."""
         staleness, applied, lost = 0, 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
@@ -74,9 +74,9 @@ class LocalParameters:
                 staged = staged or outcome.value == "staged"
             if staged:  # with the dial at 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
-        return Pushed(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
+        return PushResult(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
 
-    def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """See `ShardedParameters.exchange`."""
         staleness, lost = 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
@@ -88,4 +88,4 @@ class LocalParameters:
                 staleness += max(0, version - max(0, int(versions[span.index])))
                 versions[span.index] = version + 1
                 lost = max(lost, gone)
-        return Pushed(staleness / max(1, len(self.placement.spans)), 0, lost)
+        return PushResult(staleness / max(1, len(self.placement.spans)), 0, lost)

@@ -12,7 +12,7 @@ KEY = "authorization"
 BEARER = "Bearer "
 
 
-class BearingChannel(grpc.Channel):
+class TokenChannel(grpc.Channel):
     """Passes everything to a channel, and adds a token to the metadata of each call.
 
     Parameters

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from dbelief.errors import DataError, Mistake
+from dbelief.errors import DataError, UserError
 from dbelief.job import load_job
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 from dbelief.rundir.result import result_file
 
 Format = Literal["safetensors", "npz"]
@@ -45,7 +45,7 @@ def export_run(run: Path, form: Format, output: Path | None, vector: str | None)
 
 def _folder(output: Path) -> Path:
     if not output.parent.is_dir():
-        raise Mistake(f"{output}: there is no folder {output.parent}")
+        raise UserError(f"{output}: there is no folder {output.parent}")
     return output.parent
 
 
@@ -53,7 +53,7 @@ def _publish(model: Path, form: Format, output: Path) -> None:
     """Give a safetensors file its format and place, tensor by tensor."""
     _folder(output)
     try:
-        with safe_open(model, framework="numpy") as tensors, whole_file(output) as file:
+        with safe_open(model, framework="numpy") as tensors, atomic_write(output) as file:
             if form == "npz":
                 _write_npz(tensors, file)
             else:

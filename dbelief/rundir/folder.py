@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dbelief.checkpoint.snapshot_set import read_set, sets_in
 from dbelief.core.layout import Layout
-from dbelief.errors import Mistake, SnapshotError
+from dbelief.errors import SnapshotError, UserError
 from dbelief.job import Job, StacksModel
 from dbelief.process.atomic_file import write_whole
 from dbelief.process.console import announce
@@ -39,14 +39,14 @@ def prepare_folder(job: Job, resume: bool) -> Path:
         check_start(job)
     try:
         if resume and not folder.is_dir():
-            raise Mistake(f"{folder}: no run to resume")
+            raise UserError(f"{folder}: no run to resume")
         if folder.exists():
             _refuse_if_held(folder)
         if folder.exists() and not resume:
             announce(f"the earlier run of this name is kept: {folder} is now {_move_aside(folder)}")
         (folder / "snapshots").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Mistake(f"run folder {folder}: {error.strerror or error}") from error
+        raise UserError(f"run folder {folder}: {error.strerror or error}") from error
     return folder
 
 
@@ -62,7 +62,7 @@ def check_resumed(job: Job, layout: Layout) -> None:
     for one in reversed(sets_in(folder / "snapshots")):
         with contextlib.suppress(SnapshotError, OSError, KeyError):
             if read_set(one)["layout"] != layout.digest():
-                raise Mistake(
+                raise UserError(
                     f"{folder}: its snapshot sets are of another layout, for the model or the grid was another: resume "
                     "with those, or let a run of another name start_from this one"
                 )
@@ -84,7 +84,7 @@ def check_start(job: Job) -> None:
     for field, text in taken:
         path = job.path(text)
         if folder.resolve() in {path.resolve(), path.resolve().parent}:  # a run, or a file in one
-            raise Mistake(
+            raise UserError(
                 f"{field}: {path} is moved aside where a new run named {job.name} begins; give this run another name, "
                 f"or go on with --resume"
             )
@@ -124,7 +124,7 @@ def _refuse_if_held(folder: Path) -> None:
         with _where_locks_work():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Mistake(f"{folder}: a run is under way there; end it first, or give this one another name") from None
+        raise UserError(f"{folder}: a run is under way there; end it first, or give this one another name") from None
     finally:
         os.close(descriptor)
 

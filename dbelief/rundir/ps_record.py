@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dbelief.core.push import Pusher
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 
 class Recorder:
@@ -28,5 +28,5 @@ class Recorder:
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(folder / f"shard-{shard}.jsonl") as file:
+        with atomic_write(folder / f"shard-{shard}.jsonl") as file:
             file.writelines(f"{json.dumps(row)}\n".encode() for row in self._rows)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import Pusher
 from dbelief.errors import DataError
 
@@ -25,7 +25,7 @@ _HEAD = frozenset({"replica", "incarnation", "acknowledged"})
 _ROW = frozenset({"epoch", "start", "stop", "first_sequence", "samples_before", "step", "versions"})
 
 
-class Applied(NamedTuple):
+class AppliedPush(NamedTuple):
     """A row of a shard's log: one segment applied one push."""
 
     segment: int
@@ -35,7 +35,7 @@ class Applied(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedBatch:
     """A row of a replica's log: a mini-batch, which is what the gradient of one push was computed from.
 
     Attributes
@@ -64,7 +64,7 @@ class Computed:
     pushed: bool = True
 
 
-def read_record(folder: Path, cadence: Cadence) -> tuple[list[Applied], list[Computed]]:
+def read_record(folder: Path, cadence: FetchPushSchedule) -> tuple[list[AppliedPush], list[ComputedBatch]]:
     """Read all logs of a run whose replicas push by this cadence.
 
     Raises
@@ -80,16 +80,18 @@ def read_record(folder: Path, cadence: Cadence) -> tuple[list[Applied], list[Com
     ]
 
 
-def read_applied(path: Path) -> list[Applied]:
+def read_applied(path: Path) -> list[AppliedPush]:
     """Read one shard-N.jsonl; raises DataError as `read_record`."""
     rows = _lines(path)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != 5:
             raise DataError(f"{path}, line {number}: not [segment, replica, incarnation, sequence, rate]")
-    return [Applied(segment, Pusher(replica, life), sequence, rate) for segment, replica, life, sequence, rate in rows]
+    return [
+        AppliedPush(segment, Pusher(replica, life), sequence, rate) for segment, replica, life, sequence, rate in rows
+    ]
 
 
-def read_computed(path: Path, cadence: Cadence) -> list[Computed]:
+def read_computed(path: Path, cadence: FetchPushSchedule) -> list[ComputedBatch]:
     """Read one replica-R-I.jsonl; raises DataError as `read_record`."""
     head, *rows = _lines(path) or [None]
     for number, (row, names) in enumerate([(head, _HEAD), *((row, _ROW) for row in rows)], start=1):
@@ -103,7 +105,9 @@ def read_computed(path: Path, cadence: Cadence) -> list[Computed]:
         first, acknowledged = row["start"] + before, sequence <= head["acknowledged"]
         stop, pushed = min(first + cadence.batch, row["stop"]), cadence.pushes_after(step, steps)
         versions, samples = tuple(row["versions"]), row["samples_before"] + before
-        computed.append(Computed(pusher, sequence, row["epoch"], first, stop, versions, acknowledged, samples, pushed))
+        computed.append(
+            ComputedBatch(pusher, sequence, row["epoch"], first, stop, versions, acknowledged, samples, pushed)
+        )
     return computed
 
 

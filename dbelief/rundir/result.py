@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from dbelief.checkpoint.export import write_model
-from dbelief.checkpoint.shard_file import read_parts
-from dbelief.checkpoint.snapshot_set import newest_set, sets_in
-from dbelief.core.layout import Layout, Span, cut
+from dbelief.checkpoint.shard_file import read_segments
+from dbelief.checkpoint.snapshot_set import latest_valid_set, sets_in
+from dbelief.core.layout import Layout, SegmentSpan, make_segments
 from dbelief.core.push import PARAMETERS
-from dbelief.errors import DataError, Mistake, ModelError, SnapshotError
+from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.job import Job, load_job
 from dbelief.process.console import announce
 from dbelief.rundir.summary import read_summary
@@ -103,7 +103,7 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Set:
+class _SnapshotSource:
     """A whole snapshot set, and the vector of it that is wanted."""
 
     folder: Path
@@ -112,21 +112,21 @@ class _Set:
     samples: int
     vector: str
 
-    def segments(self, job: Job) -> Iterator[tuple[Span, np.ndarray]]:
+    def segments(self, job: Job) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Every segment of the vector; its numbers are valid until the next is asked for."""
-        spans = cut(self.layout.rank_ranges(), self.nominal_length)
-        for stored in read_parts(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
+        spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
+        for stored in read_segments(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
             if self.vector not in stored.arrays:
                 known = ", ".join(sorted(stored.arrays))
-                raise Mistake(f"{self.folder}: holds no vector {self.vector!r} whole; there is: {known}")
+                raise UserError(f"{self.folder}: holds no vector {self.vector!r} whole; there is: {known}")
             yield stored.span, stored.arrays[self.vector].astype(np.float32, copy=False)
 
 
-def _newest(run: Path, job: Job, vector: str | None) -> _Set:
+def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
     snapshots = run / "snapshots"
     if not any((folder / "set.json").exists() for folder in sets_in(snapshots)):
-        raise Mistake(f"{run}: holds neither model.safetensors nor a complete snapshot set")
-    set_id, state, skipped = newest_set(snapshots, job.name, job.strategy.at_shards.name)
+        raise UserError(f"{run}: holds neither model.safetensors nor a complete snapshot set")
+    set_id, state, skipped = latest_valid_set(snapshots, job.name, job.strategy.at_shards.name)
     for torn in skipped:
         announce(f"snapshot set {torn.set_id} is not whole, an older one is taken: {torn.reason}")
     try:
@@ -136,10 +136,12 @@ def _newest(run: Path, job: Job, vector: str | None) -> _Set:
         raise SnapshotError(f"{snapshots / set_id / 'set.json'}: does not describe the model: {error!r}") from error
     kept = best["vector"] if best else ""
     if vector == BEST and not kept:
-        raise Mistake(f"{snapshots / set_id}: holds no best parameters: the job keeps none, or none were evaluated yet")
+        raise UserError(
+            f"{snapshots / set_id}: holds no best parameters: the job keeps none, or none were evaluated yet"
+        )
     if vector == BEST or (vector is None and job.keeps_best):
         vector = kept
-    return _Set(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS)
+    return _SnapshotSource(snapshots / set_id, layout, nominal, samples, vector or PARAMETERS)
 
 
 def _is_done(run: Path) -> bool:

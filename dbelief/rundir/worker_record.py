@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 from dbelief.core.push import Pusher
-from dbelief.process.atomic_file import whole_file
+from dbelief.process.atomic_file import atomic_write
 
 
 class Recorder:
@@ -23,7 +23,7 @@ class Recorder:
         self._rows: list[dict[str, Any]] = []
         self._acknowledged = 0
 
-    def note(self, lease: Lease, step: int, versions: np.ndarray) -> None:
+    def note(self, lease: DataLease, step: int, versions: np.ndarray) -> None:
         """Take one mini-batch in."""
         self._rows.append(
             {
@@ -48,5 +48,5 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"replica-{pusher.replica}-{pusher.incarnation}.jsonl"
         head = {"replica": pusher.replica, "incarnation": pusher.incarnation, "acknowledged": self._acknowledged}
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             file.writelines(f"{json.dumps(row)}\n".encode() for row in [head, *self._rows])

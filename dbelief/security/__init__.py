@@ -7,7 +7,7 @@ the role, never a host's name, for containers have none that lasts. Its token sa
 """
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials
-from .identity import current, is_loopback, may_listen, must_show, take
+from .identity import current, is_loopback, load, may_listen, must_show
 from .loopback import TOKEN_BYTES, Loopback, Verdict, loopback_address
 
 __all__ = [
@@ -21,8 +21,8 @@ __all__ = [
     "Verdict",
     "current",
     "is_loopback",
+    "load",
     "loopback_address",
     "may_listen",
     "must_show",
-    "take",
 ]

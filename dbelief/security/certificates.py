@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
 from .credentials import (
     AUTHORITY,
@@ -131,7 +131,7 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
             path.rename(folder / path.name)
         making.rmdir()
     except OSError as error:
-        raise Mistake(f"{folder}: {error.strerror or error}") from error
+        raise UserError(f"{folder}: {error.strerror or error}") from error
     return True
 
 
@@ -141,7 +141,9 @@ def _check_ours(folder: Path) -> None:
         place = folder / role
         strange = [path for path in place.iterdir() if path.name not in FILES] if place.is_dir() else []
         if strange or (place.exists() and not place.is_dir()):
-            raise Mistake(f"{strange[0] if strange else place} is in the way: give `dbelief certs` a folder of its own")
+            raise UserError(
+                f"{strange[0] if strange else place} is in the way: give `dbelief certs` a folder of its own"
+            )
 
 
 def _fill(folder: Path, authority: Authority, registry_hosts: Sequence[str], page_hosts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
 ROLES = ("coordinator", "ps", "worker")
 """Processes of a job."""
@@ -108,7 +108,7 @@ class Credentials:
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             context.load_cert_chain(self.folder / CERTIFICATE, self.folder / KEY)
         except (ssl.SSLError, ValueError) as error:
-            raise Mistake(f"credentials {self.folder}: {AUTHORITY}, {CERTIFICATE} and {KEY}: {error}") from error
+            raise UserError(f"credentials {self.folder}: {AUTHORITY}, {CERTIFICATE} and {KEY}: {error}") from error
         return context
 
 
@@ -116,9 +116,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise Mistake(f"credentials: there is no {path}; `dbelief certs` makes one folder for each role") from None
+        raise UserError(f"credentials: there is no {path}; `dbelief certs` makes one folder for each role") from None
     except OSError as error:
-        raise Mistake(f"credentials {path}: {error.strerror}") from error
+        raise UserError(f"credentials {path}: {error.strerror}") from error
 
 
 def _line(path: Path) -> str:
@@ -134,10 +134,10 @@ def _role(path: Path, certificate: bytes) -> str:
         read = x509.load_pem_x509_certificate(certificate)
         (name,) = read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError as error:
-        raise Mistake(f"credentials {path}: no certificate that names a role") from error
+        raise UserError(f"credentials {path}: no certificate that names a role") from error
     ends = read.not_valid_after_utc
     if ends <= datetime.datetime.now(datetime.UTC):
-        raise Mistake(f"credentials {path}: the certificate ended at {ends:%Y-%m-%d %H:%M} UTC")
+        raise UserError(f"credentials {path}: the certificate ended at {ends:%Y-%m-%d %H:%M} UTC")
     return str(name.value)
 
 
@@ -148,6 +148,6 @@ def _roles(path: Path) -> dict[str, str]:
     for number, line in enumerate(_read(path).decode(errors="replace").splitlines(), 1):
         role, _, known = line.partition(" ")
         if role not in (*ROLES, *PERSONS) or len(known) != len(digest("")):
-            raise Mistake(f"credentials {path}, line {number}: wanted a role, a space and a token's SHA-256")
+            raise UserError(f"credentials {path}, line {number}: wanted a role, a space and a token's SHA-256")
         found[known] = role
     return found

@@ -7,9 +7,9 @@ import ipaddress
 import os
 from pathlib import Path
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.console import announce, host_and_port
-from dbelief.process.log import hide
+from dbelief.process.log import redact
 
 from .credentials import Credentials
 from .loopback import Loopback, loopback_address
@@ -26,7 +26,7 @@ class _Identity:
     told: set[str] = set()  # noqa: RUF012 - one for the process is what is meant
 
 
-def take(folder: Path, roles: tuple[str, ...] = ()) -> None:
+def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
     """Be whom the credentials of a folder name from now on; `roles`: those that are wanted here, () for any.
 
     Raises
@@ -36,7 +36,7 @@ def take(folder: Path, roles: tuple[str, ...] = ()) -> None:
     """
     found = _read(folder)
     if roles and found.role not in roles:
-        raise Mistake(f"credentials {folder}: they are for {found.role}, wanted {' or '.join(roles)}")
+        raise UserError(f"credentials {folder}: they are for {found.role}, wanted {' or '.join(roles)}")
     _Identity.taken = found
 
 
@@ -56,16 +56,16 @@ def current() -> Credentials | None:
 def _read(folder: Path) -> Credentials:
     found = Credentials.read(folder)
     for secret in (found.token, found.registry_password):
-        hide(secret)
+        redact(secret)
     return found
 
 
-def be_nobody() -> None:
+def clear() -> None:
     """Have no credentials, whatever the environment says, here and in children: of a job that stays on this machine."""
     os.environ.pop(FOLDER, None)
 
 
-def be_insecure() -> None:
+def allow_insecure() -> None:
     """Listen wherever it is asked for from now on; what that opens is said as it happens."""
     _Identity.insecure = True
 
@@ -82,7 +82,7 @@ def may_listen(address: str) -> None:
     if current() is not None or is_loopback(host.strip("[]")):
         return
     if not _Identity.insecure:
-        raise Mistake(
+        raise UserError(
             f"not listening on {address} without TLS and a token, since other machines reach it: give --credentials "
             "DIR (`dbelief certs` makes some), or --insecure where the network keeps strangers out"
         )

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from dbelief.process.console import exits_cleanly
+from dbelief.process.console import cli_errors
 
-from .identity import FOLDER, INSECURE, be_insecure, take
+from .identity import FOLDER, INSECURE, allow_insecure, load
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,8 +20,8 @@ def with_credentials(*roles: str) -> Callable[[F], F]:
 
     def assume(context: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
         if folder is not None and not context.resilient_parsing:
-            with exits_cleanly():
-                take(folder, roles)
+            with cli_errors():
+                load(folder, roles)
 
     return click.option(
         "--credentials",
@@ -40,7 +40,7 @@ def may_be_insecure(command: F) -> F:
 
     def note(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
         if wanted:
-            be_insecure()
+            allow_insecure()
 
     option: Callable[[F], F] = click.option(
         "--insecure",

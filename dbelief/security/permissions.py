@@ -32,7 +32,7 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
     },
 }
 
-RIGHTS: Mapping[str, frozenset[str]] = {
+PERMISSIONS: Mapping[str, frozenset[str]] = {
     f"/{service}/{method}": roles for service, methods in _BY_SERVICE.items() for method, roles in methods.items()
 }
 """Roles by the full name of a method, as gRPC has it."""

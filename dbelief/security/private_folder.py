@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
 SECRET, SECRET_BYTES = "secret", 32
 """File and length of the user's secret."""
@@ -48,7 +48,7 @@ def user_secret() -> bytes:
             return _shared(make_private(folder) / SECRET)
         except OSError as error:
             troubles.append(f"{folder}: {error.strerror or error}")
-    raise Mistake(f"no private folder for this user's secret: {'; '.join(troubles)}")
+    raise UserError(f"no private folder for this user's secret: {'; '.join(troubles)}")
 
 
 def _candidates() -> list[Path]:

@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from dbelief.process.console import announce
 from dbelief.security import current
 from dbelief.telemetry.http_server import WebServer
-from dbelief.telemetry.metric_specs import STATES, TABLE, Row
+from dbelief.telemetry.metric_specs import STATES, TABLE, MetricSpec
 
 MOST_SERIES = 512
 """Series of one counter. Values of labels may come from other processes: past this, and where they are long, they are
@@ -164,13 +164,13 @@ class Metrics:
             counter = getattr(self, name)
             (counter.labels(**labels) if labels else counter).inc(more)
 
-    def follow(self, name: str, total: Callable[[], float], **labels: str) -> None:
+    def add_callback(self, name: str, total: Callable[[], float], **labels: str) -> None:
         """Add to a counter, whenever it is scraped, what a total that is kept elsewhere has grown by.
 
         Several totals may be followed by one counter. One that has fallen began anew, at 0.
         """
         counter = getattr(self, name)
-        self._scraped.before.append(_Follower(counter.labels(**labels) if labels else counter, total))
+        self._scraped.before.append(_CallbackCollector(counter.labels(**labels) if labels else counter, total))
 
     def settle(self) -> None:
         """Add what followed totals have grown by, and follow them no more: a job is over, and all that kept them."""
@@ -259,10 +259,10 @@ class _Counter(Counter):
         return super().labels(*values, **named)
 
 
-def _made(row: Row, role: str) -> Counter | Gauge | Histogram:
+def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
     """A row's collector, in no registry yet."""
     name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
-    tells = f"{row.tells} ({row.unit})"
+    tells = f"{row.help} ({row.unit})"
     collector: Counter | Gauge | Histogram
     if row.kind == "counter":
         collector = _Counter(name, tells, labels, registry=None)
@@ -278,7 +278,7 @@ def _made(row: Row, role: str) -> Counter | Gauge | Histogram:
     return collector
 
 
-class _Follower:
+class _CallbackCollector:
     """Adds to a counter what a total has grown by."""
 
     def __init__(self, counter: Counter, total: Callable[[], float]) -> None:

@@ -22,13 +22,13 @@ from typing import Any, Self
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.push import Pushed, Spread
-from dbelief.errors import JobError, ModelError, Refused, Unreachable
+from dbelief.core.push import PushResult, StalenessHistogram
+from dbelief.errors import JobError, ModelError, Rejected, Unavailable
 from dbelief.job import Asynchronous, Downpour, Job
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.training.evaluation import evaluate
-from dbelief.training.schedule import rate_at
-from dbelief.training.session import Session, Task
+from dbelief.training.schedule import learning_rate
+from dbelief.training.session import JobContext, Session
 
 _TOLD_EVERY_S = 1.0
 """How often a long evaluation says that it goes on."""
@@ -42,7 +42,7 @@ class Client:
         self._told = wire.Progress()
         self._told_s = time.monotonic()
         self._closing = False
-        self._spread = Spread()
+        self._spread = StalenessHistogram()
         size, segments = session.layout.size, len(session.parameters.placement.spans)
         self._flat, self._gradient = session.parameters.array(size), session.parameters.array(size)
         self._versions = np.full(segments, -1, np.int64)
@@ -72,7 +72,7 @@ class Client:
         samples: int = 1,
         loss: float | None = None,
         rate: float | None = None,
-    ) -> Pushed:
+    ) -> PushResult:
         """Apply the job's rule to a gradient computed from what was pulled last; returns when all shards have it.
 
         Cost: a message per segment, and one to the coordinator; now and then an evaluation, where the job has data and
@@ -99,11 +99,11 @@ class Client:
             A shard did not answer; whether it has this push is not known, so that later ones are refused.
         """
         if self._versions[0] < 0:
-            raise Refused("push() before pull(): a gradient is computed from pulled parameters")
+            raise Rejected("push() before pull(): a gradient is computed from pulled parameters")
         self._fill(gradient)
         job, told = self._session.job, self._told
         if rate is None:
-            rate = rate_at(job, told.samples, job.limits.samples)
+            rate = learning_rate(job, told.samples, job.limits.samples)
         pushed = self._session.push(
             self._gradient, self._versions, self._session.next_sequence(), rate, samples, clock=told.pushes
         )
@@ -164,7 +164,7 @@ class Client:
                 self._evaluate(work.evaluation)
                 until_s = time.monotonic() + patience_s
             elif time.monotonic() > until_s:
-                raise Unreachable(f"waited {patience_s:g} s for the last evaluations of job {self.job.name}")
+                raise Unavailable(f"waited {patience_s:g} s for the last evaluations of job {self.job.name}")
             else:
                 time.sleep(work.wait_s)
 
@@ -227,7 +227,7 @@ def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) 
     Mistake
         The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
     """
-    task = Task.ask(address, patience_s)
+    task = JobContext.fetch(address, patience_s)
     if math.prod(task.job.grid) != 1:
         raise JobError(
             f"grid: a loop of one's own has the model whole, and this job cuts it over {task.job.grid} ranks"

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import Allocate, Backend, floats
+from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.core.layout import RankPart
 from dbelief.nn import Batch, Model
-from dbelief.optim.clip import clip
+from dbelief.optim.clip import clip_by_norm
 
 
-class OwnWeights:
+class ElasticWeights:
     """W, on the device, with the gradient there and the velocity, where there is one.
 
     Parameters
@@ -46,16 +46,16 @@ class OwnWeights:
         nesterov: bool = False,
         clip_norm: float | None = None,
         total: Callable[[float], float] = lambda squares: squares,
-        allocate: Allocate = floats,
+        allocate: Allocate = aligned_float32,
     ) -> None:
         self._model, self._part, self.backend = model, part, backend
         self._clip_norm, self._total = clip_norm, total
         self._mu, self._nesterov = mu, nesterov
 
         def room(wanted: bool = True) -> Any:
-            return backend.room(part.size if wanted else 0, floats)
+            return backend.zeros(part.size if wanted else 0, aligned_float32)
 
-        self.values, self._gradient = backend.room(part.size, allocate), room()
+        self.values, self._gradient = backend.zeros(part.size, allocate), room()
         self._velocity, self._ahead = room(mu is not None), room(nesterov)
         self._difference = room(backend.name != "numpy")
 
@@ -72,10 +72,10 @@ class OwnWeights:
             self._ahead += self.values
             at = self._ahead
         loss = float(self._model.loss_and_gradient(self._part.views(at), batch, self._part.views(self._gradient)))
-        clip(self.backend.xp, self._gradient, self._clip_norm, self._total)
+        clip_by_norm(self.backend.xp, self._gradient, self._clip_norm, self._total)
         return loss
 
-    def rest(self) -> None:
+    def zero_gradient(self) -> None:
         """There is no mini-batch: leave a gradient of 0."""
         self._gradient[:] = 0
 
@@ -90,7 +90,7 @@ class OwnWeights:
         weights, gradient, velocity = self.values, self._gradient, self._velocity
         with np.errstate(all="ignore"):  # what is not finite is named before it is sent
             if centre is not None:
-                difference = self._towards(centre)
+                difference = self._difference_to_center(centre)
                 difference *= np.float32(moving_rate)
             gradient *= np.float32(rate)
             if self._mu is None:
@@ -102,7 +102,7 @@ class OwnWeights:
             if centre is not None:
                 weights -= difference
 
-    def _towards(self, centre: np.ndarray) -> Any:
+    def _difference_to_center(self, centre: np.ndarray) -> Any:
         """W - C."""
         difference = centre
         if self.backend.name != "numpy":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Dataset, load
 from dbelief.job import Job, PythonModel, Sandblaster, load_job
@@ -16,8 +16,8 @@ from dbelief.nn import Model
 from dbelief.optim.finite import check_finite
 from dbelief.plan.job_plan import idle_shards, placed
 from dbelief.rundir.folder import check_resumed, check_start
-from dbelief.training.model_check import Trial
-from dbelief.training.session import begin_from, build_model, initial_values, layout_over_ranks
+from dbelief.training.model_check import ModelCheck
+from dbelief.training.session import build_model, initial_values, layout_over_ranks, load_initial_from_run
 
 
 def build_job(
@@ -40,7 +40,7 @@ def build_job(
     over_ranks = layout_over_ranks(job, model, layout)
     if resume:
         check_resumed(job, over_ranks)
-    taken = "" if resume else begin_from(job, layout, flat)
+    taken = "" if resume else load_initial_from_run(job, layout, flat)
     check_finite(flat, layout, "initial value")
     return data, model, layout, flat, taken
 
@@ -48,11 +48,11 @@ def build_job(
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
     """Load a job with its data and model, compute one gradient, and say what would run."""
     job = load_job(job_file, overrides)
-    backend = choose(job.device)
+    backend = select_backend(job.device)
     data, model, layout, flat, taken = build_job(job, backend)
     odd = ""
     if data is not None and data.train is not None:
-        trial = Trial(model, layout, flat, data.train, job.samples_at_once, backend)
+        trial = ModelCheck(model, layout, flat, data.train, job.samples_at_once, backend)
         trial.check_gradient()
         odd = trial.check_mean() if isinstance(job.model, PythonModel) else ""
     ranges = layout_over_ranks(job, model, layout).rank_ranges()

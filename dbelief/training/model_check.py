@@ -14,10 +14,10 @@ import numpy as np
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import Layout
 from dbelief.data import BatchBuffer, Split
-from dbelief.errors import ModelError, NotFinite
+from dbelief.errors import ModelError, NonFinite
 from dbelief.nn import Batch, Evaluates, Model
 from dbelief.optim.finite import check_finite
-from dbelief.process.console import told
+from dbelief.process.console import format_error
 
 _ALONE = 8
 """Samples whose losses are compared with that of all of them together."""
@@ -28,7 +28,7 @@ _ROUNDING = 1e-4
 broadcasting changes."""
 
 
-class Trial:
+class ModelCheck:
     """A model on the first samples of its training data.
 
     Parameters
@@ -54,12 +54,12 @@ class Trial:
         ------
         ModelError
             Where the model cannot; quotes its error.
-        NotFinite
+        NonFinite
             Where it holds NaN or infinity; names the tensor.
         """
         loss, gradient = self._gradient(np.arange(self._size))
         if not math.isfinite(loss):
-            raise NotFinite(f"the loss of the first {self._size} training samples is {loss}")
+            raise NonFinite(f"the loss of the first {self._size} training samples is {loss}")
         check_finite(gradient, self._layout)
 
     def check_mean(self) -> str:
@@ -113,7 +113,7 @@ class Trial:
         try:
             return float(compute(batch))
         except Exception as error:  # whatever a person's own code raises
-            raise ModelError(f"{what} on the first {len(samples)} training samples: {told(error)}") from error
+            raise ModelError(f"{what} on the first {len(samples)} training samples: {format_error(error)}") from error
 
 
 def _ratio(one: float, other: float) -> float:

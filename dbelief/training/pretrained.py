@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dbelief.arrays.backend import Backend
-from dbelief.errors import DataError, Mistake, ModelError
+from dbelief.errors import DataError, ModelError, UserError
 from dbelief.job import Job, StacksModel
 from dbelief.nn import image_of
 from dbelief.nn.autoencoder import Eq1
@@ -27,11 +27,11 @@ Image = tuple[int, int, int]
 
 def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backend: Backend) -> tuple[Stacks, str]:
     """The job's stacks, and the sha256 of what earlier runs have given ("" for nothing); see `given_stacks`."""
-    image, stacks, given = given_stacks(job, model, features)
+    image, stacks, given = load_pretrained(job, model, features)
     return Stacks(image, stacks, model.only, given, backend), _digest(given)
 
 
-def given_stacks(
+def load_pretrained(
     job: Job, model: StacksModel, features: tuple[int, ...]
 ) -> tuple[Image, list[tuple[Eq1, Lcn]], dict[str, np.ndarray]]:
     """What the lowest stack sees, all stacks, and the tensors that earlier runs have given, by name.
@@ -72,10 +72,10 @@ def _held(job: Job, text: str, wanted: Mapping[str, tuple[int, ...]]) -> dict[st
             return _read(path, path, wanted)
         if not (path / "job.yaml").is_file():
             known = "" if Path(text).is_absolute() else "; a relative path starts from the job file's folder"
-            raise Mistake(f"{path} is neither a run folder nor a model file{known}")
+            raise UserError(f"{path} is neither a run folder nor a model file{known}")
         with result_file(path) as (file, _):
             return _read(file, path, wanted)
-    except Mistake as error:
+    except UserError as error:
         raise ModelError(f"model.trained: {error}") from error
 
 
@@ -89,11 +89,11 @@ def _read(file: Path, named: Path, wanted: Mapping[str, tuple[int, ...]]) -> dic
     except (OSError, SafetensorError) as error:
         raise DataError(f"{named}: cannot be read as a model file: {error}") from error
     if not held:
-        raise Mistake(f"{named} holds none of {', '.join(wanted)}")
+        raise UserError(f"{named} holds none of {', '.join(wanted)}")
     for name, values in held.items():
         if values.shape != wanted[name] or values.dtype != np.float32:
             there, here = f"{values.dtype} {values.shape}", f"float32 {wanted[name]}"
-            raise Mistake(f"{named}: tensor {name!r} is {there} there, and {here} in the job's model")
+            raise UserError(f"{named}: tensor {name!r} is {there} there, and {here} in the job's model")
     return held
 
 

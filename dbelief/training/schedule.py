@@ -24,7 +24,7 @@ def poly(rate: float, samples: int, *, power: float, total: int) -> float:
     return rate * powers.power(1.0 - min(samples, total) / total, power)
 
 
-def rise(samples: int, *, over: int, start_factor: float) -> float:
+def warm_up_factor(samples: int, *, over: int, start_factor: float) -> float:
     """Give the factor of a warm-up: from start_factor at 0 in a straight line to 1 at `over` samples, 1 from there on.
 
     Source: Goyal et al. 2017 (arXiv:1706.02677), section 2.2, "gradual warmup".
@@ -54,7 +54,7 @@ def total_samples(limits: Limits, training_samples: int | None = None) -> int | 
     return min(totals, default=None)
 
 
-def rate_at(job: Job, samples: int, total: int | None = None) -> float:
+def learning_rate(job: Job, samples: int, total: int | None = None) -> float:
     """Learning rate for a push: the rule's, by its schedule, times the factors of scale and warm-up.
 
     Parameters
@@ -78,7 +78,7 @@ def rate_at(job: Job, samples: int, total: int | None = None) -> float:
     if schedule.scale is not None:
         rate *= schedule.scale.factor(job.samples_in_a_mean)
     if schedule.warm_up is not None:
-        rate *= rise(samples, over=schedule.warm_up.samples, start_factor=schedule.warm_up.start_factor)
+        rate *= warm_up_factor(samples, over=schedule.warm_up.samples, start_factor=schedule.warm_up.start_factor)
     match schedule:
         case ConstantSchedule():
             return rate

@@ -14,21 +14,21 @@ from typing import Any, cast
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend, aligned, choose
+from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.arrays.push_source import Source
 from dbelief.core.layout import Layout, Range, RankPart
-from dbelief.core.push import PARAMETERS, Push, Pushed, Pusher
-from dbelief.core.ranks import Alone, Ranks
+from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
+from dbelief.core.ranks import RankGroup, SingleRank
 from dbelief.data import Dataset, load
-from dbelief.errors import Mistake, ModelError
+from dbelief.errors import ModelError, UserError
 from dbelief.job import AutoencoderModel, Job, PythonModel, StacksModel, parse_job
 from dbelief.nn import Model, SharesTensors, build_autoencoder, build_network, load_python_model
 from dbelief.optim.finite import check_finite
 from dbelief.partition import Grid, layout_of
-from dbelief.process.console import announce, told
+from dbelief.process.console import announce, format_error
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, Member, Membership
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient, MemberView
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.wire.payloads import Codecs
 from dbelief.rundir.result import read_result
 from dbelief.training.pretrained import build_stacks
@@ -75,7 +75,7 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     try:
         drawn = {name: np.asarray(values) for name, values in model.parameters(rng).items()}
     except Exception as error:  # whatever a person's own code raises
-        raise ModelError(f"parameters(rng): {told(error)}") from error
+        raise ModelError(f"parameters(rng): {format_error(error)}") from error
     for name, values in drawn.items():
         if values.dtype != np.float32:
             raise ModelError(f"parameters(rng): {name!r} is {values.dtype}, wanted float32")
@@ -83,7 +83,7 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     return layout, layout.flatten(drawn, aligned(layout.size, np.float32))
 
 
-def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
+def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
     """Let the result of the run that a job starts from, if any, take the place of (N,) float32 initial values.
 
     Returns
@@ -106,7 +106,7 @@ def begin_from(job: Job, layout: Layout, values: np.ndarray) -> str:
         raise ModelError(f"start_from: {run} is no run folder: it holds no job.yaml{known}")
     try:
         return read_result(run, layout, values)
-    except Mistake as error:
+    except UserError as error:
         raise ModelError(f"start_from: {error}") from error
 
 
@@ -123,7 +123,7 @@ def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
 
 
 @dataclass(frozen=True)
-class Task:
+class JobContext:
     """What a job is on this machine.
 
     Attributes
@@ -138,7 +138,7 @@ class Task:
     backend: Backend
 
     @classmethod
-    def ask(cls, address: str, patience_s: float, folder: Path | None = None) -> Task:
+    def fetch(cls, address: str, patience_s: float, folder: Path | None = None) -> JobContext:
         """Ask the coordinator for the job, and load its data.
 
         Parameters
@@ -158,7 +158,7 @@ class Task:
             status = client.status(job=True)
         job = parse_job(status.job_yaml, folder or Path(status.job_folder), f"job {status.job}")
         data = None if job.data.source == "none" else load(job.data, job.folder)
-        return cls(address, job, data, choose(job.device))
+        return cls(address, job, data, select_backend(job.device))
 
 
 @dataclass
@@ -178,24 +178,24 @@ class Session:
     job: Job
     data: Dataset | None
     backend: Backend
-    ranks: Ranks
+    ranks: RankGroup
     model: Model
     layout: Layout
     part: RankPart
     client: CoordinatorClient
-    member: Member
-    parameters: ShardedParameters
+    member: MemberView
+    parameters: ShardedParameterClient
     pusher: Pusher
     sequences: dict[str, int]
 
     @classmethod
     def open(
         cls,
-        task: Task,
+        task: JobContext,
         role: wire.Role.ValueType,
         wish: int | None = None,
         name: str | None = None,
-        ranks: Ranks | None = None,
+        ranks: RankGroup | None = None,
         address: str = "",
         shares_memory: bool = True,
     ) -> Session:
@@ -208,14 +208,14 @@ class Session:
         ranks
             This rank and the others; None: a model that is not cut.
         address, shares_memory
-            Where others of a group find this process, host:port; "": nowhere. See `ShardedParameters`.
+            Where others of a group find this process, host:port; "": nowhere. See `ShardedParameterClient`.
 
         Raises
         ------
         Mistake, Failure
             Naming what is wrong: the job's model on this machine, a layout unlike the others', nobody there.
         """
-        job, data, ranks = task.job, task.data, ranks or Alone()
+        job, data, ranks = task.job, task.data, ranks or SingleRank()
         with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
@@ -229,7 +229,7 @@ class Session:
             part = layout.part(ranks.rank)
             if ranks.rank == 0:
                 samples = len(data.train) if data is not None and data.train is not None else 0
-                membership = Membership(
+                membership = MembershipClient(
                     client,
                     role,
                     job.name,
@@ -241,9 +241,9 @@ class Session:
                     train_samples=samples,
                 )
                 undo.callback(membership.leave, "could not begin")
-                member: Member = _placed(membership, ranks, job.deadlines.join_s)
+                member: MemberView = _placed(membership, ranks, job.deadlines.join_s)
             else:
-                member = _follow(client, role, ranks)
+                member = _wait_for_placement(client, role, ranks)
             pusher = Pusher(member.id, member.incarnation, ranks.rank)
             own = None if ranks.size == 1 else (part.start, part.stop)
             parameters = _parameters(job, member, pusher, own, shares_memory, layout.starts)
@@ -277,7 +277,7 @@ class Session:
         """Wait until the job trains, or initial values are wanted of this replica; all ranks hear the same."""
         if self.ranks.rank:
             return bool(self.ranks.share(b""))
-        member = cast("Membership", self.member)  # the first rank's
+        member = cast("MembershipClient", self.member)  # the first rank's
 
         def trains() -> bool:
             return member.state >= wire.STATE_READY
@@ -305,7 +305,7 @@ class Session:
         samples: int,
         clock: int = 0,
         sent: np.ndarray | Source | None = None,
-    ) -> Pushed:
+    ) -> PushResult:
         """Push a checked gradient by the job's rule; returns when all shards have it.
 
         Parameters
@@ -335,7 +335,7 @@ class Session:
 
 def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:
     """What a model on one rank begins with, from its (N,) initial values."""
-    return initial, begin_from(job, layout, initial)
+    return initial, load_initial_from_run(job, layout, initial)
 
 
 def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str]:
@@ -349,11 +349,11 @@ def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str
         return part.collect(model.drawn(np.random.default_rng(job.seed)), values), ""
     whole = layout_of(model, Grid(1, 1))
     flat = aligned(whole.size, np.float32)
-    taken = begin_from(job, whole, flat)
+    taken = load_initial_from_run(job, whole, flat)
     return part.flatten(whole.views(flat), values), taken
 
 
-def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
+def _placed(membership: MembershipClient, ranks: RankGroup, join_s: float) -> MembershipClient:
     """Wait until all shards are there, and tell the other ranks who they are."""
     membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
     life = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
@@ -362,12 +362,12 @@ def _placed(membership: Membership, ranks: Ranks, join_s: float) -> Membership:
 
 
 def _parameters(
-    job: Job, member: Member, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
-) -> ShardedParameters:
+    job: Job, member: MemberView, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
+) -> ShardedParameterClient:
     """The shards, as this member is told of them; `own` is what a rank has of the vector, None where that is all."""
     assert member.placement is not None
     rule = job.strategy.at_shards
-    return ShardedParameters(
+    return ShardedParameterClient(
         job.name,
         member.placement,
         (rule.name, rule.model_dump(exclude={"name", "rate"})),
@@ -380,9 +380,9 @@ def _parameters(
     )
 
 
-def _follow(client: CoordinatorClient, role: wire.Role.ValueType, ranks: Ranks) -> Member:
+def _wait_for_placement(client: CoordinatorClient, role: wire.Role.ValueType, ranks: RankGroup) -> MemberView:
     """The member that the first rank is, once all shards are there."""
     life = wire.JoinReply.FromString(ranks.share(b""))
-    member = Member(client, role, life.id, life.incarnation, life.run_id)
+    member = MemberView(client, role, life.id, life.incarnation, life.run_id)
     member.placed()
     return member

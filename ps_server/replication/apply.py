@@ -6,15 +6,15 @@ sent it sends it again, and hears when the round is applied.
 
 from __future__ import annotations
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 from ..programs import run
-from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran, Round
-from ..store.segment import LIFE, Segment
+from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, ProgramRecord, PushRecord, RoundRecord
+from ..store.segment import VERSIONS_PER_INCARNATION, Segment
 from ..store.shard import Shard
 
 
-def follow(shard: Shard, segment: Segment, deed: Deed) -> None:
+def apply(shard: Shard, segment: Segment, deed: JournalRecord) -> None:
     """Do to a segment what was done to it where it leads; what the gate let through there needs none here.
 
     Raises
@@ -24,21 +24,21 @@ def follow(shard: Shard, segment: Segment, deed: Deed) -> None:
     """
     with segment.lock:
         if segment.version != deed.version:
-            raise Refused(f"segment {deed.index}: version {segment.version} here, and {deed.version} where it leads")
-        if isinstance(deed, Pushed):
+            raise Rejected(f"segment {deed.index}: version {segment.version} here, and {deed.version} where it leads")
+        if isinstance(deed, PushRecord):
             _push(shard, segment, deed)
-        elif isinstance(deed, Round):
+        elif isinstance(deed, RoundRecord):
             segment.close_round(frozenset())
-        elif isinstance(deed, Dropped):
+        elif isinstance(deed, DropStagedRecord):
             segment.drop_staged(deed.incarnations)
-        elif isinstance(deed, Forgotten):
+        elif isinstance(deed, ForgetRecord):
             segment.forget(deed.incarnations)
             shard.answers.forget(deed.incarnations)
-        elif isinstance(deed, Ran):
+        elif isinstance(deed, ProgramRecord):
             run(deed.program, segment)
 
 
-def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
+def _push(shard: Shard, segment: Segment, deed: PushRecord) -> None:
     push = deed.push
     if push.bundle is not None:
         segment.add(push, deed.values, shard.ordered)
@@ -61,6 +61,6 @@ def _push(shard: Shard, segment: Segment, deed: Pushed) -> None:
 def promote(segment: Segment, shard_epoch: int) -> None:
     """Be a segment of a life of its own, whose versions begin above all that its leader may have shown."""
     with segment.lock:
-        segment.version = segment.born = max(shard_epoch * LIFE, segment.version + 1)
+        segment.version = segment.first_version = max(shard_epoch * VERSIONS_PER_INCARNATION, segment.version + 1)
         segment.based.clear()
         segment.passed.clear()

@@ -19,13 +19,13 @@ from enum import Enum
 
 from dbelief.errors import Moved
 
-from ..store.journal import Deed
+from ..store.journal import JournalRecord
 
 MOST_QUEUED = 64 << 20
 """Bytes of deeds that may wait for a follower that catches up, before pushes wait for it."""
 
 
-class Link(Enum):
+class LinkState(Enum):
     """How a shard stands with its follower."""
 
     ALONE = "alone"
@@ -34,7 +34,7 @@ class Link(Enum):
     LOST = "lost"
 
 
-class Chain:
+class ReplicationLink:
     """One shard's; safe to use from several threads.
 
     Attributes
@@ -51,21 +51,21 @@ class Chain:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.link = Link.ALONE
+        self.link = LinkState.ALONE
         self.confirmed = False
         self.why = ""
         self._told = self._acknowledged = 0  # deeds
         self._needed: int | None = None  # deeds told when the last segment left: with them the follower has everything
         self._heard = False  # it has every segment
         self._queued = 0  # bytes
-        self._deeds: deque[Deed] = deque()
+        self._deeds: deque[JournalRecord] = deque()
         self._changed = threading.Condition()
 
     def begin(self, epoch: int, followed: bool) -> None:
         """The coordinator's word: a shard follows from now on, or none does. Nobody waits for the one before."""
         with self._changed:
             self.epoch = epoch
-            self.link = Link.CATCHING_UP if followed else Link.ALONE
+            self.link = LinkState.CATCHING_UP if followed else LinkState.ALONE
             self.why = ""
             self._forget()
             self._acknowledged = self._told
@@ -73,10 +73,10 @@ class Chain:
 
     # -- on the side of pushes -----------------------------------------------------------------------------
 
-    def tell(self, deed: Deed) -> None:
+    def append(self, deed: JournalRecord) -> None:
         """A segment that the follower has, or is about to have, was changed."""
         with self._changed:
-            if self.link in (Link.CATCHING_UP, Link.WHOLE):
+            if self.link in (LinkState.CATCHING_UP, LinkState.WHOLE):
                 self._deeds.append(deed)
                 self._queued += deed.nbytes
                 self._told += 1
@@ -94,17 +94,17 @@ class Chain:
             epoch, mark = self.epoch, self._told
 
             def done() -> bool:
-                stands = self.link is Link.ALONE or self.epoch != epoch
-                stands = stands or (self.link is Link.CATCHING_UP and self._queued <= MOST_QUEUED)
-                return stands or (self.link is Link.WHOLE and self._acknowledged >= mark)
+                stands = self.link is LinkState.ALONE or self.epoch != epoch
+                stands = stands or (self.link is LinkState.CATCHING_UP and self._queued <= MOST_QUEUED)
+                return stands or (self.link is LinkState.WHOLE and self._acknowledged >= mark)
 
             if not self._changed.wait_for(done, timeout_s):
-                why = f"was lost: {self.why}" if self.link is Link.LOST else "has not heard of it yet"
+                why = f"was lost: {self.why}" if self.link is LinkState.LOST else "has not heard of it yet"
                 raise Moved(f"nothing is acknowledged without the follower, which {why}")
 
     # -- on the side of the follower -----------------------------------------------------------------------
 
-    def take(self, epoch: int, most_bytes: int, timeout_s: float) -> tuple[list[Deed], int] | None:
+    def take(self, epoch: int, most_bytes: int, timeout_s: float) -> tuple[list[JournalRecord], int] | None:
         """The next deeds, and how many have been taken with them; none after `timeout_s`; None where the chain is over.
 
         Cost: they are given out once; whoever loses them says so by `lose`.
@@ -115,7 +115,7 @@ class Chain:
                 self._changed.wait(left_s)
             if not self._runs(epoch):
                 return None
-            taken: list[Deed] = []
+            taken: list[JournalRecord] = []
             filled = 0
             while self._deeds and (not taken or filled + self._deeds[0].nbytes <= most_bytes):
                 taken.append(self._deeds.popleft())
@@ -129,7 +129,7 @@ class Chain:
         """Whether there is more to tell."""
         return bool(self._deeds)
 
-    def runs(self, epoch: int) -> bool:
+    def is_current(self, epoch: int) -> bool:
         """Whether the chain of this epoch goes on."""
         with self._changed:
             return self._runs(epoch)
@@ -139,15 +139,15 @@ class Chain:
         self._queued, self._needed, self._heard, self.confirmed = 0, None, False, False
 
     def _runs(self, epoch: int) -> bool:
-        return self.epoch == epoch and self.link in (Link.CATCHING_UP, Link.WHOLE)
+        return self.epoch == epoch and self.link in (LinkState.CATCHING_UP, LinkState.WHOLE)
 
     def has_segments(self, epoch: int) -> None:
         """Every segment is on its way: from now on the follower is waited for."""
         with self._changed:
             if self._runs(epoch):
-                self.link, self._needed = Link.WHOLE, self._told
+                self.link, self._needed = LinkState.WHOLE, self._told
 
-    def confirm(self, epoch: int, deeds: int, whole: bool) -> None:
+    def acknowledged(self, epoch: int, deeds: int, whole: bool) -> None:
         """The follower has so many deeds; `whole`: and every segment."""
         with self._changed:
             if self._runs(epoch):
@@ -160,7 +160,7 @@ class Chain:
         """The follower is lost: who waits for it goes on to wait, for the coordinator's word."""
         with self._changed:
             if self._runs(epoch):
-                self.link = Link.LOST if self.link is Link.WHOLE else Link.ALONE
+                self.link = LinkState.LOST if self.link is LinkState.WHOLE else LinkState.ALONE
                 self.why = why or "it ended"
                 self._forget()
                 self._changed.notify_all()

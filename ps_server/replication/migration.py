@@ -14,16 +14,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Rejected
 
-from ..store.journal import Deed
+from ..store.journal import JournalRecord
 from ..store.segment import Segment
 from ..store.shard import Shard
-from .apply import follow, promote
-from .segment_state import Carried, of, put, wait_until_alone
+from .apply import apply, promote
+from .segment_state import SegmentState, acquire_exclusive, capture, install
 
 
-class Moves:
+class Migration:
     """One shard's."""
 
     def __init__(self, shard: Shard) -> None:
@@ -34,7 +34,7 @@ class Moves:
         self._generation = 0
         self._lock = threading.Lock()  # of the generation, and of what comes in it
 
-    def give(self, indices: Sequence[int], where: str, send: Callable[[Carried], None]) -> int:
+    def send(self, indices: Sequence[int], where: str, send: Callable[[SegmentState], None]) -> int:
         """Hand segments over, one after another; returns how many bytes of numbers that were.
 
         Raises
@@ -46,7 +46,7 @@ class Moves:
         """
         missing = sorted(set(indices) - self._shard.segments.keys() - self._given.keys())
         if missing:
-            raise Refused(f"segment {missing[0]} does not live here, and cannot be given to {where}")
+            raise Rejected(f"segment {missing[0]} does not live here, and cannot be given to {where}")
         sent = 0
         for index in indices:
             carried = self._give(index, where)
@@ -54,25 +54,25 @@ class Moves:
             sent += carried.nbytes
         return sent
 
-    def _give(self, index: int, where: str) -> Carried:
+    def _give(self, index: int, where: str) -> SegmentState:
         """Let a segment be away from this moment on; given before and in vain, it goes once more."""
         shard = self._shard
         segment = self._given.get(index) or shard.segments[index]
-        wait_until_alone(segment)
+        acquire_exclusive(segment)
         try:
-            segment.away = f"is on its way to {where}"
-            carried = of(segment, shard.dial.told(index), shard.answers.of(index), copy=False)
+            segment.moved_to = f"is on its way to {where}"
+            carried = capture(segment, shard.dial.passed_clocks(index), shard.answers.for_segment(index), copy=False)
         finally:
             segment.lock.release()
         self._given[index] = segment
-        shard.hold({i: one for i, one in shard.segments.items() if i != index}, {})
+        shard.set_segments({i: one for i, one in shard.segments.items() if i != index}, {})
         return carried
 
     def arrival(self) -> Arrival:
         """A stream that brings segments, from now until the next `hold`."""
         return Arrival(self, self._generation)
 
-    def come(self, carried: Carried, generation: int | None = None) -> None:
+    def come(self, carried: SegmentState, generation: int | None = None) -> None:
         """Take a segment in, which is not served yet.
 
         Parameters
@@ -92,18 +92,18 @@ class Moves:
                 raise Moved(f"segment {carried.span.index}: the stream that brings it is of an earlier move")
             self._take_in(carried)
 
-    def _take_in(self, carried: Carried) -> None:
+    def _take_in(self, carried: SegmentState) -> None:
         shard, index = self._shard, carried.span.index
         if index in shard.segments:
-            raise Refused(f"segment {index} lives here already")
+            raise Rejected(f"segment {index} lives here already")
         segment = shard.make(carried.span)
         with segment.lock:
-            put(carried, segment)
-        shard.answers.take_in(index, carried.answers)
+            install(carried, segment)
+        shard.answers.import_segment(index, carried.answers)
         self._come[index], self._told[index] = segment, carried.told
         shard.elsewhere.add(index)  # not served yet: a call for it is to be repeated
 
-    def follow(self, deed: Deed) -> None:
+    def follow(self, deed: JournalRecord) -> None:
         """Do to a segment that has come, and is not served, what was done to it where it lives.
 
         Raises
@@ -112,8 +112,8 @@ class Moves:
             It has not come, or is not what it was there.
         """
         if deed.index not in self._come:
-            raise Refused(f"segment {deed.index}: something was done to it, and it has not come")
-        follow(self._shard, self._come[deed.index], deed)
+            raise Rejected(f"segment {deed.index}: something was done to it, and it has not come")
+        apply(self._shard, self._come[deed.index], deed)
 
     def promote(self, shard_epoch: int) -> None:
         """What has come is about to be this shard's own, in this life."""
@@ -126,7 +126,7 @@ class Moves:
         """How many segments are here, in whatever way."""
         return len(self._come) + len(self._given) + len(self._shard.segments)
 
-    def hold(self, indices: Collection[int]) -> None:
+    def commit(self, indices: Collection[int]) -> None:
         """Serve these from now on, and drop all others.
 
         Raises
@@ -146,8 +146,8 @@ class Moves:
         held = {index: had[index] for index in indices}
         for index, segment in had.items():
             with segment.lock:
-                segment.away = "" if index in held else segment.away or "lives at another shard now"
-        shard.hold(held, {index: told for index, told in self._told.items() if index in held})
+                segment.moved_to = "" if index in held else segment.moved_to or "lives at another shard now"
+        shard.set_segments(held, {index: told for index, told in self._told.items() if index in held})
         for gone in (self._given, self._come, self._told):
             gone.clear()
         self._generation += 1
@@ -156,13 +156,13 @@ class Moves:
 class Arrival:
     """One stream of segments into a shard."""
 
-    def __init__(self, moves: Moves, generation: int) -> None:
+    def __init__(self, moves: Migration, generation: int) -> None:
         self._moves, self._generation = moves, generation
 
-    def come(self, carried: Carried) -> None:
+    def come(self, carried: SegmentState) -> None:
         """See `Moves.come`."""
         self._moves.come(carried, self._generation)
 
-    def follow(self, deed: Deed) -> None:
+    def follow(self, deed: JournalRecord) -> None:
         """See `Moves.follow`."""
         self._moves.follow(deed)

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel
 
-from .segment_state import Carried
-from .wire import messages
+from .segment_state import SegmentState
+from .wire import encode
 
-STILL_S = 10.0
+STALL_TIMEOUT_S = 10.0
 """How long the other side may take in nothing, before it is given up: commands wait for the end of a move."""
 _AHEAD = 4
 """Messages that may wait to be sent."""
 _LOOK_S = 0.1
 
 
-class Courier:
+class SegmentSender:
     """Carries segments to the shard at an address.
 
     Parameters
@@ -53,13 +53,13 @@ class Courier:
         while (message := self._out.get()) is not None:
             yield message
 
-    def send(self, carried: Carried) -> None:
+    def send(self, carried: SegmentState) -> None:
         """Send a segment; returns when the last of it waits to leave."""
-        for message in messages(carried):
+        for message in encode(carried):
             self._send(message)
 
     def _send(self, message: wire.CarryRequest | None) -> None:
-        until_s = time.monotonic() + STILL_S
+        until_s = time.monotonic() + STALL_TIMEOUT_S
         while True:
             try:
                 self._out.put(message, timeout=_LOOK_S)
@@ -68,20 +68,20 @@ class Courier:
             except queue.Full:
                 if not self._call.is_active():
                     self._hear()
-                    raise Unreachable(f"{self._where}: ended before all was there") from None
+                    raise Unavailable(f"{self._where}: ended before all was there") from None
                 if time.monotonic() > until_s:
-                    raise Unreachable(f"{self._where}: took nothing in for {STILL_S:g} s") from None
+                    raise Unavailable(f"{self._where}: took nothing in for {STALL_TIMEOUT_S:g} s") from None
 
     def finish(self) -> None:
         """Return when all that was sent is there."""
         self._send(None)
         if self._hear() != self._sent:
-            raise Unreachable(f"{self._where}: ended before all was there")
+            raise Unavailable(f"{self._where}: ended before all was there")
 
     def _hear(self) -> int:
         """How many messages are taken in, when the stream has ended."""
         taken = 0
-        late = threading.Timer(STILL_S, self._call.cancel)
+        late = threading.Timer(STALL_TIMEOUT_S, self._call.cancel)
         late.start()
         try:
             with named_errors(self._where):

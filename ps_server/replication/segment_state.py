@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 
-from ..store.accumulator import Sum
+from ..store.accumulator import BundleAccumulator
 from ..store.exchange_cache import Answer
 from ..store.segment import Segment, Staged
 
@@ -22,7 +22,7 @@ _BUSY_S = 10.0
 
 
 @dataclass(kw_only=True)
-class Carried:
+class SegmentState:
     """A segment's state; see `Segment` for what the numbers mean.
 
     Attributes
@@ -35,7 +35,7 @@ class Carried:
         Old centres whose askers may not have them, by pusher and number of the exchange.
     """
 
-    span: Span
+    span: SegmentSpan
     version: int
     born: int
     applied: int
@@ -48,7 +48,7 @@ class Carried:
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     passed: dict[int, int] = field(default_factory=dict)
     told: dict[int, int] | None = None
-    sum: Sum = field(default_factory=Sum)
+    sum: BundleAccumulator = field(default_factory=BundleAccumulator)
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
     answers: dict[tuple[Pusher, int], Answer] = field(default_factory=dict)
 
@@ -66,9 +66,9 @@ class Carried:
         yield from (numbers for _, numbers in self.answers.values())
 
 
-def of(
+def capture(
     segment: Segment, told: Mapping[int, int] | None, answers: Mapping[tuple[Pusher, int], Answer], copy: bool
-) -> Carried:
+) -> SegmentState:
     """What a segment is; its lock is held.
 
     Parameters
@@ -80,10 +80,10 @@ def of(
     def numbers(array: np.ndarray) -> np.ndarray:
         return array.copy() if copy else array
 
-    return Carried(
+    return SegmentState(
         span=segment.span,
         version=segment.version,
-        born=segment.born,
+        born=segment.first_version,
         applied=segment.applied,
         rounds=segment.rounds,
         lost=segment.lost,
@@ -100,7 +100,7 @@ def of(
     )
 
 
-def put(carried: Carried, segment: Segment) -> None:
+def install(carried: SegmentState, segment: Segment) -> None:
     """Make a segment what was carried here; its lock is held.
 
     Raises
@@ -110,8 +110,8 @@ def put(carried: Carried, segment: Segment) -> None:
     """
     names = tuple(segment.rule.state)
     if set(carried.state) != set(names):
-        raise Refused(f"segment {carried.span.index} came with the state {sorted(carried.state)}, not {sorted(names)}")
-    segment.version, segment.born, segment.applied = carried.version, carried.born, carried.applied
+        raise Rejected(f"segment {carried.span.index} came with the state {sorted(carried.state)}, not {sorted(names)}")
+    segment.version, segment.first_version, segment.applied = carried.version, carried.born, carried.applied
     segment.rounds, segment.lost = carried.rounds, carried.lost
     segment.vectors, segment.filled = carried.vectors, carried.filled
     segment.state = tuple(carried.state[name] for name in names)
@@ -119,7 +119,7 @@ def put(carried: Carried, segment: Segment) -> None:
     segment.sum, segment.staged = carried.sum, carried.staged
 
 
-def wait_until_alone(segment: Segment) -> None:
+def acquire_exclusive(segment: Segment) -> None:
     """Take the lock of a segment when no push without a lock is within it any more; whoever comes finds it away.
 
     Raises
@@ -134,5 +134,5 @@ def wait_until_alone(segment: Segment) -> None:
             return
         segment.lock.release()
         if time.monotonic() > until_s:
-            raise Unreachable(f"segment {segment.span.index}: pushes within it did not end for {_BUSY_S:g} s")
+            raise Unavailable(f"segment {segment.span.index}: pushes within it did not end for {_BUSY_S:g} s")
         time.sleep(_LOOK_S)

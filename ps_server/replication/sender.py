@@ -20,11 +20,11 @@ from dbelief.rpc.channel import named_errors, open_channel
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import program_to_wire, push_to_wire
 
-from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran
+from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, ProgramRecord, PushRecord
 from ..store.shard import Shard
-from .link import Chain
-from .segment_state import of
-from .wire import messages
+from .link import ReplicationLink
+from .segment_state import capture
+from .wire import encode
 
 _LOOK_S = 0.5
 _LOOKS = 8
@@ -32,7 +32,7 @@ _LOOKS = 8
 _METHOD = "/dbelief.v1.Parameters/Carry"
 
 
-class Telling:
+class FollowerStream:
     """What a follower is sent, message by message, and how much of it the answers say that it has.
 
     Parameters
@@ -46,7 +46,7 @@ class Telling:
         Messages that the follower has answered.
     """
 
-    def __init__(self, shard: Shard, chain: Chain, job: str, shard_epoch: int, run_id: int = 0) -> None:
+    def __init__(self, shard: Shard, chain: ReplicationLink, job: str, shard_epoch: int, run_id: int = 0) -> None:
         self._shard = shard
         self._chain = chain
         self._epoch = chain.epoch
@@ -83,30 +83,30 @@ class Telling:
         if segment is None:
             return  # it has gone to another shard, which the chain is told of
         with segment.lock:
-            if not self._chain.runs(self._epoch):
+            if not self._chain.is_current(self._epoch):
                 return  # another chain's segments are not to be told of
-            carried = of(segment, None, self._shard.answers.of(index), copy=True)
-            segment.journal = self._chain.tell
-        for message in messages(carried):
+            carried = capture(segment, None, self._shard.answers.for_segment(index), copy=True)
+            segment.journal = self._chain.append
+        for message in encode(carried):
             yield self._noted(message.SerializeToString())
 
-    def _told(self, deeds: Sequence[Deed], count: int) -> Iterator[bytes]:
+    def _told(self, deeds: Sequence[JournalRecord], count: int) -> Iterator[bytes]:
         """The deeds in order; those of one push, one after another, share a message."""
         self._deeds = count - len(deeds)
         for _, group in groupby(deeds, _together):
             some = list(group)
             self._deeds += len(some)
             first = some[0]
-            yield self._noted(_pushed(some, self._rule) if isinstance(first, Pushed) else _deed(first))
+            yield self._noted(_pushed(some, self._rule) if isinstance(first, PushRecord) else _deed(first))
 
-    def has(self, taken: int) -> None:
+    def acknowledged(self, taken: int) -> None:
         """The follower has so many messages."""
         deeds, whole = 0, False
         while self.answered < taken and self._sent:
             self.answered += 1
             deeds, last = self._sent.popleft()
             whole = whole or last
-        self._chain.confirm(self._epoch, deeds, whole)
+        self._chain.acknowledged(self._epoch, deeds, whole)
 
     @property
     def waits(self) -> bool:
@@ -118,14 +118,14 @@ class Telling:
         self._chain.lose(self._epoch, why)
 
 
-class Following:
+class FollowerSender:
     """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says.
 
     Where a cable is cut, nobody ends anything; so a follower that leaves messages unanswered, and answers nothing for
     `patience_s`, is lost too.
     """
 
-    def __init__(self, telling: Telling, address: str, patience_s: float, clock: Clock | None = None) -> None:
+    def __init__(self, telling: FollowerStream, address: str, patience_s: float, clock: Clock | None = None) -> None:
         self._telling = telling
         self._patience_s, self._clock = patience_s, clock or SystemClock()
         self._closed = threading.Event()
@@ -134,8 +134,8 @@ class Following:
         carry: Any = self._channel.stream_stream(_METHOD, None, wire.CarryReply.FromString)
         self._call = carry(telling.messages())
         self._threads = [
-            threading.Thread(target=self._hear, name="follower", daemon=True),
-            threading.Thread(target=self._watch, name="follower's watch", daemon=True),
+            threading.Thread(target=self._read_acks, name="follower", daemon=True),
+            threading.Thread(target=self._watchdog, name="follower's watch", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -148,18 +148,18 @@ class Following:
             thread.join()
         self._channel.close()
 
-    def _hear(self) -> None:
+    def _read_acks(self) -> None:
         why = "it ended the stream"
         try:
             with named_errors(self._where):
                 for reply in self._call:
-                    self._telling.has(reply.taken)
+                    self._telling.acknowledged(reply.taken)
         except DbeliefError as error:
             why = str(error)
         self._telling.lost(why)
         self._closed.set()
 
-    def _watch(self) -> None:
+    def _watchdog(self) -> None:
         answered, since_s = self._telling.answered, self._clock.now()
         looked_s = since_s
         while not self._clock.wait(self._closed, self._patience_s / _LOOKS):
@@ -174,32 +174,32 @@ class Following:
                 return
 
 
-def _together(deed: Deed) -> object:
+def _together(deed: JournalRecord) -> object:
     """What is the same for deeds that share a message."""
-    return (deed.push, deed.exchange, deed.skipped) if isinstance(deed, Pushed) else id(deed)
+    return (deed.push, deed.exchange, deed.skipped) if isinstance(deed, PushRecord) else id(deed)
 
 
 def _pushed(deeds: Sequence[Any], rule: segments.Rule) -> bytes:
     """Segments of one push, as a message."""
-    first: Pushed = deeds[0]
+    first: PushRecord = deeds[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(deeds))
     opening.exchange, opening.skipped = first.exchange, first.skipped
     pieces: list[bytes | memoryview] = [bulk.opening(opening.SerializeToString())]
     for deed in deeds:
         part = deed.form or bulk.part_of(deed.index, 0, deed.values)
         pieces += bulk.pieces(
-            bulk.Part(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
+            bulk.SegmentPayload(deed.index, deed.version, deed.offset, len(deed.values), part.codec, data=part.data)
         )
     return b"".join(pieces)
 
 
-def _deed(deed: Deed) -> bytes:
+def _deed(deed: JournalRecord) -> bytes:
     told = wire.Deed(segment=deed.index, version=deed.version)
-    if isinstance(deed, Ran):
+    if isinstance(deed, ProgramRecord):
         told.program.operations.extend(program_to_wire(deed.program))
-    elif isinstance(deed, Dropped):
+    elif isinstance(deed, DropStagedRecord):
         told.dropped.incarnations.extend(sorted(deed.incarnations))
-    elif isinstance(deed, Forgotten):
+    elif isinstance(deed, ForgetRecord):
         told.forgotten.incarnations.extend(sorted(deed.incarnations))
     else:
         told.round = True

@@ -7,9 +7,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import carried_pb2 as wire
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
@@ -17,14 +17,14 @@ from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.bulk import CODECS, DTYPES
 from dbelief.rpc.wire.convert import program_from_wire, push_from_wire, pusher_from_wire, pusher_to_wire
 
-from ..store.accumulator import Sum
-from ..store.journal import Deed, Dropped, Forgotten, Pushed, Ran, Round
+from ..store.accumulator import BundleAccumulator
+from ..store.journal import DropStagedRecord, ForgetRecord, JournalRecord, ProgramRecord, PushRecord, RoundRecord
 from ..store.limits import MOST_CARRIED
 from ..store.segment import Staged
-from .segment_state import Carried
+from .segment_state import SegmentState
 
 
-def messages(carried: Carried) -> Iterator[parameters.CarryRequest]:
+def encode(carried: SegmentState) -> Iterator[parameters.CarryRequest]:
     """A segment: its head, then its arrays, each of which is copied once."""
     arrays = list(_arrays(carried))
     yield parameters.CarryRequest(head=_head(carried, len(arrays)))
@@ -34,7 +34,7 @@ def messages(carried: Carried) -> Iterator[parameters.CarryRequest]:
         yield parameters.CarryRequest(array=message)
 
 
-def _head(carried: Carried, arrays: int) -> wire.SegmentHead:
+def _head(carried: SegmentState, arrays: int) -> wire.SegmentHead:
     span, total = carried.span, carried.sum
     head = wire.SegmentHead(
         span=segments.SegmentSpan(index=span.index, start=span.start, length=span.length),
@@ -58,7 +58,7 @@ def _head(carried: Carried, arrays: int) -> wire.SegmentHead:
     return head
 
 
-def _arrays(carried: Carried) -> Iterator[tuple[wire.CarriedArray, np.ndarray]]:
+def _arrays(carried: SegmentState) -> Iterator[tuple[wire.CarriedArray, np.ndarray]]:
     for name, numbers in carried.vectors.items():
         yield wire.CarriedArray(vector=name), numbers
     for name, numbers in carried.state.items():
@@ -74,11 +74,11 @@ def _arrays(carried: Carried) -> Iterator[tuple[wire.CarriedArray, np.ndarray]]:
         yield wire.CarriedArray(answer=asked), numbers
 
 
-class Reader:
+class Decoder:
     """Puts segments together out of their messages."""
 
     def __init__(self) -> None:
-        self._coming: Carried | None = None
+        self._coming: SegmentState | None = None
         self._left = 0
 
     @property
@@ -86,7 +86,7 @@ class Reader:
         """Whether a segment has begun, and is not whole."""
         return self._coming is not None
 
-    def take(self, message: parameters.CarryRequest) -> Carried | None:
+    def take(self, message: parameters.CarryRequest) -> SegmentState | None:
         """Take the next message in; a segment, where it is whole with it.
 
         Raises
@@ -96,13 +96,13 @@ class Reader:
         """
         if message.HasField("head"):
             if self._coming is not None:
-                raise Refused(f"segment {self._coming.span.index} lacks {self._left} arrays")
+                raise Rejected(f"segment {self._coming.span.index} lacks {self._left} arrays")
             if message.head.arrays > MOST_CARRIED:
-                raise Refused(f"a segment of {message.head.arrays} arrays; {MOST_CARRIED} are the most")
+                raise Rejected(f"a segment of {message.head.arrays} arrays; {MOST_CARRIED} are the most")
             self._coming, self._left = _begun(message.head), message.head.arrays
         elif message.HasField("array"):
             if self._coming is None:
-                raise Refused("an array came of no segment")
+                raise Rejected("an array came of no segment")
             _add(self._coming, message.array)
             self._left -= 1
         if self._coming is None or self._left:
@@ -111,11 +111,11 @@ class Reader:
         return carried
 
 
-def _begun(head: wire.SegmentHead) -> Carried:
+def _begun(head: wire.SegmentHead) -> SegmentState:
     if not head.span.length:
-        raise Refused(f"segment {head.span.index} has no numbers")
-    return Carried(
-        span=Span(head.span.index, head.span.start, head.span.length),
+        raise Rejected(f"segment {head.span.index} has no numbers")
+    return SegmentState(
+        span=SegmentSpan(head.span.index, head.span.start, head.span.length),
         version=head.version,
         born=head.born,
         applied=head.applied,
@@ -126,15 +126,15 @@ def _begun(head: wire.SegmentHead) -> Carried:
         based={(row.vector, pusher_from_wire(row.pusher)): (row.last, row.lost) for row in head.based},
         passed=dict(head.passed),
         told=dict(head.told.clocks) if head.HasField("told") else None,
-        sum=Sum(head.sum.number, set(head.sum.added), next=max(1, head.sum.next)),
+        sum=BundleAccumulator(head.sum.number, set(head.sum.added), next=max(1, head.sum.next)),
     )
 
 
-def _add(carried: Carried, message: wire.CarriedArray) -> None:
+def _add(carried: SegmentState, message: wire.CarriedArray) -> None:
     """Put one array where it belongs."""
     what = message.WhichOneof("what")
     if what is None:
-        raise Refused(f"segment {carried.span.index}: an array that is nothing")
+        raise Rejected(f"segment {carried.span.index}: an array that is nothing")
     numbers = _numbers(carried.span, message)
     if what == "staged":
         about = message.staged
@@ -152,26 +152,26 @@ def _add(carried: Carried, message: wire.CarriedArray) -> None:
         into[what][getattr(message, what)] = numbers
 
 
-def _numbers(span: Span, message: wire.CarriedArray) -> np.ndarray:
+def _numbers(span: SegmentSpan, message: wire.CarriedArray) -> np.ndarray:
     """(length,) numbers that may be written to. Cost: a copy."""
     dtype = DTYPES.get(message.codec)
     if dtype is None or len(message.data) != span.length * dtype.itemsize:
-        raise Refused(f"segment {span.index}: {len(message.data)} bytes are not its {span.length} numbers")
+        raise Rejected(f"segment {span.index}: {len(message.data)} bytes are not its {span.length} numbers")
     return np.frombuffer(message.data, dtype).copy()
 
 
-class Taker(Protocol):
+class Receiver(Protocol):
     """Who takes segments in, and what is done to them."""
 
-    def come(self, carried: Carried) -> None:
+    def come(self, carried: SegmentState) -> None:
         """A segment is here."""
 
-    def follow(self, deed: Deed) -> None:
+    def follow(self, deed: JournalRecord) -> None:
         """Something was done to a segment that has come."""
 
 
-def take_in(
-    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Taker]
+def receive(
+    requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Receiver]
 ) -> Iterator[parameters.CarryReply]:
     """Take in what one stream brings, and say how many messages that were: at its end, or where it is followed at each.
 
@@ -180,8 +180,8 @@ def take_in(
     begin
         Given the opening, returns who takes.
     """
-    taker: Taker | None = None
-    reader, taken, follows = Reader(), 0, False
+    taker: Receiver | None = None
+    reader, taken, follows = Decoder(), 0, False
     for message in requests:
         taken += 1
         begun, parts = bulk.decode(message)
@@ -189,10 +189,10 @@ def take_in(
         if request.HasField("opening"):
             taker, follows = begin(request.opening), request.opening.follow
         elif taker is None:
-            raise Refused("a stream of segments begins with its opening")
+            raise Rejected("a stream of segments begins with its opening")
         elif begun is not None or request.HasField("deed"):
             if not follows:
-                raise Refused("a deed came to a shard that does not follow")
+                raise Rejected("a deed came to a shard that does not follow")
             for deed in _pushed(begun, parts) if begun is not None else [_deed(request.deed)]:
                 taker.follow(deed)
         elif (carried := reader.take(request)) is not None:
@@ -200,16 +200,16 @@ def take_in(
         if follows:
             yield parameters.CarryReply(taken=taken)
     if reader.within:
-        raise Refused("the stream ended within a segment")
+        raise Rejected("the stream ended within a segment")
     if not follows:
         yield parameters.CarryReply(taken=taken)
 
 
-def _pushed(begun: bytes, parts: Sequence[bulk.Part]) -> Iterator[Deed]:
+def _pushed(begun: bytes, parts: Sequence[bulk.SegmentPayload]) -> Iterator[JournalRecord]:
     opening = bulk.parse(parameters.PushOpening, begun)
     push = push_from_wire(opening)
     for part in parts:
-        yield Pushed(
+        yield PushRecord(
             part.index,
             part.version,
             push,
@@ -220,14 +220,14 @@ def _pushed(begun: bytes, parts: Sequence[bulk.Part]) -> Iterator[Deed]:
         )
 
 
-def _deed(told: parameters.Deed) -> Deed:
+def _deed(told: parameters.Deed) -> JournalRecord:
     what = told.WhichOneof("what")
     if what == "program":
-        return Ran(told.segment, told.version, program_from_wire(told.program.operations))
+        return ProgramRecord(told.segment, told.version, program_from_wire(told.program.operations))
     if what == "dropped":
-        return Dropped(told.segment, told.version, frozenset(told.dropped.incarnations))
+        return DropStagedRecord(told.segment, told.version, frozenset(told.dropped.incarnations))
     if what == "forgotten":
-        return Forgotten(told.segment, told.version, frozenset(told.forgotten.incarnations))
+        return ForgetRecord(told.segment, told.version, frozenset(told.forgotten.incarnations))
     if what == "round":
-        return Round(told.segment, told.version)
-    raise Refused(f"segment {told.segment}: a deed that is nothing")
+        return RoundRecord(told.segment, told.version)
+    raise Rejected(f"segment {told.segment}: a deed that is nothing")

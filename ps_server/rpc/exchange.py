@@ -8,27 +8,29 @@ from typing import ClassVar
 
 import numpy as np
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.telemetry.metrics import Metrics
 
-from ..controller import Life
+from ..controller import ShardController
 from ..store.exchange_cache import Answer
-from .shared_memory import Blocks
-from .upload import Transfer, Wait
+from .shared_memory import ConnectionBlocks
+from .upload import UploadHandler, Wait
 
 
-class Exchanging(Transfer):
+class ExchangeHandler(UploadHandler):
     """One exchange, from its opening on."""
 
     what: ClassVar[str] = "an exchange"
 
-    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
+    def __init__(
+        self, life: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+    ) -> None:
         super().__init__(life, metrics, wait, blocks, message)
         asked, own = self.opening.rule.name, self._shard.rule.name
         if asked != own:
-            raise Refused(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
+            raise Rejected(f"an exchange by the rule {asked!r}, and the job's is {own!r}")
         self._based = self.opening.HasField("base")
         self._codec = payloads.answering(self.opening.answers)
         self._target = blocks.area(self.opening.shared_answers) if self.opening.HasField("shared_answers") else None
@@ -40,37 +42,37 @@ class Exchanging(Transfer):
         """Whether all segments that the opening counted are here."""
         return self._taken == self._count
 
-    def answers(self, parts: list[bulk.Part]) -> Iterator[bytes]:
+    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes]:
         """See `Transfer`: the centre before, in one message."""
         if not parts:
-            raise Refused("an exchange begins with its opening and some segments")
+            raise Rejected("an exchange begins with its opening and some segments")
         if self._taken + len(parts) > self._count:
-            raise Refused(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
+            raise Rejected(f"an exchange of {self._count} segments went on with segment {parts[0].index}")
         numbers = [(part.index, self._numbers(part)) for part in parts]
         if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > bulk.FULL_BYTES:
-            raise Refused(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
+            raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
         if self._shard.staleness == 0:  # in step: the centre as the round before has left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
         began_s = time.perf_counter()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(time.perf_counter() - began_s)
         self._metrics.duplicates_total.inc(duplicates)
-        self._life.followed()
+        self._life.wait_replicated()
         self.check_life()  # what a former life answered is not told in the name of this one
         if self._based:
             yield wire.ExchangeReply(lost=lost).SerializeToString()
             self._based = False
         for part in parts:
-            self._came(part)
+            self._count_bytes(part)
         answer = self._answer([part.index for part in parts], answers)
         self._taken += len(parts)
         if self.complete:
-            self._tell()
+            self._record_metrics()
             self._metrics.bytes_total.labels("sent").inc(self._sent)
             self._metrics.shared_bytes_total.labels("sent").inc(self._put)
         yield answer
 
-    def _numbers(self, part: bulk.Part) -> np.ndarray:
+    def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """See `Transfer`; a worker's own weights.
 
         Raises
@@ -79,7 +81,9 @@ class Exchanging(Transfer):
             They come by a codec that sends what was left out later: weights have no later.
         """
         if part.codec in payloads.KEEPING:
-            raise Refused(f"segment {part.index}: an exchange by codec {part.codec}, which sends a part of the numbers")
+            raise Rejected(
+                f"segment {part.index}: an exchange by codec {part.codec}, which sends a part of the numbers"
+            )
         return super()._numbers(part)
 
     def _answer(self, indices: Sequence[int], answers: Sequence[Answer]) -> bytes:

@@ -12,9 +12,9 @@ import grpc
 import numpy as np
 
 from dbelief.codec import Codec
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Pusher
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.rpc import coordination_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
@@ -24,13 +24,13 @@ from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.telemetry.metrics import Metrics
 
-from ..controller import LOOK_AGAIN_S, Life
-from ..replication.wire import take_in
+from ..controller import LOOK_AGAIN_S, ShardController
+from ..replication.wire import receive
 from ..store.shard import Shard
-from .exchange import Exchanging
-from .push import Pushing
-from .shared_memory import Area, Attached, Blocks
-from .upload import answers_to
+from .exchange import ExchangeHandler
+from .push import PushHandler
+from .shared_memory import BlockView, ConnectionBlocks, SharedMemoryRegistry
+from .upload import handle_stream
 
 _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
     "Pull": (None, None),
@@ -45,7 +45,7 @@ Rows = Sequence[tuple[int, int | None]]
 """Segments that are asked for, and the version of each that its asker has."""
 
 
-class Kept:
+class StreamLimiter:
     """Counts the streams that are open: a block holds one. An idle one may stay unless they are a crowd."""
 
     def __init__(self, most: int) -> None:
@@ -54,7 +54,7 @@ class Kept:
         self._lock = threading.Lock()
 
     @property
-    def crowded(self) -> bool:
+    def over_limit(self) -> bool:
         """Whether streams are to end when they have answered."""
         return self._open > self._most
 
@@ -74,11 +74,11 @@ class Kept:
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
     """One segment in an answer to a pull, its numbers by a codec, or copied as they are."""
     if values is None:
-        return bulk.encode(bulk.Part(index, version, unchanged=True))
+        return bulk.encode(bulk.SegmentPayload(index, version, unchanged=True))
     return bulk.encode(payloads.part_of(index, version, values, codec))
 
 
-def _written(span: Span, area: Area, version: int, values: np.ndarray | None) -> tuple[int, int]:
+def _written(span: SegmentSpan, area: BlockView, version: int, values: np.ndarray | None) -> tuple[int, int]:
     """Write one segment where its asker wants it; its version, and how many bytes were written."""
     if values is None:
         return version, 0
@@ -111,12 +111,12 @@ class ShardService(stubs.ParametersServicer):
         handlers: int = HANDLERS,
         shares_memory: bool = True,
     ) -> None:
-        self.life = Life(metrics, deadline_s, record)
+        self.life = ShardController(metrics, deadline_s, record)
         self._metrics = metrics
         # Each of these holds a handler's thread. Pulls that wait must leave some to the pushes that end the wait.
         self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
-        self._streams = Kept(handlers // 2)
-        self._attached = Attached(shares_memory)
+        self._streams = StreamLimiter(handlers // 2)
+        self._attached = SharedMemoryRegistry(shares_memory)
 
     def register(self, server: grpc.Server) -> None:
         """Have a server serve this."""
@@ -129,7 +129,7 @@ class ShardService(stubs.ParametersServicer):
     @property
     def where(self) -> str:
         """What the reason of every refusal begins with."""
-        return self.life.where
+        return self.life.error_prefix
 
     def refused(self, kind: str) -> None:
         """Count a call that was answered by an error of this kind."""
@@ -170,24 +170,24 @@ class ShardService(stubs.ParametersServicer):
         with self._streams:
             for message in messages:
                 yield from self._answer(bulk.parse(wire.PullRequest, message), self._attached.of(context.peer()))
-                if self._streams.crowded:
+                if self._streams.over_limit:
                     return
 
-    def _answer(self, request: wire.PullRequest, blocks: Blocks) -> Iterator[bytes]:
+    def _answer(self, request: wire.PullRequest, blocks: ConnectionBlocks) -> Iterator[bytes]:
         """The messages that answer one request."""
-        shard = self.life.at(request.target)
+        shard = self.life.shard_for(request.target)
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
-            raise Refused(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
+            raise Rejected(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
         if shard.staleness is not None and request.HasField("pusher"):
             segments = list(request.segments)
-            shard.heard(segments, request.pusher.replica, request.clock)
+            shard.record_clock(segments, request.pusher.replica, request.clock)
             self._wait("pulls", shard, segments, request.clock)
             yield b""  # no segments: the wait is over
         known: Sequence[int | None] = request.if_newer_than or [None] * len(request.segments)
         rows = list(zip(request.segments, known, strict=True))
         shared = request.HasField("shared")
         for message in self._put(request, shard, blocks, rows) if shared else self._encoded(request, shard, rows):
-            if self.life.at(request.target) is not shard:
+            if self.life.shard_for(request.target) is not shard:
                 raise Moved(f"was given its segments anew in epoch {self.life.epoch}")
             yield message
 
@@ -209,7 +209,7 @@ class ShardService(stubs.ParametersServicer):
             self._metrics.pulls_total.labels(request.vector).inc()
         yield together[0] if len(together) == 1 else b"".join(together)
 
-    def _put(self, request: wire.PullRequest, shard: Shard, blocks: Blocks, rows: Rows) -> Iterator[bytes]:
+    def _put(self, request: wire.PullRequest, shard: Shard, blocks: ConnectionBlocks, rows: Rows) -> Iterator[bytes]:
         """Segments in shared memory, and messages that tell of them."""
         area = blocks.area(request.shared)
 
@@ -220,7 +220,7 @@ class ShardService(stubs.ParametersServicer):
 
         for first in range(0, max(1, len(rows)), bulk.FULL_SHARED):
             some = rows[first : first + bulk.FULL_SHARED]
-            done = self.life.hands.each(put, some)
+            done = self.life.hands.map(put, some)
             self._metrics.shared_bytes_total.labels("sent").inc(sum(bytes for _, bytes in done))
             if rows and first + len(some) == len(rows):
                 self._metrics.pulls_total.labels(request.vector).inc()
@@ -229,37 +229,37 @@ class ShardService(stubs.ParametersServicer):
     @streams
     def Push(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.PushReply]:
         """See protos/parameters.proto; requests are decoded here, by hand."""
-        yield from self._transfers(Pushing, messages, context)
+        yield from self._transfers(PushHandler, messages, context)
 
     @streams
     def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
         """See protos/parameters.proto; both ways are encoded by hand."""
-        yield from self._transfers(Exchanging, messages, context)
+        yield from self._transfers(ExchangeHandler, messages, context)
 
     def _transfers(
-        self, kind: type[Pushing | Exchanging], messages: Iterator[bytes], context: grpc.ServicerContext
+        self, kind: type[PushHandler | ExchangeHandler], messages: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[Any]:
         peer, wait = context.peer(), functools.partial(self._wait, "pushes")
 
-        def begin(opening: bytes) -> Pushing | Exchanging:
+        def begin(opening: bytes) -> PushHandler | ExchangeHandler:
             return kind(self.life, self._metrics, wait, self._attached.of(peer), opening)
 
         with self._streams:
-            yield from answers_to(messages, kind, begin, lambda: not self._streams.crowded)
+            yield from handle_stream(messages, kind, begin, lambda: not self._streams.over_limit)
 
     @streams
     def Carry(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[wire.CarryReply]:
         """See protos/parameters.proto; requests are decoded here, by hand where they are bulk."""
-        yield from take_in(messages, self.life.comes)
+        yield from receive(messages, self.life.migration_for)
 
     def _wait(self, what: str, shard: Shard, indices: list[int], clock: int) -> None:
         waiters = self._waiters[what]
         if not waiters.acquire(blocking=False):
-            raise Refused(f"too many {what} wait for a round already")
+            raise Rejected(f"too many {what} wait for a round already")
         patience_s = min(self.life.deadline_s, LOOK_AGAIN_S)
         try:
             shard.wait_for_clock(indices, clock, patience_s)
-        except Unreachable as error:
+        except Unavailable as error:
             if patience_s < self.life.deadline_s:
                 raise Moved(str(error)) from None
             raise
@@ -272,7 +272,7 @@ class ShardService(stubs.ParametersServicer):
         with self._attached.connected(context.peer()) as answer:
             for message in messages:
                 request = bulk.parse(wire.AttachRequest, message)
-                self.life.at(request.target)
+                self.life.shard_for(request.target)
                 yield answer(request)
 
     # -- telling ---------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class ShardService(stubs.ParametersServicer):
     @answers
     def Stats(self, request: wire.StatsRequest, context: grpc.ServicerContext) -> wire.StatsReply:
         """See protos/parameters.proto."""
-        shard = self.life.loaded()
+        shard = self.life.require_shard()
         reply = wire.StatsReply(
             shard_epoch=self.life.epoch,
             segments=len(shard.segments),

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dbelief.arrays.shared_memory import Block, open_block, sweep
-from dbelief.arrays.streaming_copy import copy
-from dbelief.core.layout import Span
-from dbelief.errors import Moved, Refused
+from dbelief.arrays.shared_memory import Block, open_block, remove_stale_blocks
+from dbelief.arrays.streaming_copy import streaming_copy
+from dbelief.core.layout import SegmentSpan
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.segments_pb2 import SharedArray
 
@@ -25,13 +25,13 @@ from ..store.limits import MOST_BLOCKS, MOST_SHARED_BYTES
 _NUMBER_BYTES = 4
 
 
-class Area:
+class BlockView:
     """Where numbers of a flat vector lie in a block: (n,) float32, and which number of the vector is the first."""
 
     def __init__(self, numbers: np.ndarray, origin: int) -> None:
         self._numbers, self._origin = numbers, origin
 
-    def of(self, span: Span) -> np.ndarray:
+    def of(self, span: SegmentSpan) -> np.ndarray:
         """(length,) float32 of a segment, where they lie; no copy.
 
         Raises
@@ -41,13 +41,13 @@ class Area:
         """
         first, stop = span.start - self._origin, span.stop - self._origin
         if first < 0 or stop > len(self._numbers):
-            raise Refused(
+            raise Rejected(
                 f"segment {span.index}: numbers {span.start} to {span.stop} are not within a block that has "
                 f"{len(self._numbers)} from {self._origin} on"
             )
         return self._numbers[first:stop]
 
-    def put(self, span: Span, values: np.ndarray) -> None:
+    def put(self, span: SegmentSpan, values: np.ndarray) -> None:
         """Copy the (length,) numbers of a segment to where they lie.
 
         Raises
@@ -56,11 +56,11 @@ class Area:
             As `of`; or they are not float32.
         """
         if values.dtype != np.float32:
-            raise Refused(f"segment {span.index}: {values.dtype} numbers, and float32 ones lie in shared memory")
-        copy(self.of(span), values)
+            raise Rejected(f"segment {span.index}: {values.dtype} numbers, and float32 ones lie in shared memory")
+        streaming_copy(self.of(span), values)
 
 
-class Blocks:
+class ConnectionBlocks:
     """The blocks of one connection.
 
     Attributes
@@ -75,7 +75,7 @@ class Blocks:
         self.held: dict[str, Block] = {}
         self.streams = 0
 
-    def area(self, told: SharedArray) -> Area:
+    def area(self, told: SharedArray) -> BlockView:
         """Where numbers lie, from the one that is told of to the block's end.
 
         Raises
@@ -89,12 +89,12 @@ class Blocks:
         if block is None:
             raise Moved(f"has no block {told.block[:32]!r} of this connection")
         if told.offset % _NUMBER_BYTES:
-            raise Refused(f"an array at {told.offset}: no number of {_NUMBER_BYTES} bytes begins there")
+            raise Rejected(f"an array at {told.offset}: no number of {_NUMBER_BYTES} bytes begins there")
         whole = max(0, block.size - told.offset) // _NUMBER_BYTES * _NUMBER_BYTES
-        return Area(block.bytes(told.offset, whole).view(np.float32), told.origin)
+        return BlockView(block.bytes(told.offset, whole).view(np.float32), told.origin)
 
 
-class Attached:
+class SharedMemoryRegistry:
     """The blocks of all connections.
 
     Parameters
@@ -109,19 +109,19 @@ class Attached:
         self, allowed: bool = True, most_blocks: int = MOST_BLOCKS, most_bytes: int = MOST_SHARED_BYTES
     ) -> None:
         self._allowed, self._most_blocks, self._most_bytes = allowed, most_blocks, most_bytes
-        self._peers: dict[str, Blocks] = {}
+        self._peers: dict[str, ConnectionBlocks] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def of(self, peer: str) -> Blocks:
+    def of(self, peer: str) -> ConnectionBlocks:
         """What a connection has attached."""
-        return self._peers.get(peer) or Blocks()
+        return self._peers.get(peer) or ConnectionBlocks()
 
     @contextmanager
     def connected(self, peer: str) -> Iterator[Callable[[wire.AttachRequest], wire.AttachReply]]:
         """Hold what one stream of a connection attaches for the length of a `with`; gives what answers its requests."""
         with self._lock:
-            blocks = self._peers.setdefault(peer, Blocks())
+            blocks = self._peers.setdefault(peer, ConnectionBlocks())
             blocks.streams += 1
         mine: set[str] = set()
         try:
@@ -133,9 +133,9 @@ class Attached:
                 blocks.streams -= 1
                 if not blocks.streams:
                     del self._peers[peer]
-            sweep()  # a client that died may have left a name
+            remove_stale_blocks()  # a client that died may have left a name
 
-    def _answer(self, blocks: Blocks, mine: set[str], request: wire.AttachRequest) -> wire.AttachReply:
+    def _answer(self, blocks: ConnectionBlocks, mine: set[str], request: wire.AttachRequest) -> wire.AttachReply:
         """Leave blocks, and attach one; where that cannot be, the answer says why."""
         for name in mine.intersection(request.left):
             self._leave(blocks, name)
@@ -144,18 +144,18 @@ class Attached:
             return wire.AttachReply()
         try:
             self._attach(blocks, request.block)
-        except Refused as error:
+        except Rejected as error:
             return wire.AttachReply(refusal=str(error))
         mine.add(request.block.name)
         return wire.AttachReply(attached=True)
 
-    def _attach(self, blocks: Blocks, offered: wire.SharedBlock) -> None:
+    def _attach(self, blocks: ConnectionBlocks, offered: wire.SharedBlock) -> None:
         if not self._allowed:
-            raise Refused("shares no memory")
+            raise Rejected("shares no memory")
         with self._lock:
             self._check_room(blocks, offered.name)
             if self._bytes + offered.size > self._most_bytes:
-                raise Refused(f"has {self._bytes} bytes in blocks, and takes no more than {self._most_bytes}")
+                raise Rejected(f"has {self._bytes} bytes in blocks, and takes no more than {self._most_bytes}")
             self._bytes += offered.size
         try:
             block = open_block(offered.name, offered.token, offered.size)
@@ -167,10 +167,10 @@ class Attached:
                 self._bytes -= offered.size
             raise
 
-    def _check_room(self, blocks: Blocks, name: str) -> None:
+    def _check_room(self, blocks: ConnectionBlocks, name: str) -> None:
         if name in blocks.held or len(blocks.held) >= self._most_blocks:
-            raise Refused(f"has the block already, or {self._most_blocks} of this connection")
+            raise Rejected(f"has the block already, or {self._most_blocks} of this connection")
 
-    def _leave(self, blocks: Blocks, name: str) -> None:
+    def _leave(self, blocks: ConnectionBlocks, name: str) -> None:
         with self._lock:
             self._bytes -= blocks.held.pop(name).size

@@ -8,20 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import push_from_wire
 from dbelief.telemetry.metrics import Metrics
 
-from ..controller import Life
+from ..controller import ShardController
 from ..store.shard import Shard
-from .shared_memory import Blocks
+from .shared_memory import ConnectionBlocks
 
 Wait = Callable[[Shard, list[int], int], None]
 
 
-class Transfer(ABC):
+class UploadHandler(ABC):
     """One push or exchange, from its opening on.
 
     Parameters
@@ -41,11 +41,13 @@ class Transfer(ABC):
 
     what: ClassVar[str]
 
-    def __init__(self, life: Life, metrics: Metrics, wait: Wait, blocks: Blocks, message: bytes) -> None:
+    def __init__(
+        self, life: ShardController, metrics: Metrics, wait: Wait, blocks: ConnectionBlocks, message: bytes
+    ) -> None:
         self.opening = bulk.parse(wire.PushOpening, message)
         self._life, self._metrics, self._wait = life, metrics, wait
         self._area = blocks.area(self.opening.shared) if self.opening.HasField("shared") else None
-        self._shard = life.at(self.opening.target)
+        self._shard = life.shard_for(self.opening.target)
         self._push = push_from_wire(self.opening)
         self._count = self.opening.segments
         self._received = self._shared = 0  # bytes, of messages and in shared memory
@@ -56,31 +58,31 @@ class Transfer(ABC):
         """Whether all segments that the opening counted are here."""
 
     @abstractmethod
-    def answers(self, parts: list[bulk.Part]) -> Iterator[Any]:
+    def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[Any]:
         """Apply the segments of one message, and give what the client is to be told now."""
 
     def end(self) -> Iterator[Any]:
         """What the client is to be told where its stream ends before this is complete."""
         yield from ()
 
-    def _numbers(self, part: bulk.Part) -> np.ndarray:
+    def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
         """A segment's numbers, where they lie or decoded."""
         if not part.shared:
             return payloads.numbers(part)
         if self._area is None:
-            raise Refused(f"segment {part.index}: lies in shared memory, and the opening does not say where")
+            raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         span = self._shard.segment(part.index).span
         part.length = span.length  # whole, always
         return self._area.of(span)
 
-    def _came(self, part: bulk.Part) -> None:
+    def _count_bytes(self, part: bulk.SegmentPayload) -> None:
         """Count what a segment came as."""
         if part.shared:
             self._shared += 4 * part.length
         elif part.data is not None:
             self._received += part.data.nbytes
 
-    def _tell(self) -> None:
+    def _record_metrics(self) -> None:
         """Count this as done, and what came with it."""
         self._metrics.pushes_total.labels(self._push.vector).inc()
         self._metrics.bytes_total.labels("received").inc(self._received)
@@ -94,23 +96,26 @@ class Transfer(ABC):
         Moved
             It is not.
         """
-        if self._life.at(self.opening.target) is not self._shard:
+        if self._life.shard_for(self.opening.target) is not self._shard:
             raise Moved(f"was given its segments anew in epoch {self._life.epoch}")
 
 
-def answers_to(
-    messages: Iterator[bytes], kind: type[Transfer], begin: Callable[[bytes], Transfer], may_stay: Callable[[], bool]
+def handle_stream(
+    messages: Iterator[bytes],
+    kind: type[UploadHandler],
+    begin: Callable[[bytes], UploadHandler],
+    may_stay: Callable[[], bool],
 ) -> Iterator[Any]:
     """Take the transfers of one stream, one after another, until it ends or, after one of them, may not stay."""
-    under_way: Transfer | None = None
+    under_way: UploadHandler | None = None
     for message in messages:
         opening, parts = bulk.decode(message)
         if opening is not None:
             if under_way is not None:
-                raise Refused(f"{kind.what} was opened before the one before it was complete")
+                raise Rejected(f"{kind.what} was opened before the one before it was complete")
             under_way = begin(opening)
         if under_way is None:
-            raise Refused(f"{kind.what} begins with its opening")
+            raise Rejected(f"{kind.what} begins with its opening")
         under_way.check_life()
         yield from under_way.answers(parts)
         if under_way.complete:

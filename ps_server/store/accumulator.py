@@ -9,11 +9,11 @@ import numpy as np
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.push import MOST_AHEAD
 
-from .limits import check_room
+from .limits import check_limit
 
 
 @dataclass
-class Sum:
+class BundleAccumulator:
     """One segment's sum.
 
     Attributes
@@ -56,7 +56,7 @@ class Sum:
             self.waiting.clear()
             total.fill(0)
         if ordered and bundle != self.next:
-            check_room("bundles that wait for their turn", bundle, self.waiting, MOST_AHEAD)
+            check_limit("bundles that wait for their turn", bundle, self.waiting, MOST_AHEAD)
         self.added.add(bundle)
         if not ordered:
             _add(total, gradient)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dbelief.core.push import ACCRUED, PARAMETERS, Push
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 from .segment import Segment
 
@@ -16,7 +16,7 @@ DTYPES: Mapping[str, type[np.generic]] = {ACCRUED: np.float64}
 """Element type of a named vector; float32 where it is not named here."""
 
 
-class Gate:
+class PushValidator:
     """One shard's.
 
     Attributes
@@ -42,21 +42,23 @@ class Gate:
         """Raise Refused for a push that must not touch the segment, whose lock is held."""
         index = segment.span.index
         if push.pusher.incarnation in self.fenced:
-            raise Refused(f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced")
+            raise Rejected(
+                f"segment {index}: replica {push.pusher.replica} in life {push.pusher.incarnation} is fenced"
+            )
         if not push.assign and not self.ready:
-            raise Refused(f"segment {index}: initial values are not complete yet")
+            raise Rejected(f"segment {index}: initial values are not complete yet")
         if push.bundle is not None:
             self._check_bundle(push, segment, gradient)
             return
         if not push.assign and push.vector != PARAMETERS:
-            raise Refused(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
+            raise Rejected(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
         if not push.assign and PARAMETERS not in segment.vectors:  # a program has rotated it away
-            raise Refused(f"segment {index}: has no vector {PARAMETERS!r} now")
+            raise Rejected(f"segment {index}: has no vector {PARAMETERS!r} now")
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
         if gradient.dtype != dtype:
-            raise Refused(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
+            raise Rejected(f"segment {index}: {gradient.dtype} numbers for {push.vector!r}, which holds {dtype}")
         if not push.assign and self._staleness is not None and len(gradient) != segment.span.length:
-            raise Refused(
+            raise Rejected(
                 f"segment {index}: with the staleness dial a push holds all {segment.span.length} numbers, "
                 f"not {len(gradient)}"
             )
@@ -65,8 +67,8 @@ class Gate:
     def _check_bundle(push: Push, segment: Segment, gradient: np.ndarray) -> None:
         index = segment.span.index
         if push.assign or push.vector != ACCRUED:
-            raise Refused(f"segment {index}: bundles are added to {ACCRUED!r}, not to {push.vector!r}")
+            raise Rejected(f"segment {index}: bundles are added to {ACCRUED!r}, not to {push.vector!r}")
         if len(gradient) != segment.span.length:
-            raise Refused(f"segment {index}: a bundle has all {segment.span.length} numbers, not {len(gradient)}")
+            raise Rejected(f"segment {index}: a bundle has all {segment.span.length} numbers, not {len(gradient)}")
         if push.clock < 1:
-            raise Refused(f"segment {index}: bundle {push.bundle} of pass {push.clock}; passes count from 1")
+            raise Rejected(f"segment {index}: bundle {push.bundle} of pass {push.clock}; passes count from 1")

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from dbelief.checkpoint.shard_file import Stored
+from dbelief.checkpoint.shard_file import StoredSegment
 
 
-class Mark:
+class SnapshotView:
     """One segment as it is to stand in a set; every method expects the segment's lock to be held.
 
     Parameters
@@ -33,13 +33,13 @@ class Mark:
         Whether there was no memory for a copy, so that the set cannot be as it was to be.
     """
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredSegment) -> None:
         self.stored = stored
-        self.lacking = False
+        self.failed = False
         self._arrays = dict(stored.arrays)
         self._own = {id(array): name for name, array in stored.arrays.items()}  # none goes: `stored` holds them
 
-    def leave(self, changing: Iterable[np.ndarray]) -> None:
+    def preserve(self, changing: Iterable[np.ndarray]) -> None:
         """Keep a copy of these of the segment's arrays, which are about to be changed."""
         for array in changing:
             name = self._own.pop(id(array), None)
@@ -48,9 +48,9 @@ class Mark:
             try:
                 self._arrays[name] = array.copy()
             except MemoryError:  # the set may fail of it, a push may not
-                self.lacking = True
+                self.failed = True
 
-    def take(self, buffer: np.ndarray) -> Stored:
+    def materialize(self, buffer: np.ndarray) -> StoredSegment:
         """All that the set is to hold; the arrays that nobody has changed are copied into `buffer`.
 
         Parameters

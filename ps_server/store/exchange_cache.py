@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbelief.core.push import WINDOW, Push, Pusher
+from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
 
 Answer = tuple[int, np.ndarray]
 """Version and numbers of a segment, as they were before."""
@@ -32,12 +32,12 @@ class _Message:
     answers: dict[int, Answer] = field(default_factory=dict)
 
 
-class Answers:
+class ExchangeReplyCache:
     """The newest answers to each pusher, by message.
 
     Nothing is kept of a pusher before its first answer, so that a push that is refused leaves no entry.
 
-    Cost: at most `WINDOW` messages, 1 MiB each, and the one at hand, for each pusher.
+    Cost: at most `EXCHANGE_WINDOW` messages, 1 MiB each, and the one at hand, for each pusher.
     """
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Answers:
     def keep(self, push: Push, message: int, index: int, answer: Answer) -> None:
         """Keep the answer to one segment of a message.
 
-        What was kept of earlier exchanges goes: their asker has all of it. So does what came more than `WINDOW`
+        Replies to earlier exchanges go: their asker has all of them. So does what came more than `EXCHANGE_WINDOW`
         messages before: that many may have been answered in vain, and the first of them come again.
         """
         with self._lock:
             self._messages = max(self._messages, message)  # of a leader, whose place this shard may take
-            kept = self._kept.setdefault(push.pusher, deque(maxlen=WINDOW + 1))
+            kept = self._kept.setdefault(push.pusher, deque(maxlen=EXCHANGE_WINDOW + 1))
             if kept and kept[-1].sequence < push.sequence:
                 kept.clear()
             for one in kept:
@@ -77,7 +77,7 @@ class Answers:
                     return one.answers[index]
         return None
 
-    def of(self, index: int) -> dict[tuple[Pusher, int], Answer]:
+    def for_segment(self, index: int) -> dict[tuple[Pusher, int], Answer]:
         """What is kept of one segment, by pusher and number of the exchange."""
         with self._lock:
             return {
@@ -87,11 +87,11 @@ class Answers:
                 if index in one.answers
             }
 
-    def take_in(self, index: int, answers: Mapping[tuple[Pusher, int], Answer]) -> None:
+    def import_segment(self, index: int, answers: Mapping[tuple[Pusher, int], Answer]) -> None:
         """Keep what another shard has kept of a segment."""
         with self._lock:
             for (pusher, sequence), answer in answers.items():
-                kept = self._kept.setdefault(pusher, deque(maxlen=WINDOW + 1))
+                kept = self._kept.setdefault(pusher, deque(maxlen=EXCHANGE_WINDOW + 1))
                 if not kept or kept[-1].sequence < sequence:
                     kept.append(_Message(sequence, 0))
                 if kept[-1].sequence == sequence:  # else the pusher has gone on, and asks for this no more

@@ -16,7 +16,7 @@ from dbelief.core.push import Push
 from dbelief.core.vector_program import Operation
 
 
-def kept(values: np.ndarray) -> np.ndarray:
+def owned_copy(values: np.ndarray) -> np.ndarray:
     """Numbers as a deed may keep them: a message's are nobody's to change, and of others a copy.
 
     A worker that shares memory changes what it has pushed as soon as that is acknowledged, or given up, and a follower
@@ -26,7 +26,7 @@ def kept(values: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushRecord:
     """A segment of a push, or of an exchange.
 
     Attributes
@@ -70,29 +70,29 @@ class _WithoutNumbers:
 
 
 @dataclass(frozen=True)
-class Round(_WithoutNumbers):
+class RoundRecord(_WithoutNumbers):
     """The round that was due was applied, as far as it had come."""
 
 
 @dataclass(frozen=True)
-class Dropped(_WithoutNumbers):
+class DropStagedRecord(_WithoutNumbers):
     """What these lives had waiting for rounds was dropped."""
 
     incarnations: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Forgotten(_WithoutNumbers):
+class ForgetRecord(_WithoutNumbers):
     """What was known of these lives, which are over for good, was dropped."""
 
     incarnations: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Ran(_WithoutNumbers):
+class ProgramRecord(_WithoutNumbers):
     """A program over the named vectors was run."""
 
     program: Sequence[Operation]
 
 
-Deed = Pushed | Round | Dropped | Forgotten | Ran
+JournalRecord = PushRecord | RoundRecord | DropStagedRecord | ForgetRecord | ProgramRecord

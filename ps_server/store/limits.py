@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection
 
 from dbelief.core.push import Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 MOST_VECTORS = 256
 """Named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""
@@ -23,7 +23,7 @@ MOST_SHARED_BYTES = 256 << 30
 """In blocks of shared memory, of all connections. It is their makers' memory: here it costs a page table of 1/512."""
 
 
-def check_room(what: str, key: object, held: Collection[object], most: int) -> None:
+def check_limit(what: str, key: object, held: Collection[object], most: int) -> None:
     """Let in what is held already, or one more.
 
     Raises
@@ -32,7 +32,7 @@ def check_room(what: str, key: object, held: Collection[object], most: int) -> N
         There are as many as may be.
     """
     if key not in held and len(held) >= most:
-        raise Refused(f"there are {most} {what} already, and {key!r} would be one more")
+        raise Rejected(f"there are {most} {what} already, and {key!r} would be one more")
 
 
 class Pushers:
@@ -53,7 +53,7 @@ class Pushers:
         """
         if pusher not in self._known:
             with self._lock:
-                check_room("pushers", pusher, self._known, self._most)
+                check_limit("pushers", pusher, self._known, self._most)
                 self._known.add(pusher)
 
     def forget(self, incarnations: Collection[int]) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 
 
-class Lock:
+class TimedLock:
     """A lock that is not re-entrant.
 
     Attributes

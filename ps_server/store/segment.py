@@ -28,21 +28,21 @@ from typing import Any
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.arrays.streaming_copy import copy
-from dbelief.checkpoint.shard_file import Stored, state_key
-from dbelief.core.layout import Span
+from dbelief.arrays.streaming_copy import streaming_copy
+from dbelief.checkpoint.shard_file import StoredSegment, state_key
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, PARAMETERS, Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.optim import Rule, apply_rule
 from dbelief.optim.elastic import Elastic
 
-from .accumulator import Sum
-from .copy_on_write import Mark
-from .journal import Deed, Dropped, Forgotten, Round
-from .limits import MOST_ROUNDS, MOST_VECTORS, check_room
-from .lock import Lock
+from .accumulator import BundleAccumulator
+from .copy_on_write import SnapshotView
+from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
+from .limits import MOST_ROUNDS, MOST_VECTORS, check_limit
+from .lock import TimedLock
 
-LIFE = 1 << 40
+VERSIONS_PER_INCARNATION = 1 << 40
 """Versions that are kept for each life of a shard: at 100,000 pushes per second, enough for four months."""
 
 
@@ -63,7 +63,7 @@ class Staged:
     rate: np.float32
 
 
-class Aside:
+class ReleasedLock:
     """Lets go of a segment's lock, which is held, for the length of a block; the segment counts who is within."""
 
     def __init__(self, segment: Segment) -> None:
@@ -123,13 +123,13 @@ class Segment:
         What a set that is being written is to hold of it; None where there is none, or it is written.
     """
 
-    span: Span
+    span: SegmentSpan
     rule: Rule
-    lock: Lock = field(default_factory=Lock)
+    lock: TimedLock = field(default_factory=TimedLock)
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     state: tuple[np.ndarray, ...] = ()
     version: int = 0
-    born: int = 0
+    first_version: int = 0
     applied: int = 0
     rounds: int = 0
     passed: dict[int, int] = field(default_factory=dict)
@@ -137,20 +137,20 @@ class Segment:
     lost: int = 0
     taken: int = 0
     based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
-    sum: Sum = field(default_factory=Sum)
+    sum: BundleAccumulator = field(default_factory=BundleAccumulator)
     ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
     lock_free: bool = False
     busy: int = 0
-    away: str = ""
-    journal: Callable[[Deed], None] | None = None
+    moved_to: str = ""
+    journal: Callable[[JournalRecord], None] | None = None
     staged: dict[int, dict[Pusher, Staged]] = field(default_factory=dict)
-    mark: Mark | None = None
+    mark: SnapshotView | None = None
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
-        self._aside: AbstractContextManager[object] = Aside(self) if self.lock_free else nullcontext()
+        self._aside: AbstractContextManager[object] = ReleasedLock(self) if self.lock_free else nullcontext()
 
-    def tell(self, deed: Callable[[], Deed]) -> None:
+    def append_journal(self, deed: Callable[[], JournalRecord]) -> None:
         """Tell of a deed, which is made only where somebody follows."""
         if self.journal is not None:
             self.journal(deed())
@@ -169,7 +169,7 @@ class Segment:
         """
         last = self.ledger.get((push.vector, push.pusher), 0)
         if push.sequence > last + 1:
-            raise Refused(
+            raise Rejected(
                 f"segment {self.span.index}: push {push.sequence} of replica {push.pusher.replica} on {push.vector!r} "
                 f"came where {last + 1} was expected"
             )
@@ -179,7 +179,7 @@ class Segment:
         """Forget the gradients of these lives that wait for a round, in the ledger too."""
         lives = frozenset(incarnations)
         if any(pusher.incarnation in lives for round_ in self.staged.values() for pusher in round_):
-            self.tell(lambda: Dropped(self.span.index, self.version, lives))
+            self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, lives))
         for clock, round_ in list(self.staged.items()):
             for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
                 del round_[pusher]
@@ -189,7 +189,7 @@ class Segment:
 
     def forget(self, incarnations: frozenset[int]) -> None:
         """Drop the rows of lives that are fenced for good."""
-        self.tell(lambda: Forgotten(self.span.index, self.version, incarnations))
+        self.append_journal(lambda: ForgetRecord(self.span.index, self.version, incarnations))
         for rows in (self.ledger, self.based):
             for key in [key for key in rows if key[1].incarnation in incarnations]:
                 del rows[key]
@@ -224,10 +224,10 @@ class Segment:
         if not self.expect(push):
             return Outcome.DUPLICATE
         if push.vector not in self.vectors:
-            check_room("named vectors", push.vector, self.vectors, MOST_VECTORS)
+            check_limit("named vectors", push.vector, self.vectors, MOST_VECTORS)
             self.vectors[push.vector] = aligned(self.span.length, values.dtype)
-        self.changes(self.vectors[push.vector])
-        copy(self.vectors[push.vector][offset : offset + len(values)], values)
+        self.before_write(self.vectors[push.vector])
+        streaming_copy(self.vectors[push.vector][offset : offset + len(values)], values)
         filled = self.filled.get(push.vector, 0)
         if offset <= filled:
             self.filled[push.vector] = max(filled, offset + len(values))
@@ -249,13 +249,13 @@ class Segment:
     def present(self) -> tuple[int, np.ndarray]:
         """Version, and a copy of "w"; raises Refused where a program has rotated that away."""
         if PARAMETERS not in self.vectors:
-            raise Refused(f"segment {self.span.index}: has no vector {PARAMETERS!r} now")
+            raise Rejected(f"segment {self.span.index}: has no vector {PARAMETERS!r} now")
         version = self.version
         with self._aside:
             return version, self.vectors[PARAMETERS].copy()
 
     def _step(self, w: np.ndarray, gradient: np.ndarray, states: tuple[np.ndarray, ...], rate: np.float32) -> None:
-        self.changes(self.vectors[PARAMETERS], *self.state)
+        self.before_write(self.vectors[PARAMETERS], *self.state)
         number = self.applied + 1
         with self._aside:
             apply_rule(self.rule, w, gradient, states, rate, number)
@@ -270,11 +270,11 @@ class Segment:
         if not self.expect(push):
             return Outcome.DUPLICATE
         if push.clock < self.rounds:
-            raise Refused(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
-        check_room("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
+            raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
+        check_limit("rounds that wait", push.clock, self.staged, MOST_ROUNDS)
         waiting = self.staged.setdefault(push.clock, {})
         if push.pusher in waiting:
-            raise Refused(
+            raise Rejected(
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
         # A private copy: the round outlives the message that the gradient came in.
@@ -287,13 +287,13 @@ class Segment:
         assert push.bundle is not None
         if ACCRUED not in self.vectors:
             self.vectors[ACCRUED] = np.zeros(self.span.length, np.float64)
-        self.changes(self.vectors[ACCRUED])
+        self.before_write(self.vectors[ACCRUED])
         if not self.sum.add(self.vectors[ACCRUED], push.clock, push.bundle, gradient, ordered):
             return Outcome.DUPLICATE
-        self.wrote([ACCRUED])
+        self.mark_written([ACCRUED])
         return Outcome.APPLIED
 
-    def wrote(self, vectors: Iterable[str]) -> None:
+    def mark_written(self, vectors: Iterable[str]) -> None:
         """A program has given these vectors all their numbers."""
         for name in vectors:
             self.filled[name] = self.span.length
@@ -318,7 +318,7 @@ class Segment:
         arrived = self.staged.get(self.rounds, {})
         if not members <= {pusher.replica for pusher in arrived}:
             return False
-        self.tell(lambda: Round(self.span.index, self.version))
+        self.append_journal(lambda: RoundRecord(self.span.index, self.version))
         if arrived:
             self._step_together([arrived[pusher] for pusher in sorted(arrived)])
             del self.staged[self.rounds]
@@ -328,7 +328,7 @@ class Segment:
     def _step_together(self, arrived: Sequence[Staged]) -> None:
         w, rate = self.vectors[PARAMETERS], arrived[0].rate
         if isinstance(self.rule, Elastic):  # moves towards each: weights have no mean that would stand for them
-            self.changes(w)
+            self.before_write(w)
             self.rule.together(np, w, [one.gradient for one in arrived], rate)
             self._count()
             return
@@ -348,7 +348,7 @@ class Segment:
 
     # -- snapshot sets -----------------------------------------------------------------------------------
 
-    def be_marked(self) -> None:
+    def begin_snapshot(self) -> None:
         """Be in the set that is begun as it is now: its vectors that are whole, and the rule's state.
 
         Raises
@@ -357,31 +357,33 @@ class Segment:
             Where it has no initial values.
         """
         if not self.holds(PARAMETERS):
-            raise Refused(f"segment {self.span.index} has no initial values")
+            raise Rejected(f"segment {self.span.index} has no initial values")
         arrays = {name: values for name, values in self.vectors.items() if self.holds(name)}
         arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
         ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
-        self.mark = Mark(Stored(self.span, self.version, self.applied, self.rounds, self.lost, ledger, arrays))
+        self.mark = SnapshotView(
+            StoredSegment(self.span, self.version, self.applied, self.rounds, self.lost, ledger, arrays)
+        )
 
-    def changes(self, *arrays: np.ndarray) -> None:
+    def before_write(self, *arrays: np.ndarray) -> None:
         """Whoever writes to arrays of it says so before."""
         if self.mark is not None:
-            self.mark.leave(arrays)
+            self.mark.preserve(arrays)
 
     # -- coming back -------------------------------------------------------------------------------------
 
     def empty(self) -> None:
         """Hold nothing that could be read, until it is loaded."""
-        self.sum = Sum()
+        self.sum = BundleAccumulator()
         self.filled.clear()
         self.staged.clear()
 
-    def load(self, stored: Stored, shard_epoch: int, again: bool = False) -> None:
+    def load(self, stored: StoredSegment, shard_epoch: int, again: bool = False) -> None:
         """Be what a set holds, in the life `shard_epoch`: the versions of this life begin above all earlier ones'.
 
         `again`: the life goes on, so nobody is to repeat what he has had acknowledged in it.
         """
-        self.changes(*self.vectors.values(), *self.state)
+        self.before_write(*self.vectors.values(), *self.state)
         for name, target in zip(self.rule.state, self.state, strict=True):
             target[:] = stored.arrays[state_key(name)]
         vectors = stored.arrays.keys() - {state_key(name) for name in self.rule.state}
@@ -390,7 +392,9 @@ class Segment:
             target[:] = stored.arrays[name]
         self.filled = dict.fromkeys(self.vectors, self.span.length)
         self.based.clear()
-        self.version = self.born = max(stored.version, shard_epoch * LIFE, self.version + 1)
+        self.version = self.first_version = max(
+            stored.version, shard_epoch * VERSIONS_PER_INCARNATION, self.version + 1
+        )
         self.applied, self.rounds, self.lost = stored.applied, stored.rounds, stored.lost
         known = {key: max(n, stored.ledger.get(key, 0)) for key, n in self.ledger.items()} if again else {}
         self.ledger = dict(stored.ledger) | known

@@ -17,18 +17,18 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from dbelief.arrays.backend import aligned
-from dbelief.checkpoint.shard_file import Stored
-from dbelief.core.layout import Span
+from dbelief.checkpoint.shard_file import StoredSegment
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Rejected
 from dbelief.optim import Rule
 
-from .admission import Gate
-from .exchange_cache import Answer, Answers
-from .journal import Pushed, kept
+from .admission import PushValidator
+from .exchange_cache import Answer, ExchangeReplyCache
+from .journal import PushRecord, owned_copy
 from .limits import Pushers
 from .segment import Outcome, Segment
-from .staleness import Dial
+from .staleness import StalenessBarrier
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Counters:
     duplicates: int = 0
 
 
-class Taken(NamedTuple):
+class SegmentResult(NamedTuple):
     """What became of one segment of a push.
 
     `staleness` in versions; `lost` is how many earlier pushes of this pusher died with the shard's former life.
@@ -57,8 +57,8 @@ def _whole(version: int, values: np.ndarray | None) -> tuple[int, bytes | None]:
     return version, None if values is None else values.tobytes()
 
 
-def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> Pushed:
-    return Pushed(index, version, push, kept(weights), exchange=message)
+def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, message: int) -> PushRecord:
+    return PushRecord(index, version, push, owned_copy(weights), exchange=message)
 
 
 class Shard:
@@ -87,7 +87,7 @@ class Shard:
 
     def __init__(
         self,
-        spans: Sequence[Span],
+        spans: Sequence[SegmentSpan],
         rule: Rule,
         staleness: int | None = None,
         on_apply: Callable[[int, Pusher, int, float], None] | None = None,
@@ -105,12 +105,12 @@ class Shard:
         self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
         self.segments = {span.index: self.make(span) for span in spans}
         self.elsewhere: set[int] = set()  # lived here, or have come and are not served yet
-        self.dial = Dial(staleness, self.segments)
-        self._gate = Gate(staleness)
-        self.answers = Answers()
+        self.dial = StalenessBarrier(staleness, self.segments)
+        self._admission = PushValidator(staleness)
+        self.answers = ExchangeReplyCache()
         self._pushers = Pushers()
 
-    def make(self, span: Span) -> Segment:
+    def make(self, span: SegmentSpan) -> Segment:
         """A segment as it is before anything was assigned to it."""
         segment = self._make(span)
         segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
@@ -122,7 +122,7 @@ class Shard:
     @property
     def ready(self) -> bool:
         """Whether initial values are complete, and pushes by the rule are accepted."""
-        return self._gate.ready
+        return self._admission.ready
 
     @property
     def size(self) -> int:
@@ -136,13 +136,13 @@ class Shard:
         except KeyError:
             if index in self.elsewhere:
                 raise Moved(f"segment {index}: lives at another shard now") from None
-            raise Refused(f"segment {index} does not live here") from None
+            raise Rejected(f"segment {index} does not live here") from None
 
-    def hold(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
+    def set_segments(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
         """These are its segments from now on; for those that have come, what the dial was told of them elsewhere."""
         self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
-        self.dial.holds(self.segments, told)
+        self.dial.set_segments(self.segments, told)
 
     # -- what the coordinator tells ----------------------------------------------------------------------
 
@@ -155,24 +155,24 @@ class Shard:
             Where initial values are missing; names the first segment without.
         """
         self.check_complete()
-        self._gate.ready, self._loading = True, False
+        self._admission.ready, self._loading = True, False
 
     def check_complete(self) -> None:
         """Raise Refused where initial values are missing; names the first segment without."""
         missing = sorted(index for index, segment in self.segments.items() if not segment.holds(PARAMETERS))
         if missing:
-            raise Refused(
+            raise Rejected(
                 f"segment {missing[0]} has no initial values ({len(missing)} of {len(self.segments)} miss them)"
             )
 
     def fence(self, incarnations: Iterable[int]) -> None:
         """Refuse these lives from now on; when this returns, their ledgers are final."""
-        self._gate.fence(incarnations)
+        self._admission.fence(incarnations)
         for segment in self.segments.values():
             with segment.lock:
                 # A push that had passed the gate is through now. What only waits for a round goes back with its data:
                 # a snapshot would not hold it.
-                segment.drop_staged(self._gate.fenced)
+                segment.drop_staged(self._admission.fenced)
         self.dial.close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:
@@ -208,7 +208,7 @@ class Shard:
         with segment.lock:
             self._check_here(segment)
             if not segment.holds(vector):
-                raise Refused(f"segment {index}: no vector {vector!r} yet")
+                raise Rejected(f"segment {index}: no vector {vector!r} yet")
             held = newer_than is not None and segment.version <= newer_than
             formed = form(segment.version, None if held else segment.vectors[vector])
         self.counters.pulls += 1
@@ -218,9 +218,9 @@ class Shard:
         """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
         self.dial.wait([self.segment(index) for index in indices], clock, timeout_s)
 
-    def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
+    def record_clock(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """See `Dial.heard`."""
-        self.dial.heard([self.segment(index).span.index for index in indices], replica, clock)
+        self.dial.record_clock([self.segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Shard:
         offset: int = 0,
         read_version: int = 0,
         form: object = None,
-    ) -> Taken:
+    ) -> SegmentResult:
         """Take one segment of a push.
 
         Parameters
@@ -252,11 +252,11 @@ class Shard:
         """
         segment = self.segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
-            raise Refused(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
+            raise Rejected(f"segment {index}: {len(gradient)} numbers at {offset} do not fit its {segment.span.length}")
         with segment.lock:
             segment.taken += 1
             self._check_here(segment)
-            self._gate.check(push, segment, gradient)
+            self._admission.check(push, segment, gradient)
             self._pushers.admit(push.pusher)
             version, rate, staleness = segment.version, push.rate, 0
             lost = segment.rebase(push) if push.bundle is None else 0
@@ -267,7 +267,7 @@ class Shard:
             elif self.staleness == 0:
                 outcome = segment.stage(push, gradient)
             else:
-                late = max(0, version - max(read_version, segment.born))
+                late = max(0, version - max(read_version, segment.first_version))
                 rate = self._rate(push, late)
                 outcome = segment.apply(push, gradient, offset, rate)
                 staleness = late if outcome is Outcome.APPLIED else 0
@@ -275,12 +275,14 @@ class Shard:
             skipped = push.assign and outcome is Outcome.DUPLICATE
             if outcome is not Outcome.DUPLICATE or skipped or push.base is not None:
                 done = replace(push, rate=rate)
-                segment.tell(lambda: Pushed(index, version, done, kept(gradient), offset, form, skipped=skipped))
+                segment.append_journal(
+                    lambda: PushRecord(index, version, done, owned_copy(gradient), offset, form, skipped=skipped)
+                )
         if not push.assign and push.bundle is None:
             self.dial.arrived(segment, push)
         self.counters.pushes += outcome is not Outcome.DUPLICATE
         self.counters.duplicates += outcome is Outcome.DUPLICATE
-        return Taken(outcome, staleness, lost)
+        return SegmentResult(outcome, staleness, lost)
 
     def exchange(self, push: Push, parts: Sequence[tuple[int, np.ndarray]]) -> tuple[list[Answer], int, int]:
         """Take the segments of one message of an exchange: (index, the worker's numbers) each.
@@ -301,18 +303,18 @@ class Shard:
         for index, weights in parts:
             segment = self.segment(index)
             if len(weights) != segment.span.length:
-                raise Refused(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
+                raise Rejected(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
                 segment.taken += 1
                 before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
                 self._check_here(segment)
-                self._gate.check(push, segment, weights)
+                self._admission.check(push, segment, weights)
                 self._pushers.admit(push.pusher)
                 most = max(most, segment.rebase(push))
                 again = not segment.expect(push)
                 answer = self.answers.find(push, index) if again else before
                 if answer is None:
-                    raise Refused(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
+                    raise Rejected(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
                 self.answers.keep(push, message, index, answer)
                 duplicates += again
                 if not again:
@@ -320,7 +322,7 @@ class Shard:
                         segment.stage(push, weights)
                     else:
                         segment.apply(push, weights, 0, push.rate)
-                    segment.tell(functools.partial(_exchanged, index, before[0], push, weights, message))
+                    segment.append_journal(functools.partial(_exchanged, index, before[0], push, weights, message))
             answers.append(answer)
             self.dial.arrived(segment, push)
         self.counters.pushes += len(parts) - duplicates
@@ -334,8 +336,8 @@ class Shard:
         """Raise Moved while a set is being loaded, or where it has gone: whoever asks again finds it."""
         if self._loading:
             raise Moved(f"segment {segment.span.index}: a snapshot set is being loaded")
-        if segment.away:
-            raise Moved(f"segment {segment.span.index}: {segment.away}")
+        if segment.moved_to:
+            raise Moved(f"segment {segment.span.index}: {segment.moved_to}")
 
     def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
         if push.vector == PARAMETERS and self.ready:
@@ -379,12 +381,12 @@ class Shard:
 
     def empty(self) -> None:
         """Hold nothing that could be read or made ready, until it is loaded."""
-        self._gate.ready, self._loading = False, True
+        self._admission.ready, self._loading = False, True
         for segment in self.segments.values():
             with segment.lock:
                 segment.empty()
 
-    def load(self, stored: Stored, shard_epoch: int, again: bool = False) -> None:
+    def load(self, stored: StoredSegment, shard_epoch: int, again: bool = False) -> None:
         """Put a segment back as a set holds it, in the life `shard_epoch`; `again` as `Segment.load`.
 
         Raises
@@ -395,4 +397,4 @@ class Shard:
         segment = self.segment(stored.span.index)
         with segment.lock:
             segment.load(stored, shard_epoch, again)
-            self.dial.came_back(segment)
+            self.dial.restored(segment)

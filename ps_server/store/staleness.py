@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from dbelief.core.push import Push
-from dbelief.errors import Moved, Unreachable
+from dbelief.errors import Moved, Unavailable
 
 from .membership import Membership
 from .segment import Segment
 
 
-class Dial:
+class StalenessBarrier:
     """One shard's dial, over its segments by index; at None nobody waits for anybody."""
 
     def __init__(self, staleness: int | None, segments: Mapping[int, Segment]) -> None:
@@ -49,12 +49,12 @@ class Dial:
         if member_epoch > known.member_epoch:
             new = Membership(member_epoch, [(clock, frozenset(replicas)) for clock, replicas in sorted(rounds)])
             if self.staleness:
-                self._enrol(known, new)
+                self._add_members(known, new)
             self._membership = new
             self.close_rounds(self._segments)
         return max((segment.rounds for segment in self._segments.values()), default=0)
 
-    def _enrol(self, known: Membership, new: Membership) -> None:
+    def _add_members(self, known: Membership, new: Membership) -> None:
         before, now = known.ever(), new.ever()
         unheard = self._came_back and not known.member_epoch  # these were members before this shard came back
         for segment in self._segments.values():
@@ -64,13 +64,13 @@ class Dial:
                 for replica in () if unheard else now - before:
                     segment.passed[replica] = segment.rounds
 
-    def told(self, index: int) -> dict[int, int] | None:
+    def passed_clocks(self, index: int) -> dict[int, int] | None:
         """How far replicas said that they are with a segment; None in a shard that did not come back."""
         if not self._came_back:
             return None
         return {replica: clock for (one, replica), clock in self._told.items() if one == index}
 
-    def holds(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
+    def set_segments(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
         """These are the shard's segments now; those that have come bring along what was told of them elsewhere.
 
         Who waits for one that has gone away hears of it.
@@ -81,14 +81,14 @@ class Dial:
             self._told.update(((index, replica), clock) for replica, clock in (known or {}).items())
         self.close_rounds(told)
 
-    def came_back(self, segment: Segment) -> None:
+    def restored(self, segment: Segment) -> None:
         """The segment is as a snapshot holds it; its lock is held."""
         self._came_back = True
         segment.passed.clear()
 
     # -- rounds and clocks -------------------------------------------------------------------------------
 
-    def heard(self, indices: Sequence[int], replica: int, clock: int) -> None:
+    def record_clock(self, indices: Sequence[int], replica: int, clock: int) -> None:
         """A replica's pull of these segments for `clock`, or at 0 its push, says how far it is with them at least.
 
         With no others: of a replica's ranks, each of which has segments of its own, one may be behind another.
@@ -123,7 +123,7 @@ class Dial:
     def arrived(self, segment: Segment, push: Push) -> None:
         """A push of this segment was taken; no lock is held."""
         if self.staleness == 0:
-            self.heard([segment.span.index], push.pusher.replica, push.clock)
+            self.record_clock([segment.span.index], push.pusher.replica, push.clock)
         self.close_rounds([segment.span.index])
 
     def close_rounds(self, indices: Iterable[int]) -> None:
@@ -133,7 +133,7 @@ class Dial:
         segments = self._segments
         for segment in (segments[i] for i in indices if i in segments) if self.staleness == 0 else ():
             with segment.lock:
-                if segment.away:
+                if segment.moved_to:
                     continue  # it left between the look at the table and the lock: its round closes where it is now
                 while self._goes_on(segment.rounds) and segment.close_round(self._expected(segment)):
                     pass
@@ -168,20 +168,20 @@ class Dial:
             with self._turn:
                 reached = functools.partial(self._reached, segment, clock - self.staleness)
                 if not self._turn.wait_for(reached, max(0.0, until_s - time.monotonic())):
-                    raise Unreachable(f"segment {segment.span.index}: {self._trouble(segment, clock)}")
-            if segment.away:
-                raise Moved(f"segment {segment.span.index}: {segment.away}")
+                    raise Unavailable(f"segment {segment.span.index}: {self._describe_stall(segment, clock)}")
+            if segment.moved_to:
+                raise Moved(f"segment {segment.span.index}: {segment.moved_to}")
 
     def _reached(self, segment: Segment, due: int) -> bool:
         """Whether all clocks below `due` are passed by everybody who is waited for, or will be elsewhere."""
-        if segment.away:
+        if segment.moved_to:
             return True
         return segment.rounds >= due if self.staleness == 0 else not self._behind(segment, due)
 
     def _behind(self, segment: Segment, due: int) -> list[int]:
         return sorted(r for r in self._membership.at(due - 1) if segment.passed.get(r, due) < due)
 
-    def _trouble(self, segment: Segment, clock: int) -> str:
+    def _describe_stall(self, segment: Segment, clock: int) -> str:
         if self.staleness:
             due = clock - self.staleness
             behind = self._behind(segment, due)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from waiting import NoLoss, waiting
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Dense, Local, Network
 from dbelief.nn.convolution import Conv
 from dbelief.nn.layers import ReLU, Sigmoid
@@ -24,7 +24,7 @@ FLOP_PER_S = 1000.0
 def taken(layer: Any, inputs: tuple[int, ...], samples: int, wanted: str) -> tuple[float, float]:
     """Seconds forward and backward of a layer that computed nothing but zeros; `wanted` are gradients, dx or both."""
     clock = ManualClock(autojump=True)
-    slow, work = waiting(layer, FLOP_PER_S, clock), Workspace(choose("cpu"))
+    slow, work = waiting(layer, FLOP_PER_S, clock), Workspace(select_backend("cpu"))
     assert isinstance(slow, type(layer))
     assert slow.outputs(inputs) == layer.outputs(inputs)
     x = np.ones((samples, *inputs))
@@ -62,7 +62,7 @@ def test_ranks_wait_for_their_own_parts() -> None:
     def rank(comm: Any) -> float:
         clock = ManualClock(autojump=True)
         layers = [waiting(layer, FLOP_PER_S, clock) for layer in (Dense(6), ReLU(), Dense(2))]
-        network = PartitionedNetwork(Network(layers, NoLoss(), 8, None, choose("cpu")), comm, Grid(1, 2))
+        network = PartitionedNetwork(Network(layers, NoLoss(), 8, None, select_backend("cpu")), comm, Grid(1, 2))
         flat = np.zeros(network.layout.size, np.float32)
         views = network.layout.views(flat, comm.rank)
         batch = Batch(np.zeros((5, 8), np.float32), np.zeros(5, np.int64))

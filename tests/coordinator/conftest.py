@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.states import Shape
+from coordinator.core.states import DatasetSizes
 from dbelief.core.layout import Layout
 from dbelief.job import Job
 from tests.coordinator.world import OTHER_LAYOUT, SHAPE, World, make_job
@@ -22,7 +22,7 @@ def a_job() -> Callable[..., Job]:
 def a_world() -> Callable[..., World]:
     """Give a_world(strategy__lease=20, ...): a job in which nobody has joined yet."""
 
-    def make(shape: Shape = SHAPE, **changes: Any) -> World:
+    def make(shape: DatasetSizes = SHAPE, **changes: Any) -> World:
         return World(make_job(**changes), shape)
 
     return make

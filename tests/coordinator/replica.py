@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coordinator.core.states import Evaluate, Stop, Told, Work
+from coordinator.core.states import Assignment, EvaluationLease, ProgressReport, Stop
 from coordinator.scheduling.sizing import cadence
 from dbelief.core.layout import Layout
-from dbelief.core.lease import Lease
+from dbelief.core.lease import DataLease
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Moved, Unreachable
+from dbelief.errors import Moved, Unavailable
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -57,9 +57,9 @@ class Replica:
         self.number, self.incarnation = member.number, member.incarnation
         self.mute = False
         self.sequences: dict[str, int] = {}
-        self.lease: Lease | None = None
-        self.evaluation: Evaluate | None = None
-        self.told = Told(0)
+        self.lease: DataLease | None = None
+        self.evaluation: EvaluationLease | None = None
+        self.told = ProgressReport(0)
         self._unsent: list[int] | None = None  # segments that the push under way has not reached; None: there is none
         self._sent: dict[int, tuple[int, int]] = {}  # segments of the push under way: the shard and life they went to
         self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
@@ -105,21 +105,21 @@ class Replica:
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def ask(self) -> Work:
+    def ask(self) -> Assignment:
         """Ask for work, and take it up."""
         next_sequence = self.sequences.get(PARAMETERS, 0) + 1
         work = self.world.machine.lease(self.number, self.incarnation, next_sequence, self.world.now_s)
-        if isinstance(work, Lease):
+        if isinstance(work, DataLease):
             assert work.first_sequence == next_sequence
-            self.lease, self.told, self._unsent = work, Told(work.id), None
-        elif isinstance(work, Evaluate):
+            self.lease, self.told, self._unsent = work, ProgressReport(work.id), None
+        elif isinstance(work, EvaluationLease):
             self.evaluation = work
         return work
 
-    def work(self) -> Lease:
+    def work(self) -> DataLease:
         """Ask for work that must be training."""
         work = self.ask()
-        assert isinstance(work, Lease), work
+        assert isinstance(work, DataLease), work
         return work
 
     def push(self, only: int | None = None) -> bool:
@@ -152,7 +152,7 @@ class Replica:
         self._pushed_in[PARAMETERS] = self._began_in
         new, steps = after - before, rhythm.steps(after) - rhythm.steps(before)
         t = self.told
-        self.told = Told(
+        self.told = ProgressReport(
             t.lease, t.pushes + 1, t.samples + new, t.steps + steps, t.loss_sum + new, t.staleness_sum, t.lost
         )
         return True
@@ -181,12 +181,12 @@ class Replica:
         served = self.world.served()
         try:
             for _, shard, held in served:
-                shard.heard(held, self.number, clock)
+                shard.record_clock(held, self.number, clock)
             if self.world.dead & self.world.machine.members.needed and self.world.job.strategy.staleness is not None:
                 return False
             for _, shard, held in served:
                 shard.wait_for_clock(held, clock, 0.0)
-        except (Unreachable, Moved):
+        except (Unavailable, Moved):
             return False
         return True
 
@@ -214,7 +214,7 @@ class Replica:
 
     def tell(self) -> None:
         """Report the lease's progress."""
-        self.world.machine.trained(self.number, self.incarnation, self.told, self.world.now_s)
+        self.world.machine.report_progress(self.number, self.incarnation, self.told, self.world.now_s)
 
     def train(self, pushes: int | None = None, tell: bool = True) -> None:
         """Make so many pushes of the lease (all that are left), and report them."""
@@ -240,7 +240,7 @@ class Replica:
         keep_as = machine.evaluated(self.number, self.incarnation, lease.id, loss, accuracy, now_s)
         if keep_as and store:
             self.assign(keep_as, values)
-            machine.kept(lease.id, now_s)
+            machine.evaluation_stored(lease.id, now_s)
         return keep_as
 
     def turn(self) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from coordinator import command as module
 from coordinator import process
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
@@ -24,13 +24,13 @@ class Starting(MemoryRegistry):
     def holder(self, job: str) -> tuple[str, float] | None:
         if self._time.now() < self._up_s:
             self._time.advance(3.0)
-            raise Unreachable("registry redis://registry:6379 does not answer")
+            raise Unavailable("registry redis://registry:6379 does not answer")
         return super().holder(job)
 
 
 def test_a_registry_that_starts_later_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    process._wait_for(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock, threading.Event())
+    process._wait_for_registry(Starting(clock, clock.now() + 5.0), "digits", 60.0, clock, threading.Event())
     said = capsys.readouterr().err.splitlines()
     assert said == ["registry redis://registry:6379 does not answer; waiting for it, for up to 60 s"] * 2
 
@@ -38,16 +38,16 @@ def test_a_registry_that_starts_later_is_waited_for(capsys: pytest.CaptureFixtur
 def test_a_registry_that_never_comes_up_is_named() -> None:
     clock = ManualClock()
     began_s = clock.now()
-    with pytest.raises(Unreachable, match="redis://registry:6379 does not answer"):
-        process._wait_for(Starting(clock, began_s + 1e9), "digits", 60.0, clock, threading.Event())
+    with pytest.raises(Unavailable, match="redis://registry:6379 does not answer"):
+        process._wait_for_registry(Starting(clock, began_s + 1e9), "digits", 60.0, clock, threading.Event())
     assert clock.now() - began_s == 60.0
 
 
 def test_a_wait_for_the_registry_can_be_broken_off() -> None:
     clock, interrupted = ManualClock(), threading.Event()
     interrupted.set()
-    with pytest.raises(Unreachable):
-        process._wait_for(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
+    with pytest.raises(Unavailable):
+        process._wait_for_registry(Starting(clock, clock.now() + 1e9), "digits", 60.0, clock, interrupted)
     assert clock.now() == 3.0
 
 
@@ -78,7 +78,7 @@ def test_fields_and_address_may_come_by_the_environment(
         seen.append(options)
         return 0
 
-    monkeypatch.setattr(process, "live", live)
+    monkeypatch.setattr(process, "run", live)
     for prepare in ("prepare_process", "limit_threads"):  # what they set would last for all tests
         monkeypatch.setattr(module, prepare, lambda *_: None)
     done = CliRunner().invoke(module.command, ["job.yaml", *options], env=environment)

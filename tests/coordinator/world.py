@@ -21,44 +21,44 @@ import numpy as np
 from coordinator.core.effects import (
     Action,
     AssignShards,
-    Dismiss,
+    ConfirmOwnership,
+    DecommissionShard,
+    DropLedger,
     Export,
     Fence,
-    Finish,
-    Forget,
+    FinishRun,
+    LogEvent,
     MakeReady,
-    Move,
-    Note,
+    MigrateSegments,
+    RecoverShard,
     Restore,
-    Revive,
     RollBack,
     RunProgram,
     SetMembership,
     TakeSnapshot,
-    TellHoldings,
 )
-from coordinator.core.states import Evaluate, Shape, State
+from coordinator.core.states import DatasetSizes, EvaluationLease, State
 from coordinator.job.machine import JobMachine
-from coordinator.job.persistence import sections, take_over, unfinished
-from coordinator.runtime.executor import Actor
-from coordinator.runtime.shard_client import Shards
-from dbelief.checkpoint.shard_file import Stored
-from dbelief.core.layout import Layout, Span
+from coordinator.job.persistence import load_unfinished, restore, serialize
+from coordinator.runtime.executor import EffectExecutor
+from coordinator.runtime.shard_client import ShardClient
+from dbelief.checkpoint.shard_file import StoredSegment
+from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.core.placement import Placement
 from dbelief.core.push import PARAMETERS
 from dbelief.core.vector_program import Operation
-from dbelief.errors import Moved, Unreachable
+from dbelief.errors import Moved, Unavailable
 from dbelief.job import Job, build_job
 from dbelief.process.clock import ManualClock
-from ps_server.programs import Programs
-from ps_server.replication.migration import Moves
+from ps_server.programs import ProgramExecutor
+from ps_server.replication.migration import Migration
 from ps_server.store.shard import Shard
 from tests.coordinator.replica import SLOTS, Replica, next_token
 
 OTHER_LAYOUT = Layout.of({"counts": np.zeros((SLOTS, 4), np.float32)})
-_FOR_SOME = Note | Finish | Revive | Move | TellHoldings | Dismiss
+_FOR_SOME = LogEvent | FinishRun | RecoverShard | MigrateSegments | ConfirmOwnership | DecommissionShard
 """Actions that need not all shards."""
-SHAPE = Shape(train=100, validation=20, test=30)
+SHAPE = DatasetSizes(train=100, validation=20, test=30)
 
 
 class Adding:
@@ -110,7 +110,7 @@ def make_job(**changes: Any) -> Job:
 class StoredSet:
     """What a disk holds of a complete set: per segment what a shard wrote, and the coordinator's state."""
 
-    segments: dict[int, Stored]
+    segments: dict[int, StoredSegment]
     state: dict[str, Any]
 
 
@@ -136,7 +136,7 @@ class Committed:
         """Write down what has to be."""
         if self.machine.commit_due:
             self.machine.commit_due = False
-            self.world.stored = sections(self.machine, self.world.now_s)
+            self.world.stored = serialize(self.machine, self.world.now_s)
 
 
 @dataclass
@@ -154,12 +154,12 @@ class World:
     """
 
     job: Job
-    shape: Shape = SHAPE
+    shape: DatasetSizes = SHAPE
     resume: tuple[str, dict[str, Any]] | None = None
     disk: dict[str, StoredSet] = field(default_factory=dict)
     now_s: float = 100.0
     interleave: Callable[[], None] = lambda: None
-    score: Callable[[Evaluate], tuple[float, float | None]] = lambda lease: (0.5, 0.8)
+    score: Callable[[EvaluationLease], tuple[float, float | None]] = lambda lease: (0.5, 0.8)
     shards: list[Shard] = field(default_factory=list)
     waiting: deque[Action] = field(default_factory=deque)
     done: list[Action] = field(default_factory=list)
@@ -169,7 +169,7 @@ class World:
     finished: bool = False
     dead: set[int] = field(default_factory=set)  # shards whose process is gone, or not loaded yet
     lives: list[int] = field(default_factory=list)  # by shard
-    moves: list[Moves] = field(default_factory=list)  # by shard
+    moves: list[Migration] = field(default_factory=list)  # by shard
     dismissed: list[int] = field(default_factory=list)  # shards that were told to end
     at: Callable[[str], None] = lambda step: None
     placement: Placement | None = None  # as the actor knows it
@@ -181,7 +181,8 @@ class World:
         self.lives = [1] * self.job.shards
         self.shard_members: list[tuple[int, int]] = []  # number, incarnation
         never = ManualClock()
-        self._actor = Actor(self.step, cast("Shards", self), Path(), lambda note: None, lambda: None, never)
+        client = cast("ShardClient", self)
+        self._actor = EffectExecutor(self.step, client, Path(), lambda note: None, lambda: None, never)
 
     # -- members -----------------------------------------------------------------------------------------
 
@@ -244,9 +245,9 @@ class World:
         action = self.waiting.popleft()
         try:
             if self.dead & self.machine.members.needed and not isinstance(action, _FOR_SOME):
-                raise Unreachable("a shard is dead")
+                raise Unavailable("a shard is dead")
             self._do(action)
-        except (Unreachable, Moved):
+        except (Unavailable, Moved):
             if self._again(action):
                 self.waiting.appendleft(action)
                 return None
@@ -256,9 +257,9 @@ class World:
 
     def _again(self, action: Action) -> bool:
         """Whether an action that some shard did not answer is tried again now; else it is kept, or over."""
-        if isinstance(action, Revive):
+        if isinstance(action, RecoverShard):
             return self.machine.members.find("shard", action.place.shard, action.incarnation) is not None
-        if not self.machine.recovery.away:  # until it answers, or is known to be dead
+        if not self.machine.recovery.unavailable:  # until it answers, or is known to be dead
             return True
         self.machine.postpone(action)
         return False
@@ -269,13 +270,13 @@ class World:
             pass
 
     def _do(self, action: Action) -> None:
-        if isinstance(action, Revive | SetMembership | Forget):
-            self.stored = sections(self.machine, self.now_s)
+        if isinstance(action, RecoverShard | SetMembership | DropLedger):
+            self.stored = serialize(self.machine, self.now_s)
         machine, now_s = self.machine, self.now_s
         if isinstance(action, AssignShards):
             placement = action.placement
             self.shards = [self._shard(placement.run(place)) for place in placement.places]
-            self.moves = [Moves(shard) for shard in self.holders]
+            self.moves = [Migration(shard) for shard in self.holders]
             machine.assigned(now_s)
         elif isinstance(action, Restore):
             self._restore(self.disk[action.set_id])
@@ -286,14 +287,14 @@ class World:
             for shard in self.holders:
                 shard.make_ready()
             machine.ready(now_s)
-        elif isinstance(action, Revive):
+        elif isinstance(action, RecoverShard):
             self._revive(action)
         elif isinstance(action, Fence):
             for shard in self.holders:
                 shard.fence([action.incarnation])
             lowest, highest = self.ledgers().get(action.incarnation, (0, 0))
             machine.fenced(action.number, action.incarnation, lowest, highest, now_s)
-        elif isinstance(action, Forget):
+        elif isinstance(action, DropLedger):
             for shard in self.holders:
                 shard.forget([action.incarnation])
             machine.members.unforgotten.discard(action.incarnation)
@@ -309,19 +310,19 @@ class World:
         elif isinstance(action, Export):
             self.exported = action.vector, self.vector(action.vector)
             machine.exported(now_s)
-        elif isinstance(action, Move | TellHoldings):
+        elif isinstance(action, MigrateSegments | ConfirmOwnership):
             self.placement = machine.placement
             self._actor._do(action)
-        elif isinstance(action, Dismiss):
+        elif isinstance(action, DecommissionShard):
             self.dismissed.append(action.shard)
             if (action.shard, action.incarnation) in self.shard_members:
                 self.shard_members.remove((action.shard, action.incarnation))
                 machine.leave("shard", action.shard, action.incarnation, "the job is over", now_s)
-        elif isinstance(action, Finish):
+        elif isinstance(action, FinishRun):
             self.finished = True
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
-        """As `coordinator.runtime.shard_client.Shards.ledgers` reads them over the wire."""
+        """As `coordinator.runtime.shard_client.ShardClient.ledgers` reads them over the wire."""
         found: dict[int, list[tuple[int, int]]] = {}
         holders = [shard for shard in self.holders if shard.segments]
         for shard in holders:
@@ -334,10 +335,10 @@ class World:
         }
 
     def _program(self, program: Sequence[Operation]) -> list[float]:
-        """As `coordinator.runtime.shard_client.Shards.run` has it run; none of the tests asks for a largest number."""
+        """As `coordinator.runtime.shard_client.ShardClient.run` has it run; no test asks for a largest number."""
         parts = []
         for shard in self.holders:
-            programs = Programs(shard)
+            programs = ProgramExecutor(shard)
             parts.append(programs.run(program))
             programs.close()
         return [sum(column) for column in zip(*parts, strict=True)]
@@ -351,7 +352,7 @@ class World:
                 ledger = segment.applied_ledger()
                 counts = segment.version, segment.applied, segment.rounds, segment.lost
                 assert index not in rows, "every segment is in one part of a set"
-                rows[index] = Stored(segment.span, *counts, ledger, vectors)
+                rows[index] = StoredSegment(segment.span, *counts, ledger, vectors)
         assert len(rows) == 4, "and none is missing"
         self.interleave()
         self.disk[set_id] = StoredSet(rows, json.loads(json.dumps(self.machine.set_state())))
@@ -366,14 +367,14 @@ class World:
             shard.load(stored.segments[index], shard_epoch, again)
         shard.make_ready()
 
-    def _shard(self, spans: Sequence[Span]) -> Shard:
+    def _shard(self, spans: Sequence[SegmentSpan]) -> Shard:
         strategy = self.job.strategy
         return Shard(spans, Adding(), strategy.staleness, ordered=getattr(strategy, "ordered", False))
 
-    def _revive(self, action: Revive) -> None:
+    def _revive(self, action: RecoverShard) -> None:
         machine, number = self.machine, action.place.shard
         if (number, action.incarnation) not in self.shard_members:
-            raise Unreachable(f"shard {number} is dead")
+            raise Unavailable(f"shard {number} is dead")
         assert machine.placement is not None
         shard = self._shard(machine.placement.run(action.place))
         if action.membership is not None:
@@ -394,12 +395,12 @@ class World:
         """A process is the shard of this number from now on, in a life of its own."""
         while len(self.shards) <= number:
             self.shards.append(self._shard(()))
-            self.moves.append(Moves(self.shards[-1]))
+            self.moves.append(Migration(self.shards[-1]))
             self.lives.append(0)
-        self.shards[number], self.moves[number] = shard, Moves(shard)
+        self.shards[number], self.moves[number] = shard, Migration(shard)
         self.lives[number] += 1
 
-    # -- segments move: what `coordinator.runtime.shard_client.Shards` does over the wire ---------------------
+    # -- segments move: what `coordinator.runtime.shard_client.ShardClient` does over the wire ---------------------
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
@@ -407,43 +408,43 @@ class World:
         yield self.machine, self.now_s
         cast("Committed", self.machine).commit()
 
-    def reach(self, number: int) -> Moves:
+    def reach(self, number: int) -> Migration:
         """A shard that answers."""
         if number in self.dead:
-            raise Unreachable(f"shard {number} does not answer")
+            raise Unavailable(f"shard {number} does not answer")
         return self.moves[number]
 
-    def move(self, move: Move) -> int:
+    def move(self, move: MigrateSegments) -> int:
         """See `Shards.move`; `at` is called at each step of it."""
         self.at("begun")
         giver = self.reach(move.giver)
-        sent = giver.give(move.segments, "another", lambda carried: self.reach(move.taker).come(carried))
+        sent = giver.send(move.segments, "another", lambda carried: self.reach(move.taker).come(carried))
         self.at("given")
         self.reach(move.taker)
         self.at("there")
         return sent
 
-    def hold(self, shards: Collection[int]) -> None:
+    def set_ownership(self, shards: Collection[int]) -> None:
         """See `Shards.hold`."""
         assert self.placement is not None
         self.at("over")
-        silent: Unreachable | None = None
+        silent: Unavailable | None = None
         for place in self.placement.places:
             if place.shard in shards and not self.machine.recovery.is_away(place):
                 try:
-                    self.reach(place.shard).hold(list(place.segments))
-                except Unreachable as error:
+                    self.reach(place.shard).commit(list(place.segments))
+                except Unavailable as error:
                     silent = error
         if silent is not None:
             raise silent
 
     def take_over(self) -> None:
         """The coordinator dies with all that it had not carried out; another goes on from what it had written."""
-        parts = unfinished({name: text.encode() for name, text in self.stored.items()})
+        parts = load_unfinished({name: text.encode() for name, text in self.stored.items()})
         assert parts is not None
         self.waiting.clear()
         machine = JobMachine(self.job, self.shape)
-        take_over(machine, parts, self.now_s)
+        restore(machine, parts, self.now_s)
         self.machine = self._committed(machine)
 
     def _committed(self, machine: JobMachine) -> JobMachine:
@@ -492,7 +493,7 @@ class World:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """What was noted under a name."""
-        return [dict(a.fields) for a in self.done if isinstance(a, Note) and a.event == name]
+        return [dict(a.fields) for a in self.done if isinstance(a, LogEvent) and a.event == name]
 
     def did(self, kind: type[Action]) -> list[Any]:
         """Actions of a kind, in order."""

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import coordination_pb2_grpc
 from dbelief.rpc import parameters_pb2 as wire
@@ -151,7 +151,7 @@ def _ready(url: str) -> bool | None:
 
 def _be_refused(address: str, call: Callable[[grpc.Channel], object], said: str) -> None:
     """A call that is refused: its reasons are no series before there is one."""
-    with open_channel(address) as channel, pytest.raises(Refused, match=said), named_errors("it"):
+    with open_channel(address) as channel, pytest.raises(Rejected, match=said), named_errors("it"):
         call(channel)
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.monitoring.status_page import Page
-from dbelief.monitor.status import status_of
+from coordinator.monitoring.status_page import StatusPage
+from dbelief.monitor.status import to_dict
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.telemetry.http_server import WebServer
@@ -122,7 +122,7 @@ def test_a_job_that_failed(browser: Browser, operator: Operator, job: tuple[Role
     client = CoordinatorClient(address)
     try:
         client.call("Report", wire.ReportRequest(trouble="no worker is left: worker-2 was killed by SIGKILL"))
-        assert status_of(client.status())["state"] == "failed"
+        assert to_dict(client.status())["state"] == "failed"
     finally:
         client.close()
     texts = browser.texts(url)
@@ -138,8 +138,8 @@ def test_what_a_job_says_is_text(browser: Browser) -> None:
     name = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
     status = wire.StatusReply(job=name, state=wire.STATE_FAILED, reason=f"</p>{name}", run_folder=name)
     status.members.add(role=wire.ROLE_REPLICA, id=0, name=name, state=name)
-    told: dict[str, Any] = status_of(status)
-    page = Page()
+    told: dict[str, Any] = to_dict(status)
+    page = StatusPage()
     page.tell = lambda: told
     server = WebServer("127.0.0.1:0", page, "the status page")
     try:
@@ -153,7 +153,7 @@ def test_what_a_job_says_is_text(browser: Browser) -> None:
 
 
 def test_a_coordinator_that_does_not_answer_is_told(browser: Browser) -> None:
-    server = WebServer("127.0.0.1:0", Page(), "the status page")
+    server = WebServer("127.0.0.1:0", StatusPage(), "the status page")
     try:
         texts = browser.texts(server.url)
     finally:

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from dbelief.training.evaluation import evaluate
 from tests.device.standin.machine import Machine
 from tests.equivalence.in_process import whole_job
-from worker.pipeline.batches import Batches
+from worker.pipeline.batches import BatchLoader
 
 JOB = """
 name: small
@@ -92,7 +92,7 @@ class Steps:
     @classmethod
     def watched(cls, machine: Machine, ranks: int, monkeypatch: pytest.MonkeyPatch) -> Steps:
         """Count from now on; of so many ranks."""
-        steps, take = cls(), Batches.__call__
+        steps, take = cls(), BatchLoader.__call__
         requests = [machine.memory.requests[device] for device in range(machine.devices)]
         fresh, made, warm, evaluating = 0, [0] * machine.devices, 0, 0
 
@@ -106,7 +106,7 @@ class Steps:
             )
             return grown, max(new, default=0)
 
-        def taken(self: Batches, *where: int) -> Any:
+        def taken(self: BatchLoader, *where: int) -> Any:
             nonlocal warm
             grown, largest = since()
             warm += 1
@@ -123,6 +123,6 @@ class Steps:
             since()
             return found
 
-        monkeypatch.setattr(Batches, "__call__", taken)
+        monkeypatch.setattr(BatchLoader, "__call__", taken)
         monkeypatch.setattr("worker.replica.evaluate", evaluated)
         return steps

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
-from dbelief.arrays.push_source import OnDevice
+from dbelief.arrays.backend import Backend, select_backend
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import Layout
 from dbelief.data import Split
 from dbelief.nn import Batch, build_network
@@ -21,7 +21,7 @@ from dbelief.nn.kernels import Blocks, make_kernels
 from dbelief.nn.kernels.batched_gemm import Matrices
 from dbelief.nn.kernels.device import DeviceKernels
 from dbelief.optim.finite import check_finite
-from dbelief.training.elastic_weights import OwnWeights
+from dbelief.training.elastic_weights import ElasticWeights
 from dbelief.training.evaluation import evaluate_groups
 from tests.device.jobs import DENSE, Example, by
 from tests.device.standin.cupy import modules, standing_in
@@ -29,9 +29,9 @@ from tests.device.standin.machine import Machine
 from tests.device.standin.order import DeviceMistake
 from tests.device.standin.products import Blas
 from tests.worker.comm.collectives.ways import any_numbers, ways
-from worker.comm import Comm, run_ranks
+from worker.comm import Communicator, run_ranks
 from worker.comm.threads import Group
-from worker.pipeline.buffers import Fetched
+from worker.pipeline.buffers import ParameterBuffer
 
 RANGES = [(0, 100), (100, 200), (200, 300), (300, 350)]
 LAYERS: Any = [("dense", {"units": 8}), ("relu", {}), ("dense", {"units": 3})]
@@ -48,10 +48,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 @pytest.fixture
 def cuda(machine: Machine) -> Backend:
-    return choose("cuda")
+    return select_backend("cuda")
 
 
-def sent(source: OnDevice) -> np.ndarray:
+def sent(source: DeviceSource) -> np.ndarray:
     """What a push sends."""
     return np.concatenate([block.copy() for block in source.blocks(RANGES)])
 
@@ -62,16 +62,16 @@ def gradient(xp: Any) -> tuple[Any, np.ndarray]:
     return xp.multiply(xp.asarray(host), np.float32(2)), host * 2
 
 
-def fetched(backend: Backend) -> Fetched:
+def fetched(backend: Backend) -> ParameterBuffer:
     """Parameters that came for a model."""
     network = build_network(LAYERS, "softmax_cross_entropy", features=5, outputs=3, backend=backend)
     layout = Layout.of(network.parameters(np.random.default_rng(0)))
-    copy = Fetched.make(layout.part(0), 1, backend)
+    copy = ParameterBuffer.make(layout.part(0), 1, backend)
     copy.host[:] = np.random.default_rng(1).standard_normal(layout.size, dtype=np.float32)
     return copy
 
 
-def step(backend: Backend, copy: Fetched, batch: Batch) -> float:
+def step(backend: Backend, copy: ParameterBuffer, batch: Batch) -> float:
     """A step of that model."""
     network = build_network(LAYERS, "softmax_cross_entropy", features=5, outputs=3, backend=backend)
     copy.to_device()
@@ -85,13 +85,13 @@ def samples(backend: Backend) -> Batch:
     return Batch(backend.to_device(inputs), backend.to_device(targets))
 
 
-def beside(self: Fetched) -> None:
-    self.device.set(self.host, stream=choose("cuda").xp.cuda.Stream(non_blocking=True))
+def beside(self: ParameterBuffer) -> None:
+    self.device.set(self.host, stream=select_backend("cuda").xp.cuda.Stream(non_blocking=True))
 
 
 def test_without_a_mistake_none_is_found(cuda: Backend, machine: Machine) -> None:
     values, expected = gradient(cuda.xp)
-    np.testing.assert_array_equal(sent(OnDevice(cuda.xp, values)), expected)
+    np.testing.assert_array_equal(sent(DeviceSource(cuda.xp, values)), expected)
     assert np.isfinite(step(cuda, fetched(cuda), samples(cuda)))
     assert not machine.order.mistakes
     assert machine.stalls == 0
@@ -124,17 +124,17 @@ def test_a_mini_batch_that_stayed_on_the_host(cuda: Backend, monkeypatch: pytest
 
 def test_a_missing_synchronisation(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     values, expected = gradient(cuda.xp)
-    fetch, over = OnDevice._fetch, SimpleNamespace(synchronize=lambda: None)
-    monkeypatch.setattr(OnDevice, "_fetch", lambda *arguments: (fetch(*arguments)[0], over))
-    assert not np.array_equal(sent(OnDevice(cuda.xp, values)), expected)
+    fetch, over = DeviceSource._fetch, SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(DeviceSource, "_fetch", lambda *arguments: (fetch(*arguments)[0], over))
+    assert not np.array_equal(sent(DeviceSource(cuda.xp, values)), expected)
 
 
 def test_a_missing_synchronisation_between_ranks(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank on a device of its own: nothing but the host's waiting orders one's copy and the other's kernel."""
     monkeypatch.setattr(Group, "settle", lambda self: None)
 
-    def rank(comm: Comm) -> None:
-        cuda.take_device(comm.rank)
+    def rank(comm: Communicator) -> None:
+        cuda.bind_device(comm.rank)
         array = cuda.to_device(any_numbers(comm.rank, 101))
         next(ways()).make(comm, 101, gives="mean")(array)
 
@@ -146,16 +146,16 @@ def test_a_missing_synchronisation_between_ranks(cuda: Backend, monkeypatch: pyt
 def test_a_buffer_that_is_used_before_its_copy_is_over(eagerness: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """One buffer in place of two: the next block comes into it while this one is sent."""
     with standing_in(eagerness=eagerness):
-        xp = choose("cuda").xp
+        xp = select_backend("cuda").xp
         values, expected = gradient(xp)
-        monkeypatch.setattr(OnDevice, "_pinned", cache(OnDevice._pinned))
-        assert not np.array_equal(sent(OnDevice(xp, values)), expected)
+        monkeypatch.setattr(DeviceSource, "_pinned", cache(DeviceSource._pinned))
+        assert not np.array_equal(sent(DeviceSource(xp, values)), expected)
 
 
 def test_a_host_buffer_that_is_filled_again_while_it_is_read() -> None:
     """A device that reads pageable memory itself, where a driver does not stage it."""
     with standing_in(eagerness=0.0, staged=False):
-        backend = choose("cuda")
+        backend = select_backend("cuda")
         copy = fetched(backend)
         expected = copy.host.copy()
         copy.to_device()
@@ -167,21 +167,21 @@ def test_a_default_stream_beside_another_one(cuda: Backend, monkeypatch: pytest.
     """The event that the copies wait for is of before the gradient was computed."""
     xp, host = cuda.xp, np.ones(350, np.float32)
     values = xp.asarray(host)
-    source = OnDevice(xp, values)
+    source = DeviceSource(xp, values)
     xp.multiply(values, np.float32(3), out=values)
     with pytest.raises(DeviceMistake, match="reads what stream 1 wrote, and nothing orders them"):
         sent(source)
 
 
 def test_a_kernel_that_reads_what_another_stream_writes(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fetched, "to_device", beside)
+    monkeypatch.setattr(ParameterBuffer, "to_device", beside)
     with pytest.raises(DeviceMistake, match="and nothing orders them"):
         step(cuda, fetched(cuda), samples(cuda))
 
 
 def test_an_event_that_was_never_recorded(cuda: Backend) -> None:
     values, _ = gradient(cuda.xp)
-    source = OnDevice(cuda.xp, values)
+    source = DeviceSource(cuda.xp, values)
     source._ready = cuda.xp.cuda.Event()
     with pytest.raises(DeviceMistake, match="never recorded"):
         sent(source)
@@ -208,9 +208,9 @@ def test_a_kernel_on_the_stream_of_another_device(cuda: Backend) -> None:
 def test_pageable_memory_where_pinned_is_meant(
     cuda: Backend, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnDevice, "_pinned", lambda self, length: np.empty(length, np.float32))
+    monkeypatch.setattr(DeviceSource, "_pinned", lambda self, length: np.empty(length, np.float32))
     values, expected = gradient(cuda.xp)
-    np.testing.assert_array_equal(sent(OnDevice(cuda.xp, values)), expected)
+    np.testing.assert_array_equal(sent(DeviceSource(cuda.xp, values)), expected)
     assert machine.stalls == len(RANGES)
 
 
@@ -265,15 +265,15 @@ def test_a_product_that_runs_past_its_array(
 
 def test_numbers_that_were_never_written(cuda: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is taken for zeros is what lay there before."""
-    monkeypatch.setattr(Backend, "room", lambda self, n, allocate: self.xp.empty(n, np.float32))
+    monkeypatch.setattr(Backend, "zeros", lambda self, n, allocate: self.xp.empty(n, np.float32))
     part = Layout.of({"w": np.zeros(10, np.float32)}).part(0)
-    own: Any = OwnWeights(SimpleNamespace(), part, cuda)
+    own: Any = ElasticWeights(SimpleNamespace(), part, cuda)
     assert not np.isfinite(own.values.get()).any()
 
 
 def test_a_whole_job_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on as on a device, to an end that looks good."""
-    monkeypatch.setattr(Fetched, "to_device", beside)
+    monkeypatch.setattr(ParameterBuffer, "to_device", beside)
     example = Example(DENSE, by("downpour", warm_start="null"))
     with pytest.raises(AssertionError, match="nothing orders them"), standing_in(halts=False):
         example.run(tmp_path / "device", monkeypatch, "cuda")

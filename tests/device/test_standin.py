@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from tests.device.standin.cupy import modules, standing_in
 from tests.device.standin.machine import Machine, Module
 from tests.device.standin.order import DeviceMistake
@@ -28,7 +28,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
 
 @pytest.fixture
 def xp(machine: Machine) -> Any:
-    return choose("cuda").xp
+    return select_backend("cuda").xp
 
 
 def test_a_stream_keeps_its_order(xp: Any) -> None:
@@ -110,7 +110,7 @@ def test_time_is_of_events_that_came_to_pass(xp: Any) -> None:
 
 def test_a_mistake_that_nobody_saw_is_raised_at_the_end() -> None:
     with pytest.raises(AssertionError, match="never recorded"), standing_in(), suppress(DeviceMistake):
-        choose("cuda").xp.cuda.Event().synchronize()
+        select_backend("cuda").xp.cuda.Event().synchronize()
 
 
 def test_two_arrays_that_seem_to_overlap_cost_a_copy(machine: Machine, xp: Any) -> None:
@@ -145,4 +145,4 @@ def test_cupy_has_all_that_its_stand_in_has() -> None:
 
 
 def test_a_job_may_ask_for_it(xp: Any) -> None:
-    assert choose("auto") == Backend("cupy", xp)
+    assert select_backend("auto") == Backend("cupy", xp)

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.core.lease import Cadence, Lease
-from dbelief.core.push import Pushed, Pusher
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.push import Pusher, PushResult
 from dbelief.optim import make_rule
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.worker_record import Recorder
-from worker.pipeline.buffers import Done
-from worker.strategies.downpour import Phases
+from worker.pipeline.buffers import PushStats
+from worker.strategies.downpour import PhaseTimer
 from worker.strategies.elastic import Elastic, Settings
 
 from .harness import HOST, Problem, serve
 
 BATCH = 4
-PLAIN = Settings(Cadence(BATCH), lambda samples: 0.25, lambda rate: 0.125)
+PLAIN = Settings(FetchPushSchedule(BATCH), lambda samples: 0.25, lambda rate: 0.125)
 
 
 class Worker:
@@ -30,12 +30,12 @@ class Worker:
     def __init__(
         self,
         problem: Problem,
-        centre: LocalParameters,
+        centre: InProcessParameters,
         settings: Settings,
         number: int = 0,
         recorder: Recorder | None = None,
     ) -> None:
-        self.problem, self.done = problem, list[tuple[Done, Pushed]]()
+        self.problem, self.done = problem, list[tuple[PushStats, PushResult]]()
         self._settings, self._sequence, self._samples = settings, 0, 0
         segments, self.pusher = len(centre.placement.spans), Pusher(number, 10 + number)
         self._elastic = Elastic(
@@ -47,7 +47,7 @@ class Worker:
             self.pusher,
             problem.batch,
             settings,
-            Phases(),
+            PhaseTimer(),
             lambda weights: None,
             self._acknowledged,
             None if recorder is None else recorder.note,
@@ -57,12 +57,12 @@ class Worker:
 
     def train(self, start: int, stop: int, clock: int | None = None, epoch: int = 0) -> None:
         clock = self._settings.cadence.steps(self._samples) if clock is None else clock
-        lease = Lease(1, epoch, start, stop, self._sequence + 1, self._samples, clock)
+        lease = DataLease(1, epoch, start, stop, self._sequence + 1, self._samples, clock)
         self._sequence += self._settings.cadence.pushes(lease.samples)
         self._samples += lease.samples
         self._elastic.train(lease)
 
-    def _acknowledged(self, done: Done, pushed: Pushed) -> None:
+    def _acknowledged(self, done: PushStats, pushed: PushResult) -> None:
         self.done.append((replace(done), pushed))
         if self._recorder is not None:
             self._recorder.acknowledged(done.sequence)
@@ -76,7 +76,7 @@ class Worker:
 @contextmanager
 def working(
     problem: Problem, settings: Settings, workers: int = 1, in_step: bool = False, lock_free: bool = False
-) -> Iterator[tuple[LocalParameters, list[Worker]]]:
+) -> Iterator[tuple[InProcessParameters, list[Worker]]]:
     """Workers that all begin at the same centre."""
     centre = serve(problem.start, make_rule("elastic", {}), replicas=workers if in_step else None, lock_free=lock_free)
     with ExitStack() as stack:

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from dbelief import job
-from dbelief.core.lease import Cadence, Lease
-from worker.comm import Comm
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from worker.comm import Communicator
 from worker.comm.engine import Engine
 from worker.comm.threads import Group as Threads
 from worker.comm.threads import ThreadEngine
-from worker.pipeline.buffers import Done
-from worker.rendezvous import Group
-from worker.strategies.downpour import Phases
-from worker.strategies.group import Shards, Together, Traffic
-from worker.strategies.group_methods import Averaging, SummedGradients
+from worker.pipeline.buffers import PushStats
+from worker.rendezvous import GroupSpec
+from worker.strategies.downpour import PhaseTimer
+from worker.strategies.group import GroupTrainer, ShardAccess, Traffic
+from worker.strategies.group_methods import AllreduceEasgd, AllreduceSgd
 
 from .by_hand import Range, Rate
 from .harness import HOST, Problem
@@ -55,10 +55,10 @@ class Hall:
         self._groups: dict[int, Threads] = {}
         self._lock = threading.Lock()
 
-    def enter(self, group: Group) -> Comm:
+    def enter(self, group: GroupSpec) -> Communicator:
         with self._lock:
             met = self._groups.setdefault(group.generation, Threads(group.size))
-        return Comm(self.engine(group.generation, ThreadEngine(met, group.rank)), DEADLINE_S)
+        return Communicator(self.engine(group.generation, ThreadEngine(met, group.rank)), DEADLINE_S)
 
 
 class InHall:
@@ -66,45 +66,45 @@ class InHall:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        self._comm: Comm | None = None
+        self._comm: Communicator | None = None
         self._generation = 0
 
-    def meet(self, group: Group) -> tuple[Comm, bool]:
+    def join(self, group: GroupSpec) -> tuple[Communicator, bool]:
         if self._comm is not None and self._generation == group.generation:
             return self._comm, False
         self._comm, self._generation = self._hall.enter(group), group.generation
         return self._comm, True
 
-    def part(self, error: BaseException | None = None) -> None:
+    def leave(self, error: BaseException | None = None) -> None:
         if self._comm is not None and error is not None:
             self._comm.abort(error)
         self._comm = None
 
     def close(self) -> None:
-        self.part()
+        self.leave()
 
 
 @dataclass
 class Worker:
     """One of them, and what it had after each step: rate, the job's parameters, and weights of its own, if any."""
 
-    together: Together
-    method: SummedGradients | Averaging
-    done: list[Done] = field(default_factory=list)
+    together: GroupTrainer
+    method: AllreduceSgd | AllreduceEasgd
+    done: list[PushStats] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     copies: list[np.ndarray] = field(default_factory=list)
 
     @property
     def weights(self) -> np.ndarray:
         """Its own."""
-        assert isinstance(self.method, Averaging)
+        assert isinstance(self.method, AllreduceEasgd)
         weights: np.ndarray = self.method._own.values.copy()
         return weights
 
     def has(self) -> list[bytes]:
         """All that its next step depends on."""
         arrays = [self.method.result, *self.method.state()]
-        if isinstance(self.method, Averaging):
+        if isinstance(self.method, AllreduceEasgd):
             arrays.append(self.weights)
         return [array.tobytes() for array in arrays]
 
@@ -144,17 +144,17 @@ class Workers:
     def new(self) -> Worker:
         """One more worker, which has nothing yet."""
         part, strategy = self.problem.layout.part(0), self.strategy
-        method: SummedGradients | Averaging
+        method: AllreduceSgd | AllreduceEasgd
         if isinstance(strategy, job.SyncSgd):
-            method = SummedGradients(self.problem.make(), part, HOST, strategy, lambda gradient: None)
+            method = AllreduceSgd(self.problem.make(), part, HOST, strategy, lambda gradient: None)
         else:
             moving = self._moving_rate or (lambda rate: strategy.moving_rate(rate, len(self.members)))
-            method = Averaging(self.problem.make(), part, HOST, strategy, moving, lambda weights: None)
+            method = AllreduceEasgd(self.problem.make(), part, HOST, strategy, moving, lambda weights: None)
         meeting: Any = InHall(self.hall)
-        done: list[Done] = []
-        shards = Shards(self._read, self._write)
-        batches, cadence = self.problem.batch, Cadence(strategy.batch)
-        together = Together(method, meeting, shards, batches, cadence, self._rate, Phases(), done.append)
+        done: list[PushStats] = []
+        shards = ShardAccess(self._read, self._write)
+        batches, cadence = self.problem.batch, FetchPushSchedule(strategy.batch)
+        together = GroupTrainer(method, meeting, shards, batches, cadence, self._rate, PhaseTimer(), done.append)
         worker = Worker(together, method, done)
         made = method.step
 
@@ -189,7 +189,7 @@ class Workers:
 
     def traffic(self, rank: int) -> Traffic:
         """What a worker's sums took from the others since the last generation began."""
-        nobody = Group(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0, 0)
+        nobody = GroupSpec(self._generation, rank, tuple(map(str, range(len(self.members)))), (), 0, 0)
         traffic = self.members[rank].together.traffic(nobody)
         assert traffic is not None
         return traffic
@@ -203,9 +203,9 @@ class Workers:
         addresses = tuple(map(str, range(len(ranges))))
 
         def train(rank: int) -> str:
-            lease = Lease(1, 0, *ranges[rank], 1, self._samples, self._clock)
+            lease = DataLease(1, 0, *ranges[rank], 1, self._samples, self._clock)
             return self.members[rank].together.train(
-                lease, Group(self._generation, rank, addresses, samples, self._samples, self._written)
+                lease, GroupSpec(self._generation, rank, addresses, samples, self._samples, self._written)
             )
 
         with ThreadPoolExecutor(len(ranges)) as threads:

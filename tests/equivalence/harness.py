@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
-from dbelief.core.layout import Layout, cut, place
-from dbelief.core.lease import Cadence, Lease
-from dbelief.core.placement import Place, Placement
-from dbelief.core.push import Push, Pushed, Pusher
+from dbelief.core.layout import Layout, assign_segments, make_segments
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Array, Batch, Model, build_network
 from dbelief.optim import Rule
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.worker_record import Recorder
 from ps_server.store.shard import Shard
-from worker.pipeline.buffers import Fetched, Outgoing
-from worker.pipeline.fetch_thread import Fetcher
-from worker.pipeline.push_thread import Sender
-from worker.strategies.downpour import Downpour, Phases, Settings
+from worker.pipeline.buffers import GradientBuffer, ParameterBuffer
+from worker.pipeline.fetch_thread import FetchThread
+from worker.pipeline.push_thread import PushThread
+from worker.strategies.downpour import Downpour, PhaseTimer, Settings
 
 HOST = Backend("numpy", np)
 Rate = Callable[[int], float]
@@ -119,16 +119,16 @@ def serve(
     staleness: int = 0,
     staleness_aware: bool = False,
     lock_free: bool = False,
-) -> LocalParameters:
+) -> InProcessParameters:
     """Shards that hold `start` and are ready; with the staleness dial where `replicas` says for how many."""
-    spans = cut([(0, len(start))], nominal or max(1, len(start) // (2 * shards)))
-    places = tuple(Place(n, "", 0, (run,)) for n, run in enumerate(place(spans, shards)))
+    spans = make_segments([(0, len(start))], nominal or max(1, len(start) // (2 * shards)))
+    places = tuple(ShardPlacement(n, "", 0, (run,)) for n, run in enumerate(assign_segments(spans, shards)))
     placement = Placement(1, tuple(spans), places)
     dial = None if replicas is None else staleness
     held = [
         Shard(placement.run(p), rule, dial, on_apply, staleness_aware, lock_free=lock_free) for p in placement.places
     ]
-    parameters = LocalParameters(held, placement, timeout_s=60.0)
+    parameters = InProcessParameters(held, placement, timeout_s=60.0)
     parameters.push(start, np.zeros(len(spans), np.int64), Push(Pusher(999, 999), 1, assign=True))
     for shard in held:
         shard.make_ready()
@@ -137,7 +137,7 @@ def serve(
     return parameters
 
 
-def values_of(parameters: LocalParameters) -> np.ndarray:
+def values_of(parameters: InProcessParameters) -> np.ndarray:
     """The whole vector as the shards hold it now."""
     out = aligned(parameters.placement.size, np.float32)
     parameters.pull(out, np.full(len(parameters.placement.spans), -1, np.int64))
@@ -160,7 +160,7 @@ class Replica:
     def __init__(
         self,
         problem: Problem,
-        parameters: LocalParameters,
+        parameters: InProcessParameters,
         settings: Settings,
         number: int = 0,
         life: int | None = None,
@@ -174,15 +174,19 @@ class Replica:
         self._parameters = parameters
         self._cadence = settings.cadence
         self._sequence = self._samples = self._clock = 0
-        self._fetcher = Fetcher(parameters, (Fetched.make(part, segments, HOST), Fetched.make(part, segments, HOST)))
-        self._sender = Sender(self._push, [Outgoing.make(part, segments, HOST) for _ in range(2)], self._acknowledged)
+        self._fetcher = FetchThread(
+            parameters, (ParameterBuffer.make(part, segments, HOST), ParameterBuffer.make(part, segments, HOST))
+        )
+        self._sender = PushThread(
+            self._push, [GradientBuffer.make(part, segments, HOST) for _ in range(2)], self._acknowledged
+        )
         self._downpour = Downpour(
-            problem.make(), part, HOST, self._fetcher, self._sender, problem.batch, settings, Phases(), self._noted
+            problem.make(), part, HOST, self._fetcher, self._sender, problem.batch, settings, PhaseTimer(), self._noted
         )
 
     def train(self, start: int, stop: int, epoch: int = 0) -> None:
         """Train one lease of samples [start, stop)."""
-        lease = Lease(1, epoch, start, stop, self._sequence + 1, self._samples, self._clock)
+        lease = DataLease(1, epoch, start, stop, self._sequence + 1, self._samples, self._clock)
         self._sequence += self._cadence.pushes(lease.samples)
         self._samples += lease.samples
         self._clock += self._cadence.steps(lease.samples)
@@ -195,21 +199,23 @@ class Replica:
         self._fetcher.close()
         self._sender.close()
 
-    def _push(self, slot: Outgoing) -> Pushed:
+    def _push(self, slot: GradientBuffer) -> PushResult:
         push = Push(self.pusher, slot.sequence, np.float32(slot.rate), slot.samples, clock=slot.clock)
         return self._parameters.push(slot.sent, slot.versions, push)
 
-    def _acknowledged(self, slot: Outgoing, pushed: Pushed) -> None:
+    def _acknowledged(self, slot: GradientBuffer, pushed: PushResult) -> None:
         self._recorder.acknowledged(slot.sequence)
         self.pushes.append(Acknowledged(slot.steps, slot.samples, tuple(slot.versions.tolist()), pushed.staleness))
 
-    def _noted(self, lease: Lease, step: int, versions: np.ndarray) -> None:
+    def _noted(self, lease: DataLease, step: int, versions: np.ndarray) -> None:
         self.fetched.append(tuple(versions.tolist()))
         self._recorder.note(lease, step, versions)
 
 
 @contextmanager
-def replica(problem: Problem, parameters: LocalParameters, settings: Settings, number: int = 0) -> Iterator[Replica]:
+def replica(
+    problem: Problem, parameters: InProcessParameters, settings: Settings, number: int = 0
+) -> Iterator[Replica]:
     """A replica whose threads end with the block."""
     one = Replica(problem, parameters, settings, number)
     try:
@@ -228,5 +234,5 @@ def settings(
     overlap: bool = False,
     clip_norm: float | None = None,
 ) -> Settings:
-    cadence = Cadence(batch, n_fetch, n_push, literal)
+    cadence = FetchPushSchedule(batch, n_fetch, n_push, literal)
     return Settings(cadence, rate if callable(rate) else lambda samples: rate, local_rate, overlap, clip_norm)

@@ -15,20 +15,20 @@ import pytest
 
 from coordinator.core.states import State
 from coordinator.rpc.servicer import CoordinatorService
-from coordinator.runtime.bootstrap import make_machine
-from coordinator.runtime.event_loop import Runner
-from coordinator.runtime.leader_lease import Leadership
+from coordinator.runtime.bootstrap import create_machine
+from coordinator.runtime.event_loop import EventLoop
+from coordinator.runtime.leader_lease import LeaderLease
 from dbelief.job.load import parse_job
 from dbelief.process.clock import SystemClock
 from dbelief.registry import MemoryRegistry
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
-from dbelief.training.session import Task
+from dbelief.training.session import JobContext
 from ps_server.rpc.servicer import ShardService
-from worker.process import Options, live
+from worker.process import Options, run
 
 
 def whole_job(
@@ -47,11 +47,11 @@ def whole_job(
             return make(pool, interceptors=[*interceptors, *([interceptor()] if interceptor else [])], **options)
 
         patch.setattr(grpc, "server", with_it)
-        leadership = Leadership.take(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
+        leadership = LeaderLease.acquire(MemoryRegistry(clock), job.name, "test", clock, threading.Event())
         assert leadership is not None
         stack.callback(leadership.release)
-        machine, metrics = make_machine(job, run_folder, False), Metrics("coordinator")
-        runner = Runner(machine, run_folder, leadership, metrics, clock, pictures=False)
+        machine, metrics = create_machine(job, run_folder, False), Metrics("coordinator")
+        runner = EventLoop(machine, run_folder, leadership, metrics, clock, pictures=False)
         service = CoordinatorService(runner)
         server = Server("127.0.0.1:0", lambda s: stubs.add_CoordinatorServicer_to_server(service, s))
         stack.callback(server.close)
@@ -74,7 +74,7 @@ def _shard(address: str, job: str) -> None:
         stack.callback(server.close)
         client = CoordinatorClient(address)
         stack.callback(client.close)
-        member = Membership(client, wire.ROLE_SHARD, job, address=server.address)
+        member = MembershipClient(client, wire.ROLE_SHARD, job, address=server.address)
         service.life.index = member.id
         assert service.life.stopped.wait(300)
         member.leave("the job is over")
@@ -82,4 +82,4 @@ def _shard(address: str, job: str) -> None:
 
 def _replica(address: str, folder: Path) -> None:
     with closing(Metrics("worker")) as metrics:
-        live(Task.ask(address, 10.0, folder), Options(), metrics)
+        run(JobContext.fetch(address, 10.0, folder), Options(), metrics)

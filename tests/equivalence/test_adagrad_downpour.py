@@ -7,7 +7,7 @@ import pytest
 
 from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_rule
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from tests.equivalence.by_hand import gap, pseudocode, sequential
 from tests.equivalence.harness import Problem, network, quadratic, replica, serve, settings, values_of
 
@@ -32,7 +32,7 @@ def trained(problem: Problem, n: int = 1, literal: bool = False) -> np.ndarray:
     return values_of(parameters)
 
 
-def fed(start: np.ndarray, gradients: Iterable[np.ndarray]) -> LocalParameters:
+def fed(start: np.ndarray, gradients: Iterable[np.ndarray]) -> InProcessParameters:
     """Shards to which these gradients were pushed."""
     parameters = serve(start, ADAGRAD, shards=3)
     for sequence, gradient in enumerate(gradients, start=1):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dbelief import job
-from dbelief.errors import RankDied
+from dbelief.errors import RankFailure
 from dbelief.optim import make_rule
-from worker.comm import Comm
+from worker.comm import Communicator
 from worker.comm.engine import Engine, Handle, Message
 from worker.strategies import group_methods
 
@@ -49,7 +49,7 @@ def undisturbed(strategy: job.SyncSgd | job.Elastic) -> tuple[list[list[bytes]],
 class Lossy:
     """The sum over a group, of which, the `at`th time, some ranks hear that it is lost, and have garbage."""
 
-    def __init__(self, comm: Comm, reduction: job.Reduction, size: int, lacks: Sequence[int], at: int) -> None:
+    def __init__(self, comm: Communicator, reduction: job.Reduction, size: int, lacks: Sequence[int], at: int) -> None:
         self._reduce = MAKE_ALLREDUCE(comm, reduction, size)
         self._left = at if comm.rank in lacks else 0
 
@@ -58,7 +58,7 @@ class Lossy:
         self._left -= 1
         if self._left == 0:
             array[:] = np.nan
-            raise RankDied("the sum was lost")
+            raise RankFailure("the sum was lost")
 
 
 MAKE_ALLREDUCE = group_methods.make_allreduce
@@ -80,7 +80,7 @@ def test_who_lacks_the_last_step_ends_as_if_it_had_it(
 def lossy(lacks: Sequence[int], at: int, made: list[int]) -> Any:
     """Makes sums of which the first group's lose the `at`th one; `made` has who has made them."""
 
-    def make(comm: Comm, reduction: job.Reduction, size: int) -> Any:
+    def make(comm: Communicator, reduction: job.Reduction, size: int) -> Any:
         first = len(made) < COUNT
         made.append(comm.rank)
         return Lossy(comm, reduction, size, lacks, at) if first else MAKE_ALLREDUCE(comm, reduction, size)
@@ -99,7 +99,7 @@ class Failing:
     def start(self, messages: Sequence[Message]) -> Handle:
         self._left -= 1
         if self._left == 0:
-            raise RankDied("the network failed")
+            raise RankFailure("the network failed")
         return self._engine.start(messages)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.core.push import Push, Pusher
 from dbelief.optim import make_rule
 from dbelief.optim.elastic import Elastic as ElasticRule
@@ -114,7 +114,7 @@ def test_what_workers_and_centre_have_together_changes_by_gradients_alone(
     rng = np.random.default_rng(len(order))
     inputs = rng.integers(-4, 5, (len(order) * 2 * BATCH, 7)).astype(np.float32)
     problem = Problem(Whole, inputs, np.zeros(len(inputs), np.int64))  # type: ignore[arg-type]
-    cadence = Cadence(BATCH, period, period)
+    cadence = FetchPushSchedule(BATCH, period, period)
     halves = Settings(cadence, lambda samples: 0.5, lambda rate: 0.5, mu)
     moved = np.zeros(7)
     with working(problem, halves, 4) as (centre, workers):
@@ -131,7 +131,7 @@ def test_what_workers_and_centre_have_together_changes_by_gradients_alone(
 
 def test_between_exchanges_a_worker_is_alone() -> None:
     problem = network(40)
-    settings = replace(PLAIN, cadence=Cadence(BATCH, 4, 4))
+    settings = replace(PLAIN, cadence=FetchPushSchedule(BATCH, 4, 4))
     with working(problem, settings) as (centre, (worker,)):
         worker.train(0, 40)
         assert [(done.sequence, done.steps, done.samples) for done, _ in worker.done] == [
@@ -207,7 +207,7 @@ def simulated(workers: int, eta: float, a: float, turns: int, in_step: bool = Fa
     """Centre and weights of our workers on w^2 / 2 after so many turns; all begin at 1."""
     problem = Problem(Bowl, np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
     problem = replace(problem, inputs=np.zeros((BATCH, 1), np.float32), targets=np.zeros(BATCH, np.int64))
-    settings = Settings(Cadence(BATCH), lambda samples: eta, lambda rate: a)
+    settings = Settings(FetchPushSchedule(BATCH), lambda samples: eta, lambda rate: a)
     with working(problem, settings, workers, in_step) as (centre, all_workers):
         for _ in range(turns):
             for worker in all_workers:

@@ -5,30 +5,30 @@ import threading
 import numpy as np
 import pytest
 
-from dbelief.core.push import PARAMETERS, Push, Pushed
-from dbelief.errors import Unreachable
+from dbelief.core.push import PARAMETERS, Push, PushResult
+from dbelief.errors import Unavailable
 from dbelief.optim import make_rule
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import pseudocode
 from tests.equivalence.harness import HOST, quadratic, replica, serve, settings, values_of
-from worker.pipeline.buffers import Outgoing
-from worker.pipeline.push_thread import Sender
+from worker.pipeline.buffers import GradientBuffer
+from worker.pipeline.push_thread import PushThread
 
 PROBLEM = quadratic(60)
 SGD = make_rule("sgd", {})
-ERRORS = [Unreachable("pull: shard 1 does not answer"), ZeroDivisionError("a bug")]
+ERRORS = [Unavailable("pull: shard 1 does not answer"), ZeroDivisionError("a bug")]
 
 
-class Breaking(LocalParameters):
+class Breaking(InProcessParameters):
     """Shards that break when a given push or pull is begun."""
 
-    def __init__(self, whole: LocalParameters, error: Exception, push: int = 0, pull: int = 0) -> None:
+    def __init__(self, whole: InProcessParameters, error: Exception, push: int = 0, pull: int = 0) -> None:
         super().__init__(whole.shards, whole.placement)
         self.error = error
         self.pushes, self.pulls = push, pull
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         self.pushes -= 1
         if self.pushes == 0:
             raise self.error
@@ -60,20 +60,20 @@ def test_what_breaks_on_a_thread_is_raised_where_the_replica_trains(
 def test_after_a_failed_push_no_later_one_leaves() -> None:
     """Nor does it hide the first one's error."""
     both_handed_over, began = threading.Event(), list[int]()
-    slots = [Outgoing.make(PROBLEM.layout.part(0), 1, HOST) for _ in range(2)]
+    slots = [GradientBuffer.make(PROBLEM.layout.part(0), 1, HOST) for _ in range(2)]
 
-    def push(slot: Outgoing) -> Pushed:
+    def push(slot: GradientBuffer) -> PushResult:
         began.append(slot.sequence)
         assert both_handed_over.wait(60)
-        raise Unreachable(f"push {slot.sequence}")
+        raise Unavailable(f"push {slot.sequence}")
 
-    sender = Sender(push, slots, lambda slot, pushed: None)
+    sender = PushThread(push, slots, lambda slot, pushed: None)
     for sequence in (1, 2):
-        slot = sender.slot()
+        slot = sender.acquire_buffer()
         slot.sequence = sequence
-        sender.send(slot)
+        sender.submit(slot)
     both_handed_over.set()
-    with pytest.raises(Unreachable, match="push 1"):
+    with pytest.raises(Unavailable, match="push 1"):
         sender.flush()
     sender.close()
     assert began == [1]
@@ -83,7 +83,7 @@ def test_losing_a_replica_loses_only_what_it_had_not_pushed() -> None:
     """Another goes on from all that was pushed; a new life of the first may follow it."""
     whole = serve(PROBLEM.start, SGD)
     breaking = Breaking(whole, ERRORS[0], push=3)
-    with replica(PROBLEM, breaking, settings(0.05, 2, 2, 2), 0) as dying, pytest.raises(Unreachable):
+    with replica(PROBLEM, breaking, settings(0.05, 2, 2, 2), 0) as dying, pytest.raises(Unavailable):
         dying.train(0, 20)  # pushes 1 and 2 of 5 hold samples 0 to 8
     with replica(PROBLEM, whole, settings(0.05, 2, 2, 2), 1) as other:
         other.train(20, 40)

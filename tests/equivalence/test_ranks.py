@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import choose
-from dbelief.core.layout import Layout, cut, nominal_length, place
+from dbelief.arrays.backend import select_backend
+from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
 from dbelief.data import load
 from dbelief.job.load import parse_job
 from dbelief.partition import Grid, layout_of
@@ -96,7 +96,7 @@ def run(
 
     trained = load_file(whole_job(text, folder, monkeypatch, trace) / "model.safetensors")
     job = parse_job(text, folder, "job")
-    built, _ = build_model(job, load(job.data, job.folder), choose("cpu"))
+    built, _ = build_model(job, load(job.data, job.folder), select_backend("cpu"))
     return trained, layout_of(built, Grid.of(job.grid)), [trace.seen for trace in traces if trace.seen]
 
 
@@ -159,10 +159,10 @@ def test_each_rank_speaks_of_its_own_segments_to_the_shards_that_hold_them(
     _, layout, servers = run(
         tmp_path / "job", monkeypatch, "[2]", strategy=strategy, limits=limits, shards=3, replicas=2
     )
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, 3))
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, 3))
     ranges = layout.rank_ranges()
     owner = {span.index: next(r for r, (a, b) in enumerate(ranges) if a <= span.start < b) for span in spans}
-    held = [set(range(first, first + count)) for first, count in place(spans, 3)]
+    held = [set(range(first, first + count)) for first, count in assign_segments(spans, 3)]
     assert len(servers) == 3
     for seen in servers:
         segments = {segment for _, _, segment in seen}

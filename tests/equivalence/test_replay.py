@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.backend import aligned
-from dbelief.core.lease import Cadence, Lease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.optim import Rule, make_rule
 from dbelief.replay import replay
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from dbelief.rundir.ps_record import Recorder as ShardRecorder
-from dbelief.rundir.recorded import Applied, Computed, read_record
+from dbelief.rundir.recorded import AppliedPush, ComputedBatch, read_record
 from dbelief.rundir.worker_record import Recorder as ReplicaRecorder
 from tests.equivalence.harness import Problem, network, quadratic, serve, values_of
 
@@ -25,12 +25,16 @@ PROBLEMS = {"quadratic": quadratic(SAMPLES), "network": network(SAMPLES)}
 
 
 def again(
-    problem: Problem, parameters: LocalParameters, rule: Rule, applied: Sequence[Applied], computed: Sequence[Computed]
+    problem: Problem,
+    parameters: InProcessParameters,
+    rule: Rule,
+    applied: Sequence[AppliedPush],
+    computed: Sequence[ComputedBatch],
 ) -> np.ndarray:
     gradient = problem.gradients()
-    asked: list[Computed] = []
+    asked: list[ComputedBatch] = []
 
-    def gradient_of(values: np.ndarray, row: Computed) -> np.ndarray:
+    def gradient_of(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
         asked.append(row)
         return gradient(values, row.start, row.stop)
 
@@ -43,14 +47,14 @@ def again(
 
 
 def life(
-    problem: Problem, parameters: LocalParameters, pusher: Pusher, share: tuple[int, int], recorder: ReplicaRecorder
+    problem: Problem, parameters: InProcessParameters, pusher: Pusher, share: tuple[int, int], recorder: ReplicaRecorder
 ) -> Iterator[None]:
     """A replica that gives way to others after every segment it pulls or pushes, and pushes them in its own order."""
     gradient, values = problem.gradients(), aligned(len(problem.start), np.float32)
     spans = parameters.placement.spans
     home = {s.index: n for n, p in enumerate(parameters.placement.places) for s in parameters.placement.run(p)}
     versions = np.full(len(spans), -1, np.int64)
-    lease = Lease(1, 0, *share, first_sequence=1, samples_before=0)
+    lease = DataLease(1, 0, *share, first_sequence=1, samples_before=0)
     order = np.random.default_rng(pusher.incarnation).permutation(len(spans)).tolist()
     for step in range(lease.samples // BATCH):
         for span in spans:
@@ -69,7 +73,7 @@ def life(
         recorder.acknowledged(step + 1)
 
 
-def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = False) -> LocalParameters:
+def drawn(problem: Problem, rule: Rule, seed: int, folder: Path, aware: bool = False) -> InProcessParameters:
     """Run three lives to their end, each move of a drawn one; their logs are in `folder`."""
     of_shards = [ShardRecorder() for _ in range(3)]
     places = serve(problem.start, rule, shards=3).placement.places
@@ -104,7 +108,7 @@ def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, awa
     """A rate that was divided by its staleness stands in the log as it was applied."""
     problem, rule = PROBLEMS["quadratic"], make_rule(rule_name, {})
     parameters = drawn(problem, rule, seed, tmp_path, aware)
-    applied, computed = read_record(tmp_path, Cadence(BATCH))
+    applied, computed = read_record(tmp_path, FetchPushSchedule(BATCH))
     assert np.array_equal(again(problem, parameters, rule, applied, computed), values_of(parameters))
     orders = [[(r.pusher, r.sequence) for r in applied if r.segment == s.index] for s in parameters.placement.spans]
     assert all(sorted(order) == sorted((row.pusher, row.sequence) for row in computed) for order in orders)
@@ -114,13 +118,15 @@ def test_any_interleaving_of_segments_is_replayed(tmp_path: Path, seed: int, awa
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[LocalParameters, list[Applied], list[Computed]]:
+def whole(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[InProcessParameters, list[AppliedPush], list[ComputedBatch]]:
     folder = tmp_path_factory.mktemp("record")
     parameters = drawn(PROBLEMS["quadratic"], ADAGRAD, 0, folder)
-    return parameters, *read_record(folder, Cadence(BATCH))
+    return parameters, *read_record(folder, FetchPushSchedule(BATCH))
 
 
-Whole = tuple[LocalParameters, list[Applied], list[Computed]]
+Whole = tuple[InProcessParameters, list[AppliedPush], list[ComputedBatch]]
 
 
 def test_rows_of_different_segments_and_replicas_may_come_in_any_order(whole: Whole) -> None:
@@ -149,9 +155,9 @@ def test_a_push_that_died_with_its_replica_may_be_torn(whole: Whole) -> None:
     """One segment has it, or none; its log says that it was not acknowledged."""
     parameters, applied, computed = whole
     problem, last, w = PROBLEMS["quadratic"], parameters.placement.spans[-1], values_of(parameters)
-    dying = Computed(Pusher(5, 50), 1, 0, 120, 122, (0,) * (last.index + 1), acknowledged=False)
+    dying = ComputedBatch(Pusher(5, 50), 1, 0, 120, 122, (0,) * (last.index + 1), acknowledged=False)
     nowhere = again(problem, parameters, ADAGRAD, applied, [*computed, dying])
-    half = [*applied, Applied(last.index, dying.pusher, 1, RATE)]
+    half = [*applied, AppliedPush(last.index, dying.pusher, 1, RATE)]
     torn = again(problem, parameters, ADAGRAD, half, [*computed, dying])
     assert np.array_equal(nowhere, w)
     assert np.array_equal(torn[: last.start], w[: last.start])
@@ -162,7 +168,7 @@ def test_a_shards_log_that_is_not_whole_is_refused_by_name(whole: Whole) -> None
     parameters, applied, computed = whole
     of_2 = [row for row in applied if row.segment == 2]
     first, middle, last = (applied.index(of_2[i]) for i in (0, 20, -1))
-    cases: list[tuple[list[Applied], str]] = [
+    cases: list[tuple[list[AppliedPush], str]] = [
         (applied[:first] + applied[first + 1 :], r"segment 2: push 1 of replica . in life . was acknowledged, and"),
         (applied[:middle] + applied[middle + 1 :], r"segment 2: push (\d+) of replica . in life . follows its push \d"),
         (applied[:last] + applied[last + 1 :], r"segment 2: push \d+ of replica . .* and the shard's log lacks it"),
@@ -171,7 +177,7 @@ def test_a_shards_log_that_is_not_whole_is_refused_by_name(whole: Whole) -> None
         ([*applied, of_2[0]._replace(segment=17)], r"names segment 17, the job has 8"),
     ]
     for rows, words in cases:
-        with pytest.raises(Failure, match=words):
+        with pytest.raises(RuntimeFailure, match=words):
             again(PROBLEMS["quadratic"], parameters, ADAGRAD, rows, computed)
 
 
@@ -180,11 +186,11 @@ def test_a_replicas_log_that_does_not_fit_is_refused_by_name(whole: Whole) -> No
     one = next(row for row in computed if row.pusher == Pusher(0, 7) and row.sequence == 9)
     itself = [(row.pusher, row.sequence) for row in applied if row.segment == 0].index((one.pusher, one.sequence)) + 1
 
-    def computed_from(*versions: int) -> list[Computed]:
+    def computed_from(*versions: int) -> list[ComputedBatch]:
         changed = dataclasses.replace(one, versions=(*versions, *one.versions[len(versions) :]))
         return [changed if row is one else row for row in computed]
 
-    cases: list[tuple[list[Computed], str]] = [
+    cases: list[tuple[list[ComputedBatch], str]] = [
         ([row for row in computed if row is not one], "push 9 of replica 0 in life 7, and no replica's log holds it"),
         (computed_from(999), r"push 9 of .* from version 999 of segment 0, and the shard's log ends at version 51"),
         (
@@ -194,5 +200,5 @@ def test_a_replicas_log_that_does_not_fit_is_refused_by_name(whole: Whole) -> No
         ([dataclasses.replace(row, versions=(0, 0)) for row in computed], "computed from 2 segments, the job has 8"),
     ]
     for rows, words in cases:
-        with pytest.raises(Failure, match=words):
+        with pytest.raises(RuntimeFailure, match=words):
             again(PROBLEMS["quadratic"], parameters, ADAGRAD, applied, rows)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import nominal_length
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, load, permutation
-from dbelief.errors import Failure, JobError
+from dbelief.errors import JobError, RuntimeFailure
 from dbelief.job import Job, build_job
 from dbelief.optim import make_rule
 from dbelief.replay import replay_run
 from dbelief.rundir.ps_record import Recorder as ShardRecorder
 from dbelief.rundir.worker_record import Recorder
-from dbelief.training.schedule import rate_at, total_samples
+from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import build_model
 from worker.strategies.elastic import Settings
 
@@ -60,8 +60,8 @@ def free_running(job: Job, folder: Path) -> np.ndarray:
     problem = Problem(lambda: build_model(job, data, HOST)[0], samples.inputs, samples.targets, epochs=2)
     total = total_samples(job.limits, len(data.train))
     chosen = Settings(
-        Cadence(BATCH, strategy.period, strategy.period),
-        lambda before: rate_at(job, before, total=total),
+        FetchPushSchedule(BATCH, strategy.period, strategy.period),
+        lambda before: learning_rate(job, before, total=total),
         lambda rate: float(strategy.moving_rate(rate, WORKERS)),
         strategy.momentum,
         strategy.nesterov,
@@ -124,10 +124,10 @@ def test_a_log_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     lines = log.read_text().splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if line.startswith("[0,"))
     log.write_text("".join(line for number, line in enumerate(lines) if number != first))
-    with pytest.raises(Failure, match=r"segment 0: push 1 of replica . in life 1. was acknowledged"):
+    with pytest.raises(RuntimeFailure, match=r"segment 0: push 1 of replica . in life 1. was acknowledged"):
         replay_run(tmp_path)
     (tmp_path / "record" / "replica-1-11.jsonl").unlink()
-    with pytest.raises(Failure, match="of replica 1 in life 11, and no replica's log holds it"):
+    with pytest.raises(RuntimeFailure, match="of replica 1 in life 11, and no replica's log holds it"):
         replay_run(tmp_path)
 
 

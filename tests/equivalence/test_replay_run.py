@@ -11,14 +11,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from dbelief.core.layout import nominal_length
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.data import BatchBuffer, load, permutation
-from dbelief.errors import DataError, Failure, JobError
+from dbelief.errors import DataError, JobError, RuntimeFailure
 from dbelief.job import Job, build_job, load_job
 from dbelief.optim import make_rule
 from dbelief.replay import replay, replay_run
 from dbelief.rundir.ps_record import Recorder
-from dbelief.rundir.recorded import Computed, read_record
+from dbelief.rundir.recorded import ComputedBatch, read_record
 from dbelief.training.session import build_model, initial_values
 from tests.equivalence.harness import HOST, Problem, Replica, network, quadratic, serve, settings, values_of
 
@@ -74,10 +74,10 @@ def free_running(
 def test_replicas_in_threads_are_replayed(tmp_path: Path, name: str, overlap: bool) -> None:
     problem = PROBLEMS[name]
     w = free_running(problem, overlap, tmp_path, batch=BATCH)
-    applied, computed = read_record(tmp_path, Cadence(BATCH))
+    applied, computed = read_record(tmp_path, FetchPushSchedule(BATCH))
     spans, gradient = serve(problem.start, ADAGRAD, 3).placement.spans, problem.gradients()
 
-    def gradient_of(values: np.ndarray, row: Computed) -> np.ndarray:
+    def gradient_of(values: np.ndarray, row: ComputedBatch) -> np.ndarray:
         return gradient(values, row.start, row.stop)
 
     assert np.array_equal(replay(problem.start, spans, ADAGRAD, applied, computed, gradient_of), w)
@@ -154,7 +154,7 @@ def test_a_runs_folder_without_a_log_is_refused(run: tuple[Path, np.ndarray]) ->
     with pytest.raises(DataError, match=r"replica-1-2.jsonl, line 1: no mapping with acknowledged"):
         replay_run(folder)
     log.unlink()
-    with pytest.raises(Failure, match=r"applied push 1 of replica 1 in life 2, and no replica's log holds it"):
+    with pytest.raises(RuntimeFailure, match=r"applied push 1 of replica 1 in life 2, and no replica's log holds it"):
         replay_run(folder)
     (folder / "record" / "shard-0.jsonl").write_text("[1, 2]\n")
     with pytest.raises(DataError, match=r"shard-0.jsonl, line 1: not \[segment"):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.nn import Batch
 from dbelief.optim import make_rule
 from worker.strategies.elastic import Settings
@@ -86,7 +86,9 @@ def test_one_worker_in_turn_is_a_recursion_of_two_numbers(eta: float, a: float) 
     """On w^2 / 2: (W, C) after t mini-batches is [[1 - eta - a, a], [a, 1 - a]] to the power of t, times (1, 1)."""
     turns = 12
     problem = replace(quadratic(BATCH * turns, size=2), make=Bowl)
-    centre, (own,) = in_turn(problem, Settings(Cadence(BATCH), lambda _: eta, lambda _: a, turns=True), 1, turns)
+    centre, (own,) = in_turn(
+        problem, Settings(FetchPushSchedule(BATCH), lambda _: eta, lambda _: a, turns=True), 1, turns
+    )
     power = np.linalg.matrix_power(np.array([[1 - eta - a, a], [a, 1 - a]]), turns)
     np.testing.assert_allclose(own, power[0].sum(), rtol=2e-6)
     np.testing.assert_allclose(centre, power[1].sum(), rtol=2e-6)

@@ -9,7 +9,7 @@ import pytest
 
 from dbelief.core.push import Push
 from dbelief.optim import make_rule
-from dbelief.rpc.in_process import LocalParameters, ShardLike
+from dbelief.rpc.in_process import InProcessParameters, LocalShard
 from ps_server.store.shard import Shard
 from tests.equivalence.by_hand import Range, Server, gap, minibatches
 from tests.equivalence.harness import Problem, Replica, network, quadratic, serve, settings, values_of
@@ -31,7 +31,7 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 class Turnstile:
     """A shard that lets the pushes of each round in by a drawn order of replicas, whenever they come."""
 
-    def __init__(self, shard: ShardLike, seed: list[int], replicas: int) -> None:
+    def __init__(self, shard: LocalShard, seed: list[int], replicas: int) -> None:
         self._shard = shard
         self._orders = [np.random.default_rng([*seed, clock]).permutation(replicas).tolist() for clock in range(ROUNDS)]
         self._turn = threading.Condition()
@@ -53,7 +53,7 @@ class Turnstile:
         return taken
 
 
-def in_threads(problem: Problem, parameters: LocalParameters, leases: Sequence[Sequence[Range]]) -> list[Replica]:
+def in_threads(problem: Problem, parameters: InProcessParameters, leases: Sequence[Sequence[Range]]) -> list[Replica]:
     """Train every replica's leases in a thread of its own."""
     replicas = [Replica(problem, parameters, settings(RATE, BATCHES[r]), r) for r in range(len(leases))]
     errors: list[BaseException] = []

@@ -21,7 +21,7 @@ import grpc
 from dbelief.core.placement import Placement
 from dbelief.rpc import channel as factory
 from dbelief.rpc.client import shard_client as client
-from dbelief.rpc.client.stream_pool import Streams
+from dbelief.rpc.client.stream_pool import StreamPool
 
 from .plan import Fault, Kind, Plan, Way
 
@@ -99,7 +99,7 @@ class Network:
     @contextmanager
     def installed(self) -> Iterator[Network]:
         """Clients made inside go through it; what is late has arrived at the end."""
-        with patch.object(client, "Streams", partial(Streams, self.open_channel)):
+        with patch.object(client, "Streams", partial(StreamPool, self.open_channel)):
             yield self
             self.settle()
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -41,7 +41,7 @@ Applied = tuple[int, Pusher, int]
 class Shard:
     """One life of one shard."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPlacement) -> None:
         self.place = place
         self.channel = open_channel(place.address)
         self.stub = stubs.ParametersStub(self.channel)
@@ -65,7 +65,7 @@ class Served(Shard):
         What it holds from earlier lives.
     """
 
-    def __init__(self, place: Place, listen: str) -> None:
+    def __init__(self, place: ShardPlacement, listen: str) -> None:
         self.applied: list[Applied] = []
         self.kept: list[Applied] = []
         self.service = ShardService(Metrics("ps"), record=self._note)
@@ -89,7 +89,7 @@ class Served(Shard):
     def inherit(self, former: Shard) -> None:
         assert isinstance(former, Served)
         held = {}
-        for index, segment in self.service.life.loaded().segments.items():
+        for index, segment in self.service.life.require_shard().segments.items():
             held.update({(index, who): last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS})
         self.kept = [row for row in former.history if row[2] <= held.get((row[0], row[1]), 0)]
 
@@ -107,19 +107,21 @@ class Shards:
         Starts a shard at a place, given where to listen.
     """
 
-    def __init__(self, runs: Sequence[int], length: int = 3, start: Callable[[Place, str], Shard] = Served) -> None:
+    def __init__(
+        self, runs: Sequence[int], length: int = 3, start: Callable[[ShardPlacement, str], Shard] = Served
+    ) -> None:
         self._begin = start
         self._commands = itertools.count(1)
         self._epochs = itertools.count(1)
         self._changed = threading.Lock()
-        spans = tuple(Span(index, index * length, length) for index in range(sum(runs)))
+        spans = tuple(SegmentSpan(index, index * length, length) for index in range(sum(runs)))
         firsts = [0, *itertools.accumulate(runs)]
-        places = [Place(n, "", 0, (run,)) for n, run in enumerate(zip(firsts, runs, strict=False))]
+        places = [ShardPlacement(n, "", 0, (run,)) for n, run in enumerate(zip(firsts, runs, strict=False))]
         self.placement = Placement(0, spans, tuple(places))
         with ThreadPoolExecutor(len(places)) as pool:  # a process takes a while to come up
             self.shards = list(pool.map(lambda place: self._start(place, "127.0.0.1:0"), places))
         self._moved()
-        initial = ShardedParameters(JOB, self.placement, pusher=INITIALISER)
+        initial = ShardedParameterClient(JOB, self.placement, pusher=INITIALISER)
         initial.push(np.zeros(self.placement.size, np.float32), self.unknown(), Push(INITIALISER, 1, assign=True))
         initial.close()
         for shard in self.shards:
@@ -135,7 +137,7 @@ class Shards:
 
     # -- as a coordinator --------------------------------------------------------------------------------
 
-    def _start(self, place: Place, listen: str) -> Shard:
+    def _start(self, place: ShardPlacement, listen: str) -> Shard:
         """A new life: a service with the place's segments, not ready yet."""
         shard = self._begin(replace(place, shard_epoch=next(self._epochs)), listen)
         run = self.placement.run(place)
@@ -215,7 +217,7 @@ class Trainer(threading.Thread):
         self._out = np.zeros(gradients.shape[1], np.float32)
         self._versions = shards.unknown()
         self._after = after
-        self.client = ShardedParameters(
+        self.client = ShardedParameterClient(
             JOB,
             see(shards.placement),
             rule=("sgd", {}),
@@ -249,9 +251,9 @@ class Trainer(threading.Thread):
             try:
                 call()
                 return
-            except Unreachable as error:
+            except Unavailable as error:
                 if time.monotonic() > until_s:
-                    raise Refused(f"not through within {PATIENCE_S:g} s: {error}") from error
+                    raise Rejected(f"not through within {PATIENCE_S:g} s: {error}") from error
 
 
 class Steps:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from dbelief.core.placement import Place
+from dbelief.core.placement import ShardPlacement
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.server.server import Server
@@ -54,7 +54,7 @@ class Coordinator(stubs.CoordinatorServicer):
 class Process(Shard):
     """A shard in a process of its own."""
 
-    def __init__(self, place: Place, role: Role, address: str) -> None:
+    def __init__(self, place: ShardPlacement, role: Role, address: str) -> None:
         super().__init__(replace(place, address=address))
         self.process = role.process
 
@@ -73,7 +73,7 @@ class Host:
         self.coordinator = Coordinator()  # type: ignore[abstract]  # what it does not serve is UNIMPLEMENTED
         self._operator = Operator(folder)
 
-    def __call__(self, place: Place, listen: str) -> Process:
+    def __call__(self, place: ShardPlacement, listen: str) -> Process:
         self.coordinator.expect(place.shard)
         name = f"ps-{place.shard}-{place.shard_epoch}"
         words = ["ps", "--coordinator", self.coordinator.server.address, "--number", str(place.shard)]

@@ -21,17 +21,17 @@ import os, sys
 from dbelief.rpc.grpc_settings import prepare_process
 prepare_process()
 import numpy as np
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.telemetry.metrics import Metrics
 from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire, segments_pb2 as segments
 from dbelief.rpc.wire.convert import spans_to_wire
 from dbelief.rpc.server.server import Server
-from dbelief.security.identity import be_insecure
+from dbelief.security.identity import allow_insecure
 from ps_server.rpc.servicer import ShardService
-be_insecure()
+allow_insecure()
 service = ShardService(Metrics("ps"))
-assignment = wire.Assignment(segments=spans_to_wire([Span(0, 0, 1024)]), rule=segments.Rule(name="sgd"))
+assignment = wire.Assignment(segments=spans_to_wire([SegmentSpan(0, 0, 1024)]), rule=segments.Rule(name="sgd"))
 def configure(number, **fields):
     command = wire.Command(leader_epoch=1, id=number)
     service.life.configure(wire.ConfigureRequest(command=command, **fields))
@@ -54,16 +54,16 @@ import sys
 from dbelief.rpc.grpc_settings import prepare_process
 prepare_process()
 import numpy as np
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import ShardPlacement, Placement
 from dbelief.core.push import Push, Pusher
-from dbelief.rpc.client.shard_client import ShardedParameters
-from dbelief.security.identity import be_insecure
-be_insecure()
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.security.identity import allow_insecure
+allow_insecure()
 number = int(sys.argv[2])
 pusher = Pusher(number, number + 10)
-placement = Placement(1, (Span(0, 0, 1024),), (Place(0, sys.argv[1], 1, ((0, 1),)),))
-client = ShardedParameters("j", placement, ("sgd", {}), pusher, shares_memory=False)
+placement = Placement(1, (SegmentSpan(0, 0, 1024),), (ShardPlacement(0, sys.argv[1], 1, ((0, 1),)),))
+client = ShardedParameterClient("j", placement, ("sgd", {}), pusher, shares_memory=False)
 out, versions = client.array(1024), np.full(1, -1, np.int64)
 step = 0
 for _ in sys.stdin:

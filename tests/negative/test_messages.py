@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from coordinator.job.persistence import sections
+from coordinator.job.persistence import serialize
 from coordinator.rpc.servicer import CoordinatorService
 from dbelief.core.push import Push
 from dbelief.rpc import coordination_pb2 as coordination
@@ -288,7 +288,7 @@ class Coordinator:
 
     def state(self) -> dict[str, str]:
         """All that must stay as it is."""
-        return sections(self.world.machine, self.world.now_s)
+        return serialize(self.world.machine, self.world.now_s)
 
     def close(self) -> None:
         """End the server."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dbelief.checkpoint.checksummed_json import seal
+from dbelief.checkpoint.checksummed_json import checksum
 from dbelief.cli.main import main
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import flat, write
@@ -30,7 +30,7 @@ def sealed(name: str, change: Callable[[dict[str, Any]], object]) -> Damage:
         content = json.loads((folder / name).read_text())
         del content["crc32"]
         change(content)
-        (folder / name).write_text(json.dumps({**content, "crc32": seal(content)}))
+        (folder / name).write_text(json.dumps({**content, "crc32": checksum(content)}))
 
     return damage
 

@@ -22,15 +22,15 @@ import numpy as np
 
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import make_codec
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, zero
 from dbelief.optim import Rule, make_rule
 from dbelief.optim.elastic import Elastic
-from dbelief.training.schedule import poly, rise, step
-from ps_server.programs import Programs
+from dbelief.training.schedule import poly, step, warm_up_factor
+from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
-from worker.comm.collectives.wire_format import BFloat16, Float16, Format
+from worker.comm.collectives.wire_format import BFloat16Format, Float16Format, Format
 
 FILE = Path(__file__).with_name("digests.json")
 LENGTHS = (1, 7, 64, 1000, 10_007)
@@ -88,7 +88,7 @@ def codecs() -> Iterator[tuple[str, str]]:
 
 def wires() -> Iterator[tuple[str, str]]:
     """What ranks of a group send each other in 16 bits."""
-    formats: dict[str, Format] = {"float16": Float16(np), "bfloat16": BFloat16(np, 10_007)}
+    formats: dict[str, Format] = {"float16": Float16Format(np), "bfloat16": BFloat16Format(np, 10_007)}
     for name, wire in formats.items():
         values, total = numbers("sent", 10_007), numbers("held", 10_007)
         packed, back = np.empty(values.size, wire.dtype), np.empty_like(values)
@@ -124,7 +124,7 @@ def schedules() -> Iterator[tuple[str, str]]:
     """Rates, at which every replica of a group arrives by itself."""
     samples = range(0, 100_000, 97)
     yield "step", digest(*(step(0.1, at, every=1000, factor=0.93) for at in samples))
-    yield "rise", digest(*(rise(at, over=50_000, start_factor=0.1) for at in samples))
+    yield "rise", digest(*(warm_up_factor(at, over=50_000, start_factor=0.1) for at in samples))
     for exponent in (0.5, 0.7, 2.0):
         yield f"poly {exponent}", digest(*(poly(0.1, at, power=exponent, total=90_000) for at in samples))
 
@@ -158,7 +158,7 @@ def programs() -> Iterator[tuple[str, str]]:
     lengths = (1, 1000, 33, 4096, 2005)
     starts = np.cumsum([0, *lengths]).tolist()
     spans = tuple(
-        Span(index, first, length) for index, (first, length) in enumerate(zip(starts, lengths, strict=False))
+        SegmentSpan(index, first, length) for index, (first, length) in enumerate(zip(starts, lengths, strict=False))
     )
     shard = Shard(spans, make_rule("sgd", {}), None)
     values = numbers("w", sum(lengths))
@@ -166,7 +166,7 @@ def programs() -> Iterator[tuple[str, str]]:
         part = values[span.start : span.start + span.length]
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, part)
     shard.make_ready()
-    runner = Programs(shard)
+    runner = ProgramExecutor(shard)
     try:
         yield "scalars", digest(*runner.run(PROGRAM))
     finally:

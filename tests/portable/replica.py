@@ -14,9 +14,9 @@ from dbelief.core.layout import Layout
 from dbelief.training.schedule import poly
 from tests.equivalence.groups import BATCH, sgd
 from tests.equivalence.harness import HOST, network
-from worker.comm import Comm
-from worker.comm.sockets import Listener, connect
-from worker.strategies.group_methods import SummedGradients
+from worker.comm import Communicator
+from worker.comm.sockets import Listener, connect_mesh
+from worker.strategies.group_methods import AllreduceSgd
 
 from .digests import digest
 
@@ -32,8 +32,8 @@ def main() -> None:
     addresses = sys.stdin.readline().split()
     strategy = sgd({"name": "adam", "rate": 0.01}, clip_norm=0.5)
     part = Layout.of(problem.tensors).part(0)
-    method = SummedGradients(problem.make(), part, HOST, strategy, lambda values: None)
-    with Comm(connect(listener, "portable", 1, rank, addresses, DEADLINE_S), DEADLINE_S) as comm:
+    method = AllreduceSgd(problem.make(), part, HOST, strategy, lambda values: None)
+    with Communicator(connect_mesh(listener, "portable", 1, rank, addresses, DEADLINE_S), DEADLINE_S) as comm:
         method.join(comm)
         method.result[:] = problem.start
         method.begin()

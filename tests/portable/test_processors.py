@@ -13,8 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, dots
 from dbelief.optim.apply import FEW
@@ -22,7 +22,7 @@ from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.wire.convert import program_to_wire, spans_to_wire
 
 from .digests import numbers
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.timeout(300)]
 
 LEAST, MOST = runnable()[0], runnable()[-1]
 JOB = "portable"
-SPANS = (Span(0, 0, FEW), Span(1, FEW, 2 * FEW + 5))
+SPANS = (SegmentSpan(0, 0, FEW), SegmentSpan(1, FEW, 2 * FEW + 5))
 """One that a rule's formula updates, and one that its compiled loop updates."""
 ADAM = segments.Rule(name="adam")
 
@@ -66,11 +66,11 @@ class Coordinator:
                     raise
 
 
-def client(address: str, epoch: int, replica: int) -> ShardedParameters:
+def client(address: str, epoch: int, replica: int) -> ShardedParameterClient:
     run = (0, len(SPANS))
-    placement = Placement(1, SPANS, (Place(0, address, epoch, (run,)),))
+    placement = Placement(1, SPANS, (ShardPlacement(0, address, epoch, (run,)),))
     # A push is repeated until the follower, which compiles a loop at its first one, has it.
-    return ShardedParameters(
+    return ShardedParameterClient(
         JOB, placement, rule=("adam", {}), pusher=Pusher(replica, replica), deadline_s=60.0, refresh=lambda: placement
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dbelief.cli.job_control import scale_job, stop_job
-from dbelief.monitor.status import Place, look
+from dbelief.monitor.status import JobLocation, get_status
 
 from .conftest import DEADLINE_S, Operator, wait_for
 
@@ -102,7 +102,7 @@ def test_another_user_commands_nothing_and_the_owner_everything(
 
     top = operator.start("top", "top", str(run))
     for where in (coordinator, str(run)):
-        status = look(Place.of(where))
+        status = get_status(JobLocation.of(where))
         assert isinstance(status, dict)
         assert (status["job"], len(status["members"])) == ("mine", 2)
     third = operator.start("third", "worker", "--coordinator", coordinator)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.job import load_job
 from dbelief.training.evaluation import evaluate
@@ -38,7 +38,7 @@ STRATEGIES = {
 
 def untrained(job_file: Path) -> float:
     """Mean loss of the initial values on the test set."""
-    job, backend = load_job(job_file), choose("cpu")
+    job, backend = load_job(job_file), select_backend("cpu")
     data = load(job.data, job.folder)
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import Mistake, Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable, UserError
 from dbelief.process.clock import SystemClock
 from dbelief.registry import open_registry
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, Membership
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MembershipClient
 from dbelief.rpc.server.health import check_serving
 from dbelief.security import Credentials, identity, tls_diagnosis
 from tests.processes.conftest import Operator, wait_for
@@ -82,12 +82,12 @@ def test_who_may_do_what_in_a_running_job(
             client.close()
 
     for role in ("worker", "viewer", "ps"):
-        with pytest.raises(Refused, match=f"Stop is for operator, and the token for {role}"):
+        with pytest.raises(Rejected, match=f"Stop is for operator, and the token for {role}"):
             call(role, lambda client: client.call("Stop", wire.StopRequest()))
-    with pytest.raises(Refused, match="the caller's token is for worker, and this is for ps"):
-        call("worker", lambda client: Membership(client, wire.ROLE_SHARD, "guarded", address="127.0.0.1:1"))
-    with pytest.raises(Refused, match="Join is for ps, worker, and the token for operator"):
-        call("operator", lambda client: Membership(client, wire.ROLE_CLIENT, "guarded"))
+    with pytest.raises(Rejected, match="the caller's token is for worker, and this is for ps"):
+        call("worker", lambda client: MembershipClient(client, wire.ROLE_SHARD, "guarded", address="127.0.0.1:1"))
+    with pytest.raises(Rejected, match="Join is for ps, worker, and the token for operator"):
+        call("operator", lambda client: MembershipClient(client, wire.ROLE_CLIENT, "guarded"))
     assert call("viewer", lambda client: client.status().job) == "guarded"
 
     viewer = ("--credentials", str(folders["ours"] / "viewer"))
@@ -97,7 +97,7 @@ def test_who_may_do_what_in_a_running_job(
     assert _ends("health", address, "--timeout", "60", *viewer)[0] == 0
     monkeypatch.setattr(identity._Identity, "taken", None)
     monkeypatch.setattr(tls_diagnosis, "PATIENCE_S", 60.0)
-    with pytest.raises(Unreachable, match="it speaks TLS: give --credentials"):
+    with pytest.raises(Unavailable, match="it speaks TLS: give --credentials"):
         check_serving(address, 1.0)
     call("operator", lambda client: client.call("Stop", wire.StopRequest(reason="an operator said so")))
     assert operator.roles[0].ends() == 0
@@ -194,12 +194,12 @@ def test_the_registry_wants_a_certificate_and_a_password(
             opened.close()
 
     assert holder(made / "coordinator") is None
-    with pytest.raises(Mistake, match="refuses the login"):
+    with pytest.raises(UserError, match="refuses the login"):
         holder(made / "worker")
     for stranger in (None, folders["ours"] / "coordinator"):
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unavailable):
             holder(stranger)
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unavailable):
         holder(made / "coordinator", url.replace("rediss", "redis"))
-    with pytest.raises(Mistake, match="its password would travel readable; use rediss://"):
+    with pytest.raises(UserError, match="its password would travel readable; use rediss://"):
         holder(made / "coordinator", "redis://192.0.2.7:6379")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.cli.inspect_run import evaluate_run
 from dbelief.errors import JobError
 from dbelief.launch.train import train
@@ -17,7 +17,7 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits.yaml"
 @pytest.fixture
 def device() -> str:
     try:
-        choose("cuda")
+        select_backend("cuda")
     except JobError as error:
         pytest.skip(str(error))
     return "cuda"
@@ -29,7 +29,7 @@ def test_the_digits_are_learnt_on_a_device(device: str, tmp_path: Path) -> None:
     summary = train(DIGITS, output=str(tmp_path), device=device)
     run = tmp_path / "digits"
     for number in range(summary.replicas):
-        backend = choose(device).name  # type: ignore[arg-type]
+        backend = select_backend(device).name  # type: ignore[arg-type]
         assert f"replica {number} of job digits, on {backend}\n" in (run / "logs" / f"worker-{number}.log").read_text()
     assert summary.test_accuracy is not None
     assert summary.test_accuracy >= 0.95

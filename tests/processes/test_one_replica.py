@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import BatchBuffer, load, permutation
 from dbelief.job import Downpour, load_job
 from dbelief.optim import make_rule
-from dbelief.training.schedule import rate_at
+from dbelief.training.schedule import learning_rate
 from dbelief.training.session import build_model, initial_values
 
 from .conftest import Operator
@@ -41,7 +41,7 @@ threads: 1
 def sequential(job_file: Path) -> dict[str, np.ndarray]:
     """The same job as a plain loop in this process, by the rule's NumPy form."""
     job = load_job(job_file, {})
-    data, backend = load(job.data, job.folder), choose("cpu")
+    data, backend = load(job.data, job.folder), select_backend("cpu")
     model, _ = build_model(job, data, backend)
     layout, w = initial_values(job, model)
     assert data.train is not None
@@ -56,7 +56,7 @@ def sequential(job_file: Path) -> dict[str, np.ndarray]:
             batch = data.train.gather(order[first : first + job.strategy.batch], buffer)
             model.loss_and_gradient(layout.views(w), batch, layout.views(gradient))
             step += 1
-            rate = rate_at(job, epoch * len(order) + first, 2 * len(order))
+            rate = learning_rate(job, epoch * len(order) + first, 2 * len(order))
             rule.apply_reference(np, w, gradient, states, np.float32(rate), step)
     return layout.assemble(w)
 

@@ -16,8 +16,8 @@ from dbelief.arrays.shared_memory import FOLDER
 from dbelief.bench.shards import JOB as BENCH
 from dbelief.bench.shards import Shards
 from dbelief.core.push import Pusher
-from dbelief.errors import Unreachable
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.errors import Unavailable
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 
 from .conftest import Operator, wait_for
 
@@ -58,15 +58,16 @@ def nothing_left() -> None:
 _WORKER = """
 import sys
 import numpy as np
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import ShardPlacement, Placement
 from dbelief.core.push import Pusher
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 
 address, size, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 length = size // count
-spans = tuple(Span(k, k * length, length) for k in range(count))
-client = ShardedParameters("bench", Placement(1, spans, (Place(0, address, 1, ((0, count),)),)), pusher=Pusher(1, 2))
+spans = tuple(SegmentSpan(k, k * length, length) for k in range(count))
+places = (ShardPlacement(0, address, 1, ((0, count),)),)
+client = ShardedParameterClient("bench", Placement(1, spans, places), pusher=Pusher(1, 2))
 out = client.array(size)
 while True:
     client.pull(out, np.full(count, -1, np.int64))
@@ -101,15 +102,15 @@ def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: P
     with Shards(tmp_path, size) as shards:
         process = shards.children[0].process
         assert process is not None
-        client = ShardedParameters(BENCH, shards.placement, shards.rule, Pusher(1, 2), 0.5)
-        other = ShardedParameters(BENCH, shards.placement, shards.rule, Pusher(2, 3), 20.0)
+        client = ShardedParameterClient(BENCH, shards.placement, shards.rule, Pusher(1, 2), 0.5)
+        other = ShardedParameterClient(BENCH, shards.placement, shards.rule, Pusher(2, 3), 20.0)
         out, versions = client.array(size), np.full(len(shards.spans), -1, np.int64)
         client.pull(out, versions)
         before = pulled(other, size)
         os.kill(process.pid, signal.SIGSTOP)
         try:
             versions[:] = -1
-            with pytest.raises(Unreachable):
+            with pytest.raises(Unavailable):
                 client.pull(out, versions)  # the shard has the request, and answers it when it goes on
             out[:] = 8.0
         finally:
@@ -124,7 +125,7 @@ def test_a_shard_that_stood_still_writes_into_nothing_that_is_in_use(tmp_path: P
     nothing_left()
 
 
-def pulled(client: ShardedParameters, size: int) -> float:
+def pulled(client: ShardedParameterClient, size: int) -> float:
     out = client.array(size)
     client.pull(out, np.full(len(client.placement.spans), -1, np.int64))
     return float(out.sum())

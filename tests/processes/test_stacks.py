@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import load
 from dbelief.data.digits import load_digits
 from dbelief.job import load_job
@@ -38,7 +38,7 @@ device: cpu
 
 def first_loss(job_file: Path, overrides: dict[str, str]) -> float:
     """Mean loss on the test set of what a job begins with."""
-    job, backend = load_job(job_file, overrides), choose("cpu")
+    job, backend = load_job(job_file, overrides), select_backend("cpu")
     data = load(job.data, job.folder)
     model, _ = build_model(job, data, backend)
     layout, initial = initial_values(job, model)

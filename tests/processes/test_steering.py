@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dbelief.cli.job_control import scale_job
-from dbelief.monitor.status import Place, look
+from dbelief.monitor.status import JobLocation, get_status
 
 from .conftest import Operator, wait_for
 
@@ -39,7 +39,7 @@ def dbelief(*arguments: str, code: int = 0) -> str:
 
 def training(run: Path) -> list[int]:
     """Numbers of the workers that train."""
-    told = look(Place.of(str(run)))
+    told = get_status(JobLocation.of(str(run)))
     assert isinstance(told, dict)
     return sorted(m["id"] for m in told["members"] if m["role"] == "worker" and m["state"] == "training")
 

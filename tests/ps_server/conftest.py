@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
-from ps_server.store.shard import Shard, Taken
+from ps_server.store.shard import SegmentResult, Shard
 from tests.ps_server.servers import Job
 
 INITIALISER = Pusher(0, 1_000_000)
@@ -21,10 +21,10 @@ class Subject:
     """A shard under test, and its lives of replicas: the last number of each."""
 
     shard: Shard
-    spans: tuple[Span, ...]
+    spans: tuple[SegmentSpan, ...]
     sequences: dict[Pusher, int] = field(default_factory=dict)
 
-    def send(self, push: Push, values: np.ndarray, segments: Sequence[int] | None = None) -> list[Taken]:
+    def send(self, push: Push, values: np.ndarray, segments: Sequence[int] | None = None) -> list[SegmentResult]:
         """Push (N,) values into some segments, all if none are named."""
         here = self.spans if segments is None else [self.spans[index] for index in segments]
         return [self.shard.push(push, span.index, values[span.start : span.stop]) for span in here]
@@ -78,7 +78,9 @@ def make() -> Callable[..., Subject]:
         **options: float,
     ) -> Subject:
         starts = np.cumsum([0, *lengths]).tolist()
-        spans = tuple(Span(index, start, n) for index, (start, n) in enumerate(zip(starts, lengths, strict=False)))
+        spans = tuple(
+            SegmentSpan(index, start, n) for index, (start, n) in enumerate(zip(starts, lengths, strict=False))
+        )
         subject = Subject(Shard(spans, make_rule(rule, options), staleness, on_apply), spans)
         if initial is not None:
             subject.assign(initial)

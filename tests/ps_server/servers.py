@@ -12,14 +12,14 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span, cut, place
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire.convert import push_to_wire, spans_to_wire
 from dbelief.telemetry.metrics import Metrics
@@ -55,7 +55,7 @@ class Job:
         deadline_s: float = 10.0,
         prepare: Prepare = nothing,
         rule: str = "sgd",
-        spans: Sequence[Span] | None = None,
+        spans: Sequence[SegmentSpan] | None = None,
     ) -> None:
         self.rule = segments.Rule(name=rule)
         self.metrics = [Metrics("ps") for _ in range(2)]
@@ -65,12 +65,12 @@ class Job:
         self.servers = [Server("127.0.0.1:0", service.register) for service in self.services]
         self.channels = [open_channel(server.address) for server in self.servers]
         self.stubs = [stubs.ParametersStub(channel) for channel in self.channels]
-        self.clients: list[ShardedParameters] = []
+        self.clients: list[ShardedParameterClient] = []
         self.commands = itertools.count(1)
-        spans = tuple(spans or cut([(0, 8 * count - 3)], 8))
-        runs = place(spans, 2)
+        spans = tuple(spans or make_segments([(0, 8 * count - 3)], 8))
+        runs = assign_segments(spans, 2)
         self.placement = Placement(
-            1, spans, tuple(Place(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))
+            1, spans, tuple(ShardPlacement(n, self.servers[n].address, n + 5, (run,)) for n, run in enumerate(runs))
         )
         for number, service in enumerate(self.services):
             service.life.index = number
@@ -129,9 +129,9 @@ class Job:
     def configure(self, number: int, command: wire.Command | None = None, **fields: Any) -> wire.ConfigureReply:
         return self.stubs[number].Configure(wire.ConfigureRequest(command=command or self.command(), **fields))
 
-    def client(self, pusher: Pusher, **options: Any) -> ShardedParameters:
+    def client(self, pusher: Pusher, **options: Any) -> ShardedParameterClient:
         options = {"deadline_s": 10.0, "placement": self.placement, **options}
-        self.clients.append(ShardedParameters("digits", rule=(self.rule.name, {}), pusher=pusher, **options))
+        self.clients.append(ShardedParameterClient("digits", rule=(self.rule.name, {}), pusher=pusher, **options))
         return self.clients[-1]
 
     def full(self, value: float) -> np.ndarray:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.process.clock import ManualClock
-from ps_server.hot_segments import WINDOW_S, Hottest
+from ps_server.hot_segments import WINDOW_S, HotSegments
 
 COUNTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12)
 
@@ -16,7 +16,7 @@ COUNTS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12
 @given(COUNTS, st.integers(1, 5))
 def test_they_are_the_first_of_all_when_sorted(counts: list[tuple[int, int]], most: int) -> None:
     clock, now = ManualClock(), {n: before for n, (before, _) in enumerate(counts)}
-    hottest = Hottest(lambda: now, most, clock)
+    hottest = HotSegments(lambda: now, most, clock)
     assert hottest.top() == []
     assert math.isnan(hottest.share())
     now = {n: before + more for n, (before, more) in enumerate(counts)}
@@ -37,7 +37,7 @@ def test_within_a_window_nothing_is_counted_again() -> None:
         looks.append(clock.now())
         return {7: 10 * len(looks), 8: len(looks)}
 
-    hottest = Hottest(counts, 1, clock)
+    hottest = HotSegments(counts, 1, clock)
     for _ in range(4):
         hottest.top()
         clock.advance(WINDOW_S / 2)
@@ -48,7 +48,7 @@ def test_within_a_window_nothing_is_counted_again() -> None:
 
 def test_a_life_with_other_segments_begins_anew() -> None:
     clock, now = ManualClock(), {0: 5}
-    hottest = Hottest(lambda: now, 1, clock)
+    hottest = HotSegments(lambda: now, 1, clock)
     hottest.top()
     now = {0: 5, 1: 100}
     clock.advance(WINDOW_S)

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.core.push import Push
-from dbelief.core.vector_program import Operation, check, copy, dots, lincomb, rotate, zero
-from dbelief.errors import Refused
+from dbelief.core.vector_program import Operation, copy, dots, lincomb, rotate, validate, zero
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.wire.convert import program_to_wire
 from dbelief.telemetry.metrics import Metrics
 from ps_server import controller
-from ps_server.programs import Programs
+from ps_server.programs import ProgramExecutor
 from tests.local_vectors import LocalSpace
 from tests.ps_server.servers import A, Job, status
 
@@ -59,12 +59,12 @@ def operations(draw: Any) -> Operation:
 @pytest.fixture
 def run() -> Iterator[Callable[..., list[float]]]:
     """Run programs on subjects."""
-    opened: dict[int, Programs] = {}
+    opened: dict[int, ProgramExecutor] = {}
 
     def run(subject: Subject, *program: Operation) -> list[float]:
         key = id(subject.shard)
         if key not in opened:
-            opened[key] = Programs(subject.shard)
+            opened[key] = ProgramExecutor(subject.shard)
         return opened[key].run(program)
 
     yield run
@@ -72,9 +72,9 @@ def run() -> Iterator[Callable[..., list[float]]]:
         programs.close()
 
 
-def refused_whole(subject: Subject, programs: Programs, program: Sequence[Operation], reason: str) -> None:
+def refused_whole(subject: Subject, programs: ProgramExecutor, program: Sequence[Operation], reason: str) -> None:
     before = subject.everything()
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Rejected) as caught:
         programs.run(program)
     assert str(caught.value) == reason
     assert subject.everything() == before
@@ -86,13 +86,13 @@ def test_it_is_numpys_numbers(make: Make, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     values = rng.standard_normal(sum(lengths)).astype(np.float32)
     subject = make(lengths, initial=values)
-    programs, space = Programs(subject.shard), LocalSpace({"w": values}, np.float32)
+    programs, space = ProgramExecutor(subject.shard), LocalSpace({"w": values}, np.float32)
     held = {"w"}
     try:
         for program in data.draw(st.lists(st.lists(operations(), max_size=4), min_size=1, max_size=4)):
             try:
-                check(program, held)
-            except Refused as error:
+                validate(program, held)
+            except Rejected as error:
                 refused_whole(subject, programs, program, str(error))
                 continue
             expected = space.run(program)
@@ -117,7 +117,7 @@ def test_accrued_is_float64(make: Make, run: Callable[..., list[float]]) -> None
     run(subject, lincomb("accrued", (1e-9, "w"), (1.0, "w")), lincomb("w", (1.0, "accrued"), (-1.0, "w")))
     assert subject.shard.segments[0].vectors["accrued"].dtype == np.float64
     assert subject.read() == pytest.approx(np.full(5, 1e-9), rel=1e-6)
-    with pytest.raises(Refused, match="rotate accrued w: vectors of float32 and float64 cannot change places"):
+    with pytest.raises(Rejected, match="rotate accrued w: vectors of float32 and float64 cannot change places"):
         run(subject, rotate("accrued", "w"))
 
 
@@ -149,9 +149,9 @@ def test_where_a_program_has_rotated_the_parameters_away_nothing_is_pushed(
     subject = make((4,), initial=1.0)
     run(subject, rotate("w", "a"))
     before, push = subject.everything(), Push(A, 1, np.float32(1.0))
-    with pytest.raises(Refused, match="segment 0: has no vector 'w' now"):
+    with pytest.raises(Rejected, match="segment 0: has no vector 'w' now"):
         subject.shard.push(push, 0, np.ones(4, np.float32))
-    with pytest.raises(Refused, match="segment 0: has no vector 'w' now"):
+    with pytest.raises(Rejected, match="segment 0: has no vector 'w' now"):
         subject.shard.exchange(push, [(0, np.ones(4, np.float32))])
     assert subject.everything() == before
 
@@ -160,7 +160,7 @@ def test_where_memory_is_short_nothing_has_changed(make: Make, run: Callable[...
     subject = make((4, 4), initial=1.0)
     before = subject.everything()
     short = patch.object(np, "empty", side_effect=[np.zeros(4, np.float32), MemoryError])
-    with short, pytest.raises(Refused, match="there is no memory for a, b"):
+    with short, pytest.raises(Rejected, match="there is no memory for a, b"):
         run(subject, Operation("scale", ("w",), (2.0,)), copy("a", "w"), copy("b", "w"))
     assert subject.everything() == before
 
@@ -183,14 +183,14 @@ def test_a_wrong_program_is_refused_whole(
 ) -> None:
     subject = make((4, 4), initial=1.0)
     before = subject.everything()
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         run(subject, Operation("scale", ("w",), (2.0,)), operation)
     assert subject.everything() == before
 
 
 def test_a_name_that_a_rotation_took_away_holds_nothing(make: Make, run: Callable[..., list[float]]) -> None:
     subject = make((4,), initial=1.0)
-    with pytest.raises(Refused, match="operation 2, dots w w: reads 'w'"):
+    with pytest.raises(Rejected, match="operation 2, dots w w: reads 'w'"):
         run(subject, rotate("a", "w"), dots(("w", "w")))
 
 
@@ -207,9 +207,9 @@ def test_a_command_that_comes_again_is_carried_out_once(job: Job) -> None:
     program = lincomb("t", (1.0, "w")), Operation("norm1", ("t",))
     first = operate(job, *program, command=command)
     operate(job, Operation("axpy", ("w", "w"), (1.0,)), lincomb("t", (5.0, "w")))
-    version = job.services[0].life.loaded().segments[0].version
+    version = job.services[0].life.require_shard().segments[0].version
     assert operate(job, *program, command=command) == first
-    assert job.services[0].life.loaded().segments[0].version == version
+    assert job.services[0].life.require_shard().segments[0].version == version
 
 
 def test_a_former_leader_and_a_former_life_are_refused(job: Job) -> None:
@@ -234,10 +234,10 @@ def test_a_wrong_program_is_refused_with_its_reason(job: Job) -> None:
 @given(st.integers(2, 6))
 def test_replies_are_kept_for_few_commands(count: int) -> None:
     with patch.object(controller, "REMEMBERED", 3):
-        one = controller.Life(Metrics("ps"), 1.0, None)
+        one = controller.ShardController(Metrics("ps"), 1.0, None)
         for number in range(count):
             one.configure(wire.ConfigureRequest(command=wire.Command(leader_epoch=1, id=number + 1)))
-        assert len(one._done) == min(count, 3)
+        assert len(one._replies) == min(count, 3)
 
 
 def test_pulls_and_programs_exclude_each_other(job: Job) -> None:

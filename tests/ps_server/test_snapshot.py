@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.checkpoint.checksummed_json import seal
-from dbelief.checkpoint.shard_file import check_parts, read_parts
-from dbelief.core.layout import cut, place
+from dbelief.checkpoint.checksummed_json import checksum
+from dbelief.checkpoint.shard_file import read_segments, verify_shards
+from dbelief.core.layout import assign_segments, make_segments
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import NotWritten, Refused, Torn
+from dbelief.errors import CorruptSnapshot, Rejected, WriteFailed
 from dbelief.optim import RULES, make_rule
 from dbelief.optim.momentum import Momentum
 from ps_server import snapshot
@@ -30,7 +30,7 @@ from ps_server.store.shard import Shard
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12, 3)
-TABLE = cut([(0, 60)], 7)
+TABLE = make_segments([(0, 60)], 7)
 OPTIONS = {"adagrad": {"a0": 0.1}}
 EPOCH = 2
 
@@ -40,7 +40,7 @@ def normal(seed: int) -> np.ndarray:
 
 
 def shards_of(number: int, rule: str = "adam", staleness: int | None = None) -> list[Shard]:
-    runs = [TABLE[first : first + count] for first, count in place(TABLE, number)]
+    runs = [TABLE[first : first + count] for first, count in assign_segments(TABLE, number)]
     return [Shard(run, make_rule(rule, OPTIONS.get(rule, {})), staleness) for run in runs]
 
 
@@ -110,7 +110,7 @@ def test_every_bit_comes_back_on_any_number_of_shards(
 def test_a_restored_shard_knows_which_pushes_are_missing(tmp_path: Path) -> None:
     new = shards_of(3)
     restore(new, save(trained(1), tmp_path))
-    with pytest.raises(Refused, match="push 6 of replica 1 on 'w' came where 4 was expected"):
+    with pytest.raises(Rejected, match="push 6 of replica 1 on 'w' came where 4 was expected"):
         send(new, Push(A, 6, np.float32(0.1)), normal(6))
     taken = new[0].push(Push(A, 6, np.float32(0.1), base=6), 0, np.zeros(7, np.float32))
     assert taken.lost == 2
@@ -127,7 +127,7 @@ def test_versions_of_a_new_life_begin_above_all_that_an_earlier_one_may_have_sho
     restore([new], folder)
     for index, version in enumerate(held):
         found, data = new.pull("w", index, newer_than=version)
-        assert found == new.segments[index].born == EPOCH << 40
+        assert found == new.segments[index].first_version == EPOCH << 40
         assert data is not None
         assert new.pull("w", index, newer_than=found) == (found, None)
 
@@ -156,7 +156,7 @@ def test_staleness_counts_from_the_beginning_of_a_life(tmp_path: Path) -> None:
 
 
 def test_a_shard_without_initial_values_writes_no_set(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="segment 0 has no initial values"):
+    with pytest.raises(Rejected, match="segment 0 has no initial values"):
         snapshot.save(shards_of(1)[0], tmp_path / "set", 0, "set", "job", 1)
     assert not (tmp_path / "set").exists()
 
@@ -174,13 +174,13 @@ def test_a_shard_that_was_loaded_by_half_can_neither_be_read_nor_made_ready(
     content = bytearray(data.read_bytes())
     content[-3] ^= 0x10  # in the last segment: all before it are whole
     data.write_bytes(content)
-    with pytest.raises(Torn, match=r"shard-0\.safetensors: segment 8 does not match its checksum"):
+    with pytest.raises(CorruptSnapshot, match=r"shard-0\.safetensors: segment 8 does not match its checksum"):
         snapshot.restore(shard, folder, "set-7", "digits", EPOCH)
-    with pytest.raises(Refused, match=r"segment 8 has no initial values \(1 of 5 miss them\)"):
+    with pytest.raises(Rejected, match=r"segment 8 has no initial values \(1 of 5 miss them\)"):
         shard.make_ready()
-    with pytest.raises(Refused, match="segment 8: a snapshot set is being loaded"):
+    with pytest.raises(Rejected, match="segment 8: a snapshot set is being loaded"):
         shard.pull("w", 8)
-    with pytest.raises(Refused, match="a snapshot set is being loaded"):
+    with pytest.raises(Rejected, match="a snapshot set is being loaded"):
         shard.push(Push(A, 4, np.float32(0.1)), 5, np.zeros(7, np.float32))
     assert snapshot.restore(shard, older, "set-7", "digits", EPOCH) == 5
     assert state([shard]) == {index: held for index, held in state(trained(1)).items() if index >= 4}
@@ -192,9 +192,9 @@ def test_a_set_without_some_of_the_rules_state_is_torn(tmp_path: Path, monkeypat
     manifest = tmp_path / "shard-0.json"
     content = json.loads(manifest.read_text().replace('"sgd"', '"momentum"'))
     del content["crc32"]
-    manifest.write_text(json.dumps({**content, "crc32": seal(content)}))
+    manifest.write_text(json.dumps({**content, "crc32": checksum(content)}))
     monkeypatch.undo()
-    with pytest.raises(Torn, match="segment 0 lacks 'rule/velocity'"):
+    with pytest.raises(CorruptSnapshot, match="segment 0 lacks 'rule/velocity'"):
         restore(shards_of(1, "momentum"), tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_a_set_holds_of_a_named_vector_what_is_whole(tmp_path: Path) -> None:
     restore(new, save(old, tmp_path))
     held = [index for shard in new for index, segment in shard.segments.items() if "best.1" in segment.vectors]
     assert held == [0, 2, 3, 4, 5, 7, 8]
-    with pytest.raises(Refused, match=r"segment 1: no vector 'best\.1' yet"):
+    with pytest.raises(Rejected, match=r"segment 1: no vector 'best\.1' yet"):
         new[0].pull("best.1", 1)
     send(new, Push(B, 1, vector="best.1", assign=True), normal(7))  # it comes again: the rest is stored
     values = b"".join(shard.pull("best.1", index)[1] or b"" for shard in new for index in shard.segments)
@@ -299,7 +299,7 @@ def test_each_segment_is_caught_between_two_pushes(make: Make, tmp_path: Path, e
         stop.set()
         thread.join(60)
     for folder in folders:
-        for one in read_parts(folder, "set", "job", "sgd", subject.spans):
+        for one in read_segments(folder, "set", "job", "sgd", subject.spans):
             assert one.ledger.get(("w", A), 0) == one.version == one.applied
             assert set(one.arrays["w"].tolist()) == {-float(one.version)}
             for name, values in one.arrays.items():
@@ -317,7 +317,7 @@ def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
         go.wait(60)
         try:
             snapshot.save(subject.shard, tmp_path, 0, "set", "job", 1)
-        except NotWritten as error:
+        except WriteFailed as error:
             errors.append(error)
 
     threads = [threading.Thread(target=write) for _ in range(2)]
@@ -329,4 +329,4 @@ def test_a_set_that_is_asked_for_again_while_it_is_written_is_whole(
     for thread in threads:
         thread.join(60)
     assert errors == []
-    check_parts(tmp_path, "set", "job", "sgd", 40)
+    verify_shards(tmp_path, "set", "job", "sgd", 40)

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from dbelief.core.lease import Lease
-from dbelief.core.push import Pushed, Pusher, Spread
-from dbelief.core.ranks import Alone, Ranks
-from dbelief.errors import Refused, Unreachable
+from dbelief.core.lease import DataLease
+from dbelief.core.push import Pusher, PushResult, StalenessHistogram
+from dbelief.core.ranks import RankGroup, SingleRank
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.coordinator_client import CoordinatorClient, Member
-from worker.comm import Comm, run_ranks
-from worker.pipeline.buffers import Outgoing
+from dbelief.rpc.client.coordinator_client import CoordinatorClient, MemberView
+from worker.comm import Communicator, run_ranks
+from worker.pipeline.buffers import GradientBuffer
 from worker.replica import Replica
-from worker.strategies.downpour import Phases
+from worker.strategies.downpour import PhaseTimer
 
 
 class Told:
@@ -33,10 +33,10 @@ class Told:
         self.lost = self._news
 
 
-def stopped(member: Told, ranks: Ranks | None = None) -> str:
+def stopped(member: Told, ranks: RankGroup | None = None) -> str:
     replica: Any = object.__new__(Replica)
-    replica._spread = Spread()
-    replica._session, replica._ranks = SimpleNamespace(member=member), ranks or Alone()
+    replica._spread = StalenessHistogram()
+    replica._session, replica._ranks = SimpleNamespace(member=member), ranks or SingleRank()
     replica._orders = lambda: wire.LeaseReply(stop="no more work")
     replica._trains = replica._bundles = replica._together = None
     reason: str = replica.run()
@@ -44,13 +44,13 @@ def stopped(member: Told, ranks: Ranks | None = None) -> str:
 
 
 def test_one_that_was_given_up_does_not_end_well() -> None:
-    with pytest.raises(Refused, match="gave this member up"):
+    with pytest.raises(Rejected, match="gave this member up"):
         stopped(Told(lost="the coordinator gave this member up"))
 
 
 def test_all_ranks_of_one_that_was_given_up_know_it() -> None:
-    def rank(comm: Comm) -> str:
-        with pytest.raises(Refused) as caught:
+    def rank(comm: Communicator) -> str:
+        with pytest.raises(Rejected) as caught:
             stopped(Told(lost="the coordinator gave this member up" if comm.rank == 0 else ""), comm)
         return str(caught.value)
 
@@ -60,13 +60,13 @@ def test_all_ranks_of_one_that_was_given_up_know_it() -> None:
 def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
     order = []
 
-    class Ranks(Alone):
+    class Aborted(SingleRank):
         def abort(self, error: BaseException) -> None:
             order.append(f"told: {error}")
 
     replica: Any = object.__new__(Replica)
-    replica._spread = Spread()
-    replica._ranks, replica._bundles, replica._together = Ranks(), None, None
+    replica._spread = StalenessHistogram()
+    replica._ranks, replica._bundles, replica._together = Aborted(), None, None
     replica._trains = SimpleNamespace(close=lambda: order.append("pushed the rest"))
 
     def fails() -> None:
@@ -79,7 +79,7 @@ def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
 
 
 def test_the_end_of_a_job_is_a_good_end() -> None:
-    for member in (Told(), Told(error=Unreachable("the coordinator has left"))):
+    for member in (Told(), Told(error=Unavailable("the coordinator has left"))):
         assert stopped(member) == "no more work"
         assert (member.beats, member.lost) == (1, ""), "it asked, and was not given up"
 
@@ -96,26 +96,26 @@ class Coordinator:
         return wire.ReportReply()
 
 
-def trained(comm: Comm, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
+def trained(comm: Communicator, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
     """One rank trains a lease of three pushes, none of them too early to report; the first has lost some before it."""
     monkeypatch.setattr("worker.replica.REPORT_EVERY_S", -1.0)
     replica: Any = object.__new__(Replica)
-    replica._spread = Spread()
+    replica._spread = StalenessHistogram()
     shards = SimpleNamespace(figures=lambda: wire.WireFigures(sent=100, received=10 + comm.rank, residual=0.5))
     replica._session = SimpleNamespace(
         next_sequence=lambda: 1,
         pusher=Pusher(3, 7, comm.rank),
-        member=Member(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
+        member=MemberView(cast("CoordinatorClient", coordinator), wire.ROLE_REPLICA, 3, 7, 0),
         parameters=shards,
     )
     replica._ranks, replica._told_lock, replica._reported_s = comm, threading.Lock(), time.monotonic()
     replica._recorder = replica._metrics = _Anything()
-    replica._phases, replica._shown, replica._together = Phases(), {}, None
+    replica._phases, replica._shown, replica._together = PhaseTimer(), {}, None
 
-    def train(lease: Lease) -> None:
+    def train(lease: DataLease) -> None:
         for sequence in (1, 2, 3):
-            slot = cast("Outgoing", SimpleNamespace(sequence=sequence, samples=10, steps=1, loss_sum=1.0))
-            replica._acknowledged(slot, Pushed(0.0, 0, lost if sequence == 1 else 0))
+            slot = cast("GradientBuffer", SimpleNamespace(sequence=sequence, samples=10, steps=1, loss_sum=1.0))
+            replica._acknowledged(slot, PushResult(0.0, 0, lost if sequence == 1 else 0))
 
     replica._trains = SimpleNamespace(train=train)
     replica._train(wire.TrainingLease(lease=1, stop=30, first_sequence=1))

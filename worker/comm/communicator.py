@@ -33,7 +33,7 @@ class Pending:
         self._handle.wait(self._deadline_s if deadline_s is None else deadline_s)
 
 
-class Comm:
+class Communicator:
     """One rank's way to the others of its group.
 
     As a context manager it closes the engine, and where the body raises, all other ranks end with the reason.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Death:
+class PeerFailure:
     """Who failed first in a group, and of what."""
 
     who: str
     cause: str
 
     @classmethod
-    def of(cls, who: str, error: BaseException) -> Death:
+    def of(cls, who: str, error: BaseException) -> PeerFailure:
         """The death of `who` by `error`; a cause without words has its type's name."""
         return cls(who, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
@@ -60,7 +60,7 @@ class Handle(Protocol):
 
         Raises
         ------
-        RankDied
+        RankFailure
             As soon as it is known that a rank of the group failed.
         Unreachable
             The time is over; names peers, tags and sizes. The arrays are not touched any more where the engine can
@@ -88,11 +88,11 @@ class Engine(Protocol):
         ...
 
     def start(self, messages: Sequence[Message]) -> Handle:
-        """Start messages together; raises RankDied where the group has failed before."""
+        """Start messages together; raises RankFailure where the group has failed before."""
         ...
 
     def check(self) -> None:
-        """Raise RankDied where a rank of the group has failed; for those who compute for long."""
+        """Raise RankFailure where a rank of the group has failed; for those who compute for long."""
         ...
 
     def abort(self, error: BaseException) -> None:
@@ -104,14 +104,14 @@ class Engine(Protocol):
         ...
 
 
-def died(death: Death, rank: int, waiting: Iterable[Message] = ()) -> RankDied:
+def rank_failed(death: PeerFailure, rank: int, waiting: Iterable[Message] = ()) -> RankFailure:
     """The error of a rank whose group has failed."""
-    return RankDied(f"{death.who} died of {death.cause}{_waited(rank, waiting)}", death.cause.partition(":")[0])
+    return RankFailure(f"{death.who} died of {death.cause}{_waited(rank, waiting)}", death.cause.partition(":")[0])
 
 
-def late(deadline_s: float, rank: int, waiting: Iterable[Message]) -> Unreachable:
+def timed_out(deadline_s: float, rank: int, waiting: Iterable[Message]) -> Unavailable:
     """The error of a rank that waited in vain."""
-    return Unreachable(f"nothing came for {deadline_s:g} s{_waited(rank, waiting)}")
+    return Unavailable(f"nothing came for {deadline_s:g} s{_waited(rank, waiting)}")
 
 
 def _waited(rank: int, waiting: Iterable[Message]) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.process.console import announce
 
-from .engine import Death, Message, died, late
+from .engine import Message, PeerFailure, rank_failed, timed_out
 from .polling import poll
 
 NEWS_BYTES = 1024
@@ -32,7 +32,7 @@ def _mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: there is no MPI behind it
-        raise Mistake(
+        raise UserError(
             f"mpi4py does not import ({error}): pip install 'dbelief[mpi]', and an MPI (mpich, say)"
         ) from error
     return MPI
@@ -56,7 +56,7 @@ class MpiEngine:
         world = communicator or self._mpi.COMM_WORLD
         self._data, self._news = world.Dup(), world.Dup()
         self._clock: Clock = clock or SystemClock()
-        self._death: Death | None = None
+        self._death: PeerFailure | None = None
         self._kept: list[Any] = []  # requests that were given up, and their arrays: MPI may still touch them
         self.rank: int = self._data.Get_rank()
         self.size: int = self._data.Get_size()
@@ -90,7 +90,7 @@ class MpiEngine:
         """Raise RankDied where a rank has failed; costs a look into the mailbox."""
         if self.hears_of_death():
             assert self._death is not None
-            raise died(self._death, self.rank)
+            raise rank_failed(self._death, self.rank)
 
     def hears_of_death(self) -> bool:
         """Whether a rank of the group has failed, as far as this one was told."""
@@ -98,7 +98,7 @@ class MpiEngine:
         if self._death is None and self._news.Iprobe(self._mpi.ANY_SOURCE, 0, status):
             text = np.zeros(status.Get_count(self._mpi.BYTE), np.uint8)
             self._news.Recv(self._bytes(text), status.Get_source(), 0)
-            self._death = Death(f"rank {status.Get_source()}", text.tobytes().decode(errors="replace"))
+            self._death = PeerFailure(f"rank {status.Get_source()}", text.tobytes().decode(errors="replace"))
         return self._death is not None
 
     def wait(self, requests: list[Any], messages: Sequence[Message], deadline_s: float) -> None:
@@ -120,7 +120,11 @@ class MpiEngine:
             # A sum has a request and no messages.
             waiting = [message for message, request in zip(messages, requests, strict=False) if not request.Test()]
             self._kept.append((requests, messages))
-            raise died(self._death, self.rank, waiting) if self._death else late(deadline_s, self.rank, waiting)
+            raise (
+                rank_failed(self._death, self.rank, waiting)
+                if self._death
+                else timed_out(deadline_s, self.rank, waiting)
+            )
         for message, status in zip(messages, statuses, strict=False):
             count = status.Get_count(self._mpi.BYTE)
             if not message.sends and count != message.array.nbytes:
@@ -130,7 +134,7 @@ class MpiEngine:
         """Tell every other rank that this one failed, and of what; one that was told of a death tells nobody."""
         if self.hears_of_death():
             return
-        self._death = Death.of(f"rank {self.rank}", error)
+        self._death = PeerFailure.of(f"rank {self.rank}", error)
         text = np.frombuffer(self._death.cause.encode()[:NEWS_BYTES], np.uint8)
         peers = [rank for rank in range(self.size) if rank != self.rank]
         told = [self._news.Isend(self._bytes(text), peer, 0) for peer in peers]

@@ -19,7 +19,7 @@ import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
 
-from .engine import Engine, Message, late
+from .engine import Engine, Message, timed_out
 from .polling import poll
 
 ID_BYTES = 128
@@ -102,7 +102,7 @@ class NcclEngine:
             return False
 
         if not poll(self._clock, over, deadline_s):
-            raise late(deadline_s, self.rank, messages)
+            raise timed_out(deadline_s, self.rank, messages)
 
     def check(self) -> None:
         """Raise RankDied where a rank has failed."""

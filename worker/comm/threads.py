@@ -18,13 +18,13 @@ import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
 
-from .communicator import Comm
-from .engine import Death, Message, died, late
+from .communicator import Communicator
+from .engine import Message, PeerFailure, rank_failed, timed_out
 
 T = TypeVar("T")
 
 
-class _Side:
+class _Mailbox:
     """One end of a message: what was asked for, and whether it is over."""
 
     __slots__ = ("key", "message", "over", "through")
@@ -58,16 +58,16 @@ class Group:
         self.size = size
         self.xp = xp
         self.clock: Clock = clock or SystemClock()
-        self.death: Death | None = None
+        self.death: PeerFailure | None = None
         self.error: BaseException | None = None
         self._lock = threading.Lock()
-        self._posted: dict[tuple[int, int, int], deque[_Side]] = {}
+        self._posted: dict[tuple[int, int, int], deque[_Mailbox]] = {}
 
-    def post(self, side: _Side, rank: int) -> None:
+    def post(self, side: _Mailbox, rank: int) -> None:
         """Bring one side of a message; the second one to come copies."""
         with self._lock:
             if self.death is not None:
-                raise died(self.death, rank)
+                raise rank_failed(self.death, rank)
             posted = self._posted.setdefault(side.key, deque())
             if not posted or posted[0].message.sends == side.message.sends:
                 posted.append(side)
@@ -96,7 +96,7 @@ class Group:
         if self.xp is not np:
             self.xp.cuda.get_current_stream().synchronize()
 
-    def withdraw(self, side: _Side) -> bool:
+    def withdraw(self, side: _Mailbox) -> bool:
         """Take back what nobody answered; False where it is over, or will be in a moment."""
         with self._lock:
             posted = self._posted.get(side.key, deque())
@@ -110,7 +110,7 @@ class Group:
         with self._lock:
             if self.death is not None:
                 return
-            self.death, self.error = Death.of(who, error), error
+            self.death, self.error = PeerFailure.of(who, error), error
             waiting = [side for posted in self._posted.values() for side in posted]
             self._posted.clear()
         for side in waiting:
@@ -118,7 +118,7 @@ class Group:
 
 
 class _Handle:
-    def __init__(self, group: Group, rank: int, sides: list[_Side]) -> None:
+    def __init__(self, group: Group, rank: int, sides: list[_Mailbox]) -> None:
         self._group = group
         self._rank = rank
         self._sides = sides
@@ -131,12 +131,12 @@ class _Handle:
             if not clock.wait(side.over, max(0.0, until_s - clock.now())):
                 waiting = [side.message for side in self._sides if self._group.withdraw(side)]
                 if waiting:
-                    raise late(deadline_s, self._rank, waiting)
+                    raise timed_out(deadline_s, self._rank, waiting)
                 side.over.wait()  # the other rank is just copying
         if self._group.death is not None:
             waiting = [side.message for side in self._sides if not side.through]
             if waiting:
-                raise died(self._group.death, self._rank, waiting)
+                raise rank_failed(self._group.death, self._rank, waiting)
 
 
 class ThreadEngine:
@@ -155,7 +155,7 @@ class ThreadEngine:
     def start(self, messages: Sequence[Message]) -> _Handle:
         """Start messages; those that a peer waits for are copied before this returns."""
         self._group.settle()
-        sides = [_Side(self.rank, message) for message in messages]
+        sides = [_Mailbox(self.rank, message) for message in messages]
         for side in sides:
             self._group.post(side, self.rank)
         return _Handle(self._group, self.rank, sides)
@@ -163,7 +163,7 @@ class ThreadEngine:
     def check(self) -> None:
         """Raise RankDied where a rank has failed."""
         if self._group.death is not None:
-            raise died(self._group.death, self.rank)
+            raise rank_failed(self._group.death, self.rank)
 
     def abort(self, error: BaseException) -> None:
         """End every wait of the group with this rank's name and error."""
@@ -174,7 +174,7 @@ class ThreadEngine:
 
 
 def run_ranks(
-    size: int, function: Callable[[Comm], T], deadline_s: float = 60.0, clock: Clock | None = None, xp: Any = np
+    size: int, function: Callable[[Communicator], T], deadline_s: float = 60.0, clock: Clock | None = None, xp: Any = np
 ) -> list[T]:
     """Run `function` once per rank, rank 0 on this thread, and give what they returned in rank order.
 
@@ -197,7 +197,7 @@ def run_ranks(
 
     def run(rank: int) -> None:
         try:
-            with Comm(ThreadEngine(group, rank), deadline_s) as comm:
+            with Communicator(ThreadEngine(group, rank), deadline_s) as comm:
                 results[rank] = function(comm)
         except BaseException as error:
             group.fail(f"rank {rank}", error)

@@ -13,7 +13,7 @@ from .engine import Engine, Handle, Message
 
 
 @dataclass
-class Taken:
+class ReceiveStats:
     """What came from another rank.
 
     Attributes
@@ -28,7 +28,7 @@ class Taken:
     seconds: float = 0.0
 
 
-class Tracing:
+class TracingEngine:
     """Counts what this rank sends and takes through `engine`.
 
     Attributes
@@ -44,7 +44,7 @@ class Tracing:
         self._clock: Clock = clock or SystemClock()
         self.messages: Counter[tuple[int, int]] = Counter()
         self.sent_bytes: Counter[tuple[int, int]] = Counter()
-        self.taken: defaultdict[int, Taken] = defaultdict(Taken)
+        self.taken: defaultdict[int, ReceiveStats] = defaultdict(ReceiveStats)
 
     @property
     def rank(self) -> int:
@@ -96,7 +96,7 @@ class Tracing:
 class _Timed:
     """Messages under way, which are counted once they are through."""
 
-    def __init__(self, tracing: Tracing, handle: Handle, coming: Sequence[Message], begin_s: float) -> None:
+    def __init__(self, tracing: TracingEngine, handle: Handle, coming: Sequence[Message], begin_s: float) -> None:
         self._tracing, self._handle, self._coming, self._begin_s = tracing, handle, coming, begin_s
 
     def wait(self, deadline_s: float) -> None:

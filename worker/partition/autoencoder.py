@@ -29,14 +29,14 @@ from dbelief.partition import Grid, Window
 from dbelief.partition.blocks import BlockParts
 from dbelief.partition.declared import Declared
 
-from ..comm import Comm
+from ..comm import Communicator
 from .distributed_array import DistributedArray, declared
 
 
 class _Ranks:
     """The other ranks, as what is around this one's blocks (`Around`)."""
 
-    def __init__(self, comm: Comm, parts: BlockParts) -> None:
+    def __init__(self, comm: Communicator, parts: BlockParts) -> None:
         rank = comm.rank
         self._parts, self._rank = parts, rank
         rows, columns = parts.counted[rank].within(parts.tiles[rank])
@@ -73,10 +73,10 @@ class _Ranks:
         maps[...] = self._neurons(maps.shape[-1], maps.dtype).scatter_add(seen)
 
 
-class Idle:
+class EmptyRank:
     """The layer of a rank without blocks, which takes part in what the others exchange; see `SparseAutoencoder`."""
 
-    def __init__(self, ranks: _Ranks, depth: int, maps: int, comm: Comm) -> None:
+    def __init__(self, ranks: _Ranks, depth: int, maps: int, comm: Communicator) -> None:
         self._ranks, self._depth, self._maps, self._xp = ranks, depth, maps, comm.xp
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
@@ -126,11 +126,11 @@ class Idle:
         return self._xp.empty((0, 0, self._maps * m), dtype)
 
 
-def own_blocks(parts: BlockParts, eq1: Eq1, backend: Backend, comm: Comm) -> SparseAutoencoder | Idle:
+def local_blocks(parts: BlockParts, eq1: Eq1, backend: Backend, comm: Communicator) -> SparseAutoencoder | EmptyRank:
     """This rank's blocks as a layer of their own, which sees the pixels of `parts`; all ranks ask for it together."""
     ranks, pixels, depth = _Ranks(comm, parts), parts.pixels(comm.rank), parts.whole.depth
     if not pixels.size:
-        return Idle(ranks, depth, eq1.maps, comm)
+        return EmptyRank(ranks, depth, eq1.maps, comm)
     height, width = pixels.shape
     return SparseAutoencoder((height, width, depth // eq1.block**2), eq1, backend, ranks)
 
@@ -151,14 +151,14 @@ class PartitionedAutoencoder:
         The grid has not as many ranks as there are.
     """
 
-    def __init__(self, model: SparseAutoencoder, comm: Comm, grid: Grid) -> None:
+    def __init__(self, model: SparseAutoencoder, comm: Communicator, grid: Grid) -> None:
         if grid.size != comm.size:
             raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._model, self._comm = model, comm
         parts = BlockParts.of(model.blocks, model.eq1, grid)
         self.layout: Layout = parts.layout
         self._pixels = parts.pixels(comm.rank)
-        self._own = own_blocks(parts, model.eq1, model.backend, comm)
+        self._own = local_blocks(parts, model.eq1, model.backend, comm)
 
         @lru_cache(maxsize=2)
         def shared(dtype: np.dtype) -> DistributedArray:

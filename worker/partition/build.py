@@ -7,7 +7,7 @@ from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid
 from dbelief.partition.models import uncuttable
 
-from ..comm import Comm
+from ..comm import Communicator
 from .autoencoder import PartitionedAutoencoder
 from .network import PartitionedNetwork
 from .stacks import PartitionedStacks
@@ -16,7 +16,7 @@ Partitioned = PartitionedNetwork | PartitionedAutoencoder | PartitionedStacks
 """A model whose views are those of this rank's boxes of its `layout`, which `dbelief.partition.layout_of` knows too."""
 
 
-def partitioned(model: Model, comm: Comm, grid: Grid) -> Partitioned:
+def build_partitioned(model: Model, comm: Communicator, grid: Grid) -> Partitioned:
     """Cut a model over a grid of ranks; all of them call this together, with the same model.
 
     Raises

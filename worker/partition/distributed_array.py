@@ -15,8 +15,8 @@ from dbelief.partition import Window
 from dbelief.partition.declared import Declared
 from dbelief.partition.window import uncovered
 
-from ..comm import Comm
-from .halo_exchange import Exchange
+from ..comm import Communicator
+from .halo_exchange import HaloExchange
 
 
 class DistributedArray:
@@ -53,7 +53,7 @@ class DistributedArray:
 
     def __init__(
         self,
-        comm: Comm,
+        comm: Communicator,
         shape: Sequence[int],
         dtype: Any,
         outputs: Sequence[Window],
@@ -76,10 +76,10 @@ class DistributedArray:
             if missing := uncovered(window, [*outputs, *zero]):
                 raise ValueError(f"rank {rank} reads {window}, of which nobody writes {missing[0]}")
         self.output, self.input = outputs[comm.rank], inputs[comm.rank]
-        self.gather = Exchange(comm, outputs, inputs, dtype, tag)
-        self.scatter_add = Exchange(comm, inputs, outputs, dtype, tag)
+        self.gather = HaloExchange(comm, outputs, inputs, dtype, tag)
+        self.scatter_add = HaloExchange(comm, inputs, outputs, dtype, tag)
 
 
-def declared(comm: Comm, array: Declared, dtype: Any) -> DistributedArray:
+def declared(comm: Communicator, array: Declared, dtype: Any) -> DistributedArray:
     """The array of which all ranks have declared what they write and read."""
     return DistributedArray(comm, array.shape, dtype, array.outputs, array.inputs, first_axis=array.first_axis)

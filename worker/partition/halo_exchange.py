@@ -24,11 +24,11 @@ import numpy as np
 from dbelief.partition import Window
 from dbelief.partition.window import uncovered
 
-from ..comm import Comm, Message
+from ..comm import Communicator, Message
 from ..comm.communicator import Pending
 
 
-class Exchange:
+class HaloExchange:
     """One rank's part of an exchange; called with the array on its source, it gives the one on its target.
 
     All ranks make it, and then call it, together. Between `start` and `finish` a rank may compute; what it reads of the
@@ -50,7 +50,7 @@ class Exchange:
     """
 
     def __init__(
-        self, comm: Comm, sources: Sequence[Window], targets: Sequence[Window], dtype: Any, tag: int = 0
+        self, comm: Communicator, sources: Sequence[Window], targets: Sequence[Window], dtype: Any, tag: int = 0
     ) -> None:
         self._comm = comm
         self._dtype = np.dtype(dtype)

@@ -25,9 +25,9 @@ from dbelief.partition import Grid, Window
 from dbelief.partition.cut import OWNER, Part, cut, layout
 from dbelief.partition.traffic import NetworkArrays
 
-from ..comm import Comm
+from ..comm import Communicator
 from .distributed_array import declared
-from .overlap import compute, inside
+from .overlap import compute, interior
 
 
 class _Arrays:
@@ -39,7 +39,7 @@ class _Arrays:
         By layer, the window of its outputs to be computed before its inputs come.
     """
 
-    def __init__(self, comm: Comm, parts: list[Part], length: int, dtype: np.dtype, overlaps: bool) -> None:
+    def __init__(self, comm: Communicator, parts: list[Part], length: int, dtype: np.dtype, overlaps: bool) -> None:
         arrays = NetworkArrays.of(parts, length)
         self.between = [None if array is None else declared(comm, array, dtype) for array in arrays.between]
         self.last = declared(comm, arrays.last, dtype)
@@ -47,7 +47,7 @@ class _Arrays:
         self.inside: list[Window] = []
         for part, array in zip(parts, self.between, strict=True):
             nothing = Window.nothing(len(part.outputs[comm.rank].start))
-            self.inside.append(inside(part, comm.rank, array.gather.ready) if array and overlaps else nothing)
+            self.inside.append(interior(part, comm.rank, array.gather.ready) if array and overlaps else nothing)
 
 
 class PartitionedNetwork:
@@ -63,7 +63,7 @@ class PartitionedNetwork:
         Whether a rank computes while it waits for others; else one after the other, to see what that costs.
     """
 
-    def __init__(self, network: Network, comm: Comm, grid: Grid, overlaps: bool = True) -> None:
+    def __init__(self, network: Network, comm: Communicator, grid: Grid, overlaps: bool = True) -> None:
         if grid.size != comm.size:
             raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._network = network

@@ -17,7 +17,7 @@ from dbelief.partition import Window
 from dbelief.partition.cut import Part, seen
 
 
-def inside(part: Part, rank: int, ready: Window) -> Window:
+def interior(part: Part, rank: int, ready: Window) -> Window:
     """Which window of a rank's outputs sees nothing but what is `ready` of its inputs; empty where there is none.
 
     Empty too for a layer that is not computed in pieces. `ready` has all axes of the inputs, the batch first.

@@ -28,15 +28,15 @@ from dbelief.nn.stacks import Stacks, own_tensors, tensor_name
 from dbelief.partition import Grid, Window
 from dbelief.partition.stacks import StackParts
 
-from ..comm import Comm
-from .autoencoder import own_blocks
+from ..comm import Communicator
+from .autoencoder import local_blocks
 from .distributed_array import DistributedArray, declared
 
 
-class _Crossing:
+class _StackBoundary:
     """The way of maps from the ranks that make them to those that see them (`Crossing`)."""
 
-    def __init__(self, comm: Comm, parts: StackParts, place: int, which: int) -> None:
+    def __init__(self, comm: Communicator, parts: StackParts, place: int, which: int) -> None:
         @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
         def array(m: int, dtype: np.dtype) -> DistributedArray:
             return declared(comm, parts.between(place, m)[which], dtype)
@@ -69,7 +69,7 @@ class PartitionedStacks:
         The grid has not as many ranks as there are.
     """
 
-    def __init__(self, model: Stacks, comm: Comm, grid: Grid) -> None:
+    def __init__(self, model: Stacks, comm: Communicator, grid: Grid) -> None:
         if grid.size != comm.size:
             raise ValueError(f"a grid of {grid.size} ranks for {comm.size}")
         self._comm = comm
@@ -139,14 +139,14 @@ class PartitionedStacks:
         return [{**own, "alpha": alphas[i : i + 1]} for i, own in enumerate(found)]
 
 
-def _stack(model: Stacks, comm: Comm, parts: StackParts, place: int) -> Stack:
+def _stack(model: Stacks, comm: Communicator, parts: StackParts, place: int) -> Stack:
     """This rank's part of one stack, from 1."""
     eq1, lcn = model.stacks[place - 1]
-    own = own_blocks(parts.parts[place - 1], eq1, model.backend, comm)
+    own = local_blocks(parts.parts[place - 1], eq1, model.backend, comm)
     shapes = parts.shapes(place, comm.rank)
     if place == len(parts.parts):
         return Stack(shapes, eq1, lcn, model.backend, own)
-    crossings = [_Crossing(comm, parts, place, which) for which in range(3)]
+    crossings = [_StackBoundary(comm, parts, place, which) for which in range(3)]
     return Stack(shapes, eq1, lcn, model.backend, own, crossings)
 
 

@@ -7,7 +7,7 @@ from dbelief.data import BatchBuffer, Split, permutation
 from dbelief.nn import Batch
 
 
-class Batches:
+class BatchLoader:
     """Mini-batches of one split, by epoch and range of the epoch's seeded permutation.
 
     One call's are valid until the next: their arrays, also those on a device, are made once.

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import Allocate, Backend, floats
-from dbelief.arrays.push_source import OnDevice
+from dbelief.arrays.backend import Allocate, Backend, aligned_float32
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import RankPart
 
 
 @dataclass
-class Fetched:
+class ParameterBuffer:
     """One copy of a rank's part of the parameters: (n,) float32 on the host and on the device, and segments' versions.
 
     `stepped` says that local steps moved it away from what those versions hold.
@@ -27,10 +27,12 @@ class Fetched:
     device: Any
     views: dict[str, Any]
     versions: np.ndarray
-    stepped: bool = False
+    locally_modified: bool = False
 
     @classmethod
-    def make(cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = floats) -> Fetched:
+    def make(
+        cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = aligned_float32
+    ) -> ParameterBuffer:
         """An empty copy, of version -1 everywhere."""
         host = allocate(part.size)
         device = backend.to_device(host)
@@ -43,7 +45,7 @@ class Fetched:
 
 
 @dataclass(kw_only=True)
-class Done:
+class PushStats:
     """What a push stands for: the mini-batches behind it."""
 
     sequence: int = 0
@@ -53,7 +55,7 @@ class Done:
 
 
 @dataclass
-class Outgoing(Done):
+class GradientBuffer(PushStats):
     """A rank's part of one gradient on its way: (n,) float32 where it is computed, and what it was computed from.
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
@@ -67,11 +69,13 @@ class Outgoing(Done):
     clock: int = 0
 
     @classmethod
-    def make(cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = floats) -> Outgoing:
+    def make(
+        cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = aligned_float32
+    ) -> GradientBuffer:
         """An empty gradient."""
-        gradient = backend.room(part.size, allocate)
+        gradient = backend.zeros(part.size, allocate)
         return cls(gradient, part.views(gradient), np.zeros(segments, np.int64))
 
     def complete(self, backend: Backend) -> None:
         """Everything is added up; to be called on the thread that computes."""
-        self.sent = self.gradient if backend.name == "numpy" else OnDevice(backend.xp, self.gradient)
+        self.sent = self.gradient if backend.name == "numpy" else DeviceSource(backend.xp, self.gradient)

@@ -12,7 +12,7 @@ from typing import Any
 from dbelief.nn import Batch, Evaluates, Model
 
 
-class Slowed:
+class DelayedModel:
     """A model, with a wait after each gradient.
 
     Parameters

@@ -7,10 +7,10 @@ import threading
 
 from dbelief.core.placement import Parameters
 
-from .buffers import Fetched
+from .buffers import ParameterBuffer
 
 
-class Fetcher:
+class FetchThread:
     """Fetches parameters on a thread of its own.
 
     Parameters
@@ -19,7 +19,7 @@ class Fetcher:
         Two copies. The caller computes on the one it took last; a fetch fills the other.
     """
 
-    def __init__(self, parameters: Parameters, copies: tuple[Fetched, Fetched]) -> None:
+    def __init__(self, parameters: Parameters, copies: tuple[ParameterBuffer, ParameterBuffer]) -> None:
         self._parameters = parameters
         self._spare, self._taken = copies
         self._asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -28,13 +28,13 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
         self._thread.start()
 
-    def ask(self, clock: int) -> None:
+    def request(self, clock: int) -> None:
         """Begin to fill the spare copy for `clock`, unless that is under way."""
         if not self._under_way:
             self._under_way = True
             self._asked.put(clock)
 
-    def take(self) -> Fetched:
+    def get(self) -> ParameterBuffer:
         """The filled copy; waits for it. From now on the copy taken before is the spare one.
 
         Raises
@@ -57,9 +57,9 @@ class Fetcher:
 
     def _run(self) -> None:
         while (clock := self._asked.get()) is not None:
-            if self._spare.stepped:  # nothing of it may be taken for unchanged
+            if self._spare.locally_modified:  # nothing of it may be taken for unchanged
                 self._spare.versions[:] = -1
-                self._spare.stepped = False
+                self._spare.locally_modified = False
             try:
                 self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)
                 self._filled.put(None)

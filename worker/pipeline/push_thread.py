@@ -6,12 +6,12 @@ import queue
 import threading
 from collections.abc import Callable
 
-from dbelief.core.push import Pushed
+from dbelief.core.push import PushResult
 
-from .buffers import Outgoing
+from .buffers import GradientBuffer
 
 
-class Sender:
+class PushThread:
     """Pushes gradients on a thread of its own.
 
     Parameters
@@ -26,14 +26,14 @@ class Sender:
 
     def __init__(
         self,
-        push: Callable[[Outgoing], Pushed],
-        slots: list[Outgoing],
-        acknowledged: Callable[[Outgoing, Pushed], None],
+        push: Callable[[GradientBuffer], PushResult],
+        slots: list[GradientBuffer],
+        acknowledged: Callable[[GradientBuffer, PushResult], None],
     ) -> None:
         self._push = push
         self._acknowledged = acknowledged
-        self._free: queue.SimpleQueue[Outgoing] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[GradientBuffer] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[GradientBuffer | None] = queue.SimpleQueue()
         self._idle = threading.Condition()
         self._under_way = 0
         self._error: Exception | None = None
@@ -42,13 +42,13 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="push", daemon=True)
         self._thread.start()
 
-    def slot(self) -> Outgoing:
+    def acquire_buffer(self) -> GradientBuffer:
         """A free buffer; waits until one is."""
         slot = self._free.get()
         self.check()
         return slot
 
-    def send(self, slot: Outgoing) -> None:
+    def submit(self, slot: GradientBuffer) -> None:
         """Hand a filled buffer over; returns at once."""
         with self._idle:
             self._under_way += 1
@@ -66,7 +66,7 @@ class Sender:
             self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has its deadline
         self.check()
 
-    def give_back(self, slot: Outgoing) -> None:
+    def release_buffer(self, slot: GradientBuffer) -> None:
         """A buffer that nothing is to be sent of."""
         self._free.put(slot)
 

@@ -23,14 +23,14 @@ import numpy as np
 
 from dbelief.arrays.backend import Backend, aligned
 from dbelief.core.layout import RankPart
-from dbelief.core.lease import Cadence, Lease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
-from dbelief.optim.clip import clip
+from dbelief.optim.clip import clip_by_norm
 
-from ..pipeline.buffers import Fetched, Outgoing
-from ..pipeline.fetch_thread import Fetcher
-from ..pipeline.push_thread import Sender
+from ..pipeline.buffers import GradientBuffer, ParameterBuffer
+from ..pipeline.fetch_thread import FetchThread
+from ..pipeline.push_thread import PushThread
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Settings:
         Longest gradient of a mini-batch; None: any.
     """
 
-    cadence: Cadence
+    cadence: FetchPushSchedule
     rate: Callable[[int], float]
     local_rate: float | None = None
     overlap: bool = False
     clip_norm: float | None = None
 
 
-class Phases:
+class PhaseTimer:
     """Seconds that the compute thread spent in each phase."""
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ class Downpour:
         model: Model,
         part: RankPart,
         backend: Backend,
-        fetcher: Fetcher,
-        sender: Sender,
+        fetcher: FetchThread,
+        sender: PushThread,
         batches: Callable[[int, int, int], Batch],
         settings: Settings,
-        phases: Phases,
-        noted: Callable[[Lease, int, np.ndarray], None] | None = None,
+        phases: PhaseTimer,
+        noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._model = model
@@ -111,9 +111,9 @@ class Downpour:
         # holds what a local step subtracts.
         self._gradient = backend.to_device(aligned(part.size, np.float32))
         self._gradient_views = part.views(self._gradient)
-        self._parameters: Fetched | None = None
+        self._parameters: ParameterBuffer | None = None
 
-    def train(self, lease: Lease) -> None:
+    def train(self, lease: DataLease) -> None:
         """Compute and push one lease; returns when every push of it is acknowledged.
 
         Raises
@@ -126,7 +126,7 @@ class Downpour:
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
         sequence = lease.first_sequence
-        slot: Outgoing | None = None
+        slot: GradientBuffer | None = None
         for step in range(steps):
             parameters = self._fetch(lease, step)
             first = lease.start + step * cadence.batch
@@ -150,27 +150,27 @@ class Downpour:
         self._fetcher.close()
         self._sender.close()
 
-    def _fetch(self, lease: Lease, step: int) -> Fetched:
+    def _fetch(self, lease: DataLease, step: int) -> ParameterBuffer:
         """The parameters that mini-batch `step` is computed from."""
         cadence = self._settings.cadence
         if self._parameters is None or cadence.fetches_at(step):
             if not self._settings.overlap:
                 self._sender.flush()
                 self._phases.end("push")
-            self._fetcher.ask(_last_clock(lease, step, cadence))
-            self._parameters = self._fetcher.take()
+            self._fetcher.request(_last_clock(lease, step, cadence))
+            self._parameters = self._fetcher.get()
             self._parameters.to_device()
             # Filled while this one is computed on; but a lease begins with what is newest then.
             if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
-                self._fetcher.ask(_last_clock(lease, step + cadence.n_fetch, cadence))
+                self._fetcher.request(_last_clock(lease, step + cadence.n_fetch, cadence))
             self._phases.end("fetch")
         if self._noted is not None:
             self._noted(lease, step, self._parameters.versions)
         return self._parameters
 
-    def _open(self, lease: Lease, step: int, sequence: int) -> Outgoing:
+    def _open(self, lease: DataLease, step: int, sequence: int) -> GradientBuffer:
         """A free buffer, for the push that begins with mini-batch `step`."""
-        slot = self._sender.slot()
+        slot = self._sender.acquire_buffer()
         self._phases.end("push")
         slot.sequence = sequence
         slot.samples = slot.steps = 0
@@ -178,14 +178,14 @@ class Downpour:
         slot.rate = self._settings.rate(lease.samples_before + step * self._settings.cadence.batch)
         return slot
 
-    def _compute(self, parameters: Fetched, batch: Batch, slot: Outgoing) -> None:
+    def _compute(self, parameters: ParameterBuffer, batch: Batch, slot: GradientBuffer) -> None:
         """Add the mini-batch's gradient to what the slot has accrued."""
         if self._settings.cadence.n_push == 1:
             loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
-            clip(self._backend.xp, slot.gradient, self._settings.clip_norm, self._total)
+            clip_by_norm(self._backend.xp, slot.gradient, self._settings.clip_norm, self._total)
         else:
             loss = self._model.loss_and_gradient(parameters.views, batch, self._gradient_views)
-            clip(self._backend.xp, self._gradient, self._settings.clip_norm, self._total)
+            clip_by_norm(self._backend.xp, self._gradient, self._settings.clip_norm, self._total)
             if slot.steps == 0:
                 slot.gradient[:] = self._gradient
             else:
@@ -194,7 +194,7 @@ class Downpour:
         slot.steps += 1
         slot.loss_sum += loss * len(batch)
 
-    def _local_step(self, parameters: Fetched, slot: Outgoing) -> None:
+    def _local_step(self, parameters: ParameterBuffer, slot: GradientBuffer) -> None:
         """Move the replica's own copy by the gradient of this mini-batch, by plain SGD."""
         alpha = self._settings.local_rate
         rate = np.float32(slot.rate if alpha is None else alpha)
@@ -204,15 +204,15 @@ class Downpour:
         else:
             # The formula, with a buffer for its product: what this one held is sent, or added to what will be.
             parameters.device -= self._backend.xp.multiply(gradient, rate, out=self._gradient)
-        parameters.stepped = True
+        parameters.locally_modified = True
 
-    def _finish(self, slot: Outgoing, parameters: Fetched) -> None:
+    def _finish(self, slot: GradientBuffer, parameters: ParameterBuffer) -> None:
         slot.complete(self._backend)
         slot.versions[:] = parameters.versions
-        self._sender.send(slot)
+        self._sender.submit(slot)
         self._phases.end("push")
 
 
-def _last_clock(lease: Lease, step: int, cadence: Cadence) -> int:
+def _last_clock(lease: DataLease, step: int, cadence: FetchPushSchedule) -> int:
     """Clock of the last mini-batch that is computed from what is fetched for `step`: so far ahead must be allowed."""
     return lease.clock + min(step + cadence.n_fetch, cadence.steps(lease.samples)) - 1

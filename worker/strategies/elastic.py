@@ -22,15 +22,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief.arrays.backend import Backend
-from dbelief.arrays.push_source import OnDevice
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.layout import RankPart
-from dbelief.core.lease import Cadence, Lease
-from dbelief.core.push import Push, Pushed, Pusher
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.push import Push, Pusher, PushResult
 from dbelief.nn import Batch, Model
-from dbelief.training.elastic_weights import OwnWeights
+from dbelief.training.elastic_weights import ElasticWeights
 
-from ..pipeline.buffers import Done
-from .downpour import Phases
+from ..pipeline.buffers import PushStats
+from .downpour import PhaseTimer
 
 
 class Centre(Protocol):
@@ -42,10 +42,10 @@ class Centre(Protocol):
     def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> float:
         """Read the centre as of a clock; seconds that it was waited for."""
 
-    def push(self, values: Any, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: Any, versions: np.ndarray, push: Push) -> PushResult:
         """Send own weights: the centre moves towards them."""
 
-    def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Send own weights, and get the centre as it was before it moved."""
 
 
@@ -69,7 +69,7 @@ class Settings:
         Longest gradient; None for any.
     """
 
-    cadence: Cadence
+    cadence: FetchPushSchedule
     rate: Callable[[int], float]
     moving_rate: Callable[[float], float]
     mu: float | None = None
@@ -107,10 +107,10 @@ class Elastic:
         pusher: Pusher,
         batches: Callable[[int, int, int], Batch],
         settings: Settings,
-        phases: Phases,
+        phases: PhaseTimer,
         checked: Callable[[Any], object],
-        acknowledged: Callable[[Done, Pushed], None],
-        noted: Callable[[Lease, int, np.ndarray], None] | None = None,
+        acknowledged: Callable[[PushStats, PushResult], None],
+        noted: Callable[[DataLease, int, np.ndarray], None] | None = None,
         total: Callable[[float], float] = lambda squares: squares,
     ) -> None:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
@@ -118,7 +118,7 @@ class Elastic:
         self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
         self._host = centre.array(part.size)  # the centre, as it came
         self._versions = np.full(segments, -1, np.int64)
-        self._own = OwnWeights(
+        self._own = ElasticWeights(
             model,
             part,
             backend,
@@ -131,7 +131,7 @@ class Elastic:
         self._began = False
         self._helper = ThreadPoolExecutor(1, "exchange")
 
-    def train(self, lease: Lease) -> None:
+    def train(self, lease: DataLease) -> None:
         """Compute one lease; returns when its last exchange is done.
 
         Raises
@@ -143,7 +143,7 @@ class Elastic:
         """
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
-        done = Done(sequence=lease.first_sequence)
+        done = PushStats(sequence=lease.first_sequence)
         self._begin(lease.clock)
         for step in range(steps):
             first = lease.start + step * cadence.batch
@@ -154,11 +154,11 @@ class Elastic:
             rate = self._settings.rate(lease.samples_before + step * cadence.batch)
             moving_rate = self._settings.moving_rate(rate)
             done.samples, done.steps = done.samples + len(batch), done.steps + 1
-            exchange: Callable[[], Pushed] | None = None
+            exchange: Callable[[], PushResult] | None = None
             if cadence.pushes_after(step, steps):
                 clock = lease.clock + step * lease.stride
                 push = Push(self._pusher, done.sequence, np.float32(moving_rate), done.samples, clock=clock)
-                exchange = self._turn(push) if self._settings.turns else self._exchange(push)
+                exchange = self._round_robin_exchange(push) if self._settings.turns else self._exchange(push)
             done.loss_sum += self._own.compute(batch) * len(batch)
             self._phases.end("compute")
             if exchange is None:
@@ -170,7 +170,7 @@ class Elastic:
             self._own.step(rate, moving_rate, self._host)
             self._phases.end("compute")
             self._acknowledged(done, pushed)
-            done = Done(sequence=done.sequence + 1)
+            done = PushStats(sequence=done.sequence + 1)
 
     def _begin(self, clock: int = 0) -> None:
         """Start at the centre."""
@@ -180,12 +180,12 @@ class Elastic:
             self._began = True
             self._phases.end("fetch", waited_s)
 
-    def _exchange(self, push: Push) -> Callable[[], Pushed]:
+    def _exchange(self, push: Push) -> Callable[[], PushResult]:
         """Begin an exchange, and give what waits for its end; the weights stay as they are until then."""
         values = self._sent()
         return self._helper.submit(self._centre.exchange, values, self._host, self._versions, push).result
 
-    def _turn(self, push: Push) -> Callable[[], Pushed]:
+    def _round_robin_exchange(self, push: Push) -> Callable[[], PushResult]:
         """Wait for one's turn, take the centre, and give what ends the turn."""
         values = self._sent()
         self._versions.fill(-1)  # the step before has used up what came then
@@ -197,7 +197,7 @@ class Elastic:
         """Own weights, checked, as they are sent."""
         own = self._own.values
         self._checked(own)
-        return own if self._backend.name == "numpy" else OnDevice(self._backend.xp, own)
+        return own if self._backend.name == "numpy" else DeviceSource(self._backend.xp, own)
 
     def close(self) -> None:
         """End the thread; an exchange that is under way comes to its end."""

@@ -9,26 +9,26 @@ from collections.abc import Callable
 import numpy as np
 
 from dbelief import job
-from dbelief.core.lease import Cadence, Lease
-from dbelief.core.push import Push, Pushed
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.core.push import Push, PushResult
 from dbelief.data import Split
 from dbelief.nn import Model
 from dbelief.optim.finite import check_finite
-from dbelief.training.schedule import rate_at, total_samples
+from dbelief.training.schedule import learning_rate, total_samples
 from dbelief.training.session import Session
 
-from ..pipeline.batches import Batches
-from ..pipeline.buffers import Done, Fetched, Outgoing
-from ..pipeline.fetch_thread import Fetcher
-from ..pipeline.push_thread import Sender
-from ..rendezvous import Meeting
-from .downpour import Downpour, Phases
+from ..pipeline.batches import BatchLoader
+from ..pipeline.buffers import GradientBuffer, ParameterBuffer, PushStats
+from ..pipeline.fetch_thread import FetchThread
+from ..pipeline.push_thread import PushThread
+from ..rendezvous import Rendezvous
+from .downpour import Downpour, PhaseTimer
 from .downpour import Settings as DownpourSettings
 from .elastic import Elastic
 from .elastic import Settings as ElasticSettings
-from .group import Shards, Together
-from .group_methods import Averaging, SummedGradients
-from .sandblaster import Bundles, Tells
+from .group import GroupTrainer, ShardAccess
+from .group_methods import AllreduceEasgd, AllreduceSgd
+from .sandblaster import BundleReporter, BundleWorker
 
 SLOTS = 2
 """Gradient buffers of Downpour: one being computed, one on its way."""
@@ -39,24 +39,24 @@ def downpour(
     model: Model,
     strategy: job.Downpour | job.Asynchronous,
     train: Split,
-    phases: Phases,
-    push: Callable[[Outgoing], Pushed],
-    acknowledged: Callable[[Outgoing, Pushed], None],
-    noted: Callable[[Lease, int, np.ndarray], None] | None,
+    phases: PhaseTimer,
+    push: Callable[[GradientBuffer], PushResult],
+    acknowledged: Callable[[GradientBuffer, PushResult], None],
+    noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Downpour:
     """Downpour SGD, with its fetch and push threads."""
     part, backend = session.part, session.backend
     segments, allocate = len(session.parameters.placement.spans), session.parameters.array
-    fetched, spare = (Fetched.make(part, segments, backend, allocate) for _ in range(2))
+    fetched, spare = (ParameterBuffer.make(part, segments, backend, allocate) for _ in range(2))
     return Downpour(
         model,
         part,
         backend,
-        Fetcher(session.parameters, (fetched, spare)),
-        Sender(push, [Outgoing.make(part, segments, backend, allocate) for _ in range(SLOTS)], acknowledged),
-        Batches(train, strategy.batch, session.job.seed, backend),
+        FetchThread(session.parameters, (fetched, spare)),
+        PushThread(push, [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)], acknowledged),
+        BatchLoader(train, strategy.batch, session.job.seed, backend),
         DownpourSettings(
-            Cadence(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
+            FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal),
             _rate(session, train),
             strategy.local_rate,
             strategy.overlap,
@@ -73,9 +73,9 @@ def elastic(
     model: Model,
     strategy: job.Elastic,
     train: Split,
-    phases: Phases,
-    acknowledged: Callable[[Done, Pushed], None],
-    noted: Callable[[Lease, int, np.ndarray], None] | None,
+    phases: PhaseTimer,
+    acknowledged: Callable[[PushStats, PushResult], None],
+    noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Elastic:
     """Elastic averaging, with its thread for exchanges."""
     part = session.part
@@ -86,9 +86,9 @@ def elastic(
         session.parameters,
         len(session.parameters.placement.spans),
         session.pusher,
-        Batches(train, strategy.batch, session.job.seed, session.backend),
+        BatchLoader(train, strategy.batch, session.job.seed, session.backend),
         ElasticSettings(
-            Cadence(strategy.batch, strategy.n_fetch, strategy.n_push),
+            FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push),
             _rate(session, train),
             functools.partial(strategy.moving_rate, replicas=session.job.replicas),
             strategy.momentum,
@@ -104,40 +104,38 @@ def elastic(
     )
 
 
-def together(
+def synchronous(
     session: Session,
     model: Model,
     strategy: job.SyncSgd | job.Elastic,
     train: Split,
-    phases: Phases,
-    meeting: Meeting,
-    acknowledged: Callable[[Done], None],
-) -> Together:
+    phases: PhaseTimer,
+    meeting: Rendezvous,
+    acknowledged: Callable[[PushStats], None],
+) -> GroupTrainer:
     """A worker that exchanges with the others of its group."""
     part, backend = session.part, session.backend
-    method: SummedGradients | Averaging
+    method: AllreduceSgd | AllreduceEasgd
     allocate = session.parameters.array
     if isinstance(strategy, job.SyncSgd):
-        method = SummedGradients(
-            model, part, backend, strategy, lambda gradient: check_finite(gradient, part), allocate
-        )
+        method = AllreduceSgd(model, part, backend, strategy, lambda gradient: check_finite(gradient, part), allocate)
     else:
         moving_rate = functools.partial(strategy.moving_rate, replicas=session.job.replicas)
         checked = functools.partial(check_finite, layout=part, what="weights")
-        method = Averaging(model, part, backend, strategy, moving_rate, checked, allocate)
-    return Together(
+        method = AllreduceEasgd(model, part, backend, strategy, moving_rate, checked, allocate)
+    return GroupTrainer(
         method,
         meeting,
         _shards(session),
-        Batches(train, strategy.batch, session.job.seed, backend),
-        Cadence(strategy.batch),
+        BatchLoader(train, strategy.batch, session.job.seed, backend),
+        FetchPushSchedule(strategy.batch),
         _rate(session, train),
         phases,
         acknowledged,
     )
 
 
-def _shards(session: Session) -> Shards:
+def _shards(session: Session) -> ShardAccess:
     """The shards, of which workers with a group need little."""
     segments = len(session.parameters.placement.spans)
     # Numbers of what is written: leases count in steps, and are not told to the shards.
@@ -152,21 +150,21 @@ def _shards(session: Session) -> Shards:
             values, np.zeros(segments, np.int64), Push(session.pusher, next(numbers), np.float32(1))
         )
 
-    return Shards(read, write)
+    return ShardAccess(read, write)
 
 
-def bundles(
+def sandblaster(
     session: Session,
     model: Model,
     strategy: job.Sandblaster,
     train: Split,
-    phases: Phases,
-    tells: Tells,
-) -> Bundles:
+    phases: PhaseTimer,
+    tells: BundleReporter,
+) -> BundleWorker:
     """A batch method's portions."""
     portion = min(strategy.portion, len(train))
-    gather = [Batches(train, portion, session.job.seed, session.backend) for _ in range(2)]
-    return Bundles(
+    gather = [BatchLoader(train, portion, session.job.seed, session.backend) for _ in range(2)]
+    return BundleWorker(
         model,
         session.part,
         session.backend,
@@ -181,4 +179,4 @@ def bundles(
 
 def _rate(session: Session, train: Split) -> Callable[[int], float]:
     """Learning rate by samples leased before."""
-    return functools.partial(rate_at, session.job, total=total_samples(session.job.limits, len(train)))
+    return functools.partial(learning_rate, session.job, total=total_samples(session.job.limits, len(train)))

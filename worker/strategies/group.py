@@ -14,21 +14,21 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from dbelief.core.lease import Cadence, Lease
-from dbelief.errors import RankDied, Unreachable
+from dbelief.core.lease import DataLease, FetchPushSchedule
+from dbelief.errors import RankFailure, Unavailable
 from dbelief.nn import Batch
 from dbelief.rpc import coordination_pb2 as wire
 
-from ..comm import Comm
-from ..comm.tracing import Taken, Tracing
-from ..pipeline.buffers import Done
-from ..rendezvous import Group, Meeting
-from .downpour import Phases
-from .group_methods import Method
+from ..comm import Communicator
+from ..comm.tracing import ReceiveStats, TracingEngine
+from ..pipeline.buffers import PushStats
+from ..rendezvous import GroupSpec, Rendezvous
+from .downpour import PhaseTimer
+from .group_methods import GroupMethod
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardAccess:
     """What is asked of the shards: to read the parameters, and to replace them."""
 
     read: Callable[[np.ndarray], None]
@@ -39,9 +39,9 @@ class Shards:
 class Traffic:
     """What sums took from other ranks since this generation began, by rank, and how many steps were made."""
 
-    group: Group
+    group: GroupSpec
     steps: int
-    taken: Mapping[int, Taken]
+    taken: Mapping[int, ReceiveStats]
 
     def to_wire(self) -> wire.Traffic:
         """As the coordinator is told of it."""
@@ -50,7 +50,7 @@ class Traffic:
         return wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=self.steps, taken=rows)
 
 
-class Together:
+class GroupTrainer:
     """One worker of its groups.
 
     Attributes
@@ -70,14 +70,14 @@ class Together:
 
     def __init__(
         self,
-        method: Method,
-        meeting: Meeting,
-        shards: Shards,
+        method: GroupMethod,
+        meeting: Rendezvous,
+        shards: ShardAccess,
         batches: Callable[[int, int, int], Batch],
-        cadence: Cadence,
+        cadence: FetchPushSchedule,
         rate: Callable[[int], float],
-        phases: Phases,
-        acknowledged: Callable[[Done], None],
+        phases: PhaseTimer,
+        acknowledged: Callable[[PushStats], None],
     ) -> None:
         self.meeting = meeting
         self._method, self._shards, self._batches = method, shards, batches
@@ -85,10 +85,10 @@ class Together:
         self._acknowledged = acknowledged
         self.steps = 0
         self._at = -1  # steps that the result holds; -1: there is none
-        self._traced: Tracing | None = None
+        self._traced: TracingEngine | None = None
         self._made_here = 0  # steps in this generation
 
-    def train(self, lease: Lease, group: Group) -> str:
+    def train(self, lease: DataLease, group: GroupSpec) -> str:
         """Make the steps of a block of leases, of which one is this worker's.
 
         Returns
@@ -117,13 +117,13 @@ class Together:
                 self.steps = step + 1
                 self._made_here += 1
                 if mine is not None:
-                    last = self._made(lease, step, mine, loss, writes=group.rank == 0)
-        except (RankDied, Unreachable) as error:
-            self.meeting.part(error)
+                    last = self._acknowledge_step(lease, step, mine, loss, writes=group.rank == 0)
+        except (RankFailure, Unavailable) as error:
+            self.meeting.leave(error)
             self._phases.end("wait")
             return str(error)
         except BaseException as error:  # the others are not to wait for what does not come
-            self.meeting.part(error)
+            self.meeting.leave(error)
             raise
         if group.rank == 0:
             self._shards.write(self._method.result)
@@ -132,32 +132,34 @@ class Together:
             self._acknowledged(last)
         return ""
 
-    def _mini_batch(self, lease: Lease, step: int) -> Batch | None:
+    def _mini_batch(self, lease: DataLease, step: int) -> Batch | None:
         first = lease.start + step * self._cadence.batch
         stop = min(first + self._cadence.batch, lease.stop)
         mine = self._batches(lease.epoch, first, stop) if first < stop else None
         self._phases.end("data")
         return mine
 
-    def _made(self, lease: Lease, step: int, mine: Batch, loss: float, writes: bool) -> Done | None:
+    def _acknowledge_step(
+        self, lease: DataLease, step: int, mine: Batch, loss: float, writes: bool
+    ) -> PushStats | None:
         """Tell of a step; but who writes tells of its last one when it has written."""
-        done = Done(sequence=lease.first_sequence + step, samples=len(mine), steps=1, loss_sum=loss * len(mine))
+        done = PushStats(sequence=lease.first_sequence + step, samples=len(mine), steps=1, loss_sum=loss * len(mine))
         if writes and step == self._cadence.steps(lease.samples) - 1:
             return done
         self._acknowledged(done)
         return None
 
-    def _meet(self, group: Group, clock: int) -> None:
+    def _meet(self, group: GroupSpec, clock: int) -> None:
         """Come together, and agree on what the last step has come to."""
-        comm, new = self.meeting.meet(group)
+        comm, new = self.meeting.join(group)
         if new:
-            self._traced, self._made_here = Tracing(comm.engine), 0
-            self._method.join(Comm(self._traced, comm.deadline_s))
-            self._agree(comm, group.written)
+            self._traced, self._made_here = TracingEngine(comm.engine), 0
+            self._method.join(Communicator(self._traced, comm.deadline_s))
+            self._synchronize_state(comm, group.written)
         self._at = clock
         self._phases.end("wait")
 
-    def _agree(self, comm: Comm, written: int) -> None:
+    def _synchronize_state(self, comm: Communicator, written: int) -> None:
         at = np.zeros(comm.size, np.int64)
         at[comm.rank] = self._at
         comm.allreduce(at)
@@ -180,7 +182,7 @@ class Together:
                 array[:] = new
         self._method.take(most - self._at if self._at >= 0 else None)
 
-    def traffic(self, group: Group) -> Traffic | None:
+    def traffic(self, group: GroupSpec) -> Traffic | None:
         """What the sums of this group's steps took; None before the first."""
         return Traffic(group, self._made_here, self._traced.taken) if self._traced and self._made_here else None
 

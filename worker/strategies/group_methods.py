@@ -13,21 +13,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from dbelief import job
-from dbelief.arrays.backend import Allocate, Backend, floats
+from dbelief.arrays.backend import Allocate, Backend, aligned_float32
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.core.layout import RankPart
 from dbelief.core.reduction_tree import named
 from dbelief.nn import Batch, Model
 from dbelief.optim import apply_rule, make_rule
-from dbelief.optim.clip import clip
+from dbelief.optim.clip import clip_by_norm
 from dbelief.optim.elastic import Elastic
-from dbelief.training.elastic_weights import OwnWeights
+from dbelief.training.elastic_weights import ElasticWeights
 
-from ..comm import Comm
+from ..comm import Communicator
 from ..comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 
 
-class Method(Protocol):
+class GroupMethod(Protocol):
     """How a group makes a step of its mini-batches.
 
     Attributes
@@ -38,7 +38,7 @@ class Method(Protocol):
 
     result: np.ndarray
 
-    def join(self, comm: Comm) -> None:
+    def join(self, comm: Communicator) -> None:
         """Sum over these ranks from now on."""
 
     def begin(self) -> None:
@@ -77,7 +77,7 @@ class Method(Protocol):
         """End what threads there are."""
 
 
-class SummedGradients:
+class AllreduceSgd:
     """Synchronous SGD: every worker applies one rule to one sum of gradients (FireCaffe, section 6).
 
     Parameters
@@ -93,19 +93,19 @@ class SummedGradients:
         backend: Backend,
         strategy: job.SyncSgd,
         checked: Callable[[np.ndarray], object],
-        allocate: Allocate = floats,
+        allocate: Allocate = aligned_float32,
     ) -> None:
         self._model, self._part, self._backend, self._strategy = model, part, backend, strategy
         self._checked = checked
         self._rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
         self.result = allocate(part.size)
-        self._states = tuple(floats(part.size) for _ in self._rule.state)
+        self._states = tuple(aligned_float32(part.size) for _ in self._rule.state)
         self._steps = np.zeros(1, np.int64)
-        self._summed = floats(part.size)
+        self._summed = aligned_float32(part.size)
         self._weights = backend.to_device(self.result)
         self._gradient = backend.to_device(self._summed)
 
-    def join(self, comm: Comm) -> None:
+    def join(self, comm: Communicator) -> None:
         """See `Method`."""
         self._reduce = make_allreduce(comm, self._strategy.reduction, self._part.size)
 
@@ -141,7 +141,7 @@ class SummedGradients:
             self._reduce(self._summed)
             self._checked(self._summed)
             # All workers clip this sum: by BLAS, norms would differ in the last bit, and the copies with them.
-            clip(
+            clip_by_norm(
                 np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
             )
         self._steps += 1
@@ -157,7 +157,7 @@ class SummedGradients:
         """See `Method`: there are none."""
 
 
-class Averaging:
+class AllreduceEasgd:
     """Synchronous elastic averaging among the workers (You et al. 2017, algorithm 3 and section 6.1.3).
 
     Each worker has the centre C and weights W_i of its own. In a step all weights are summed as they are, and
@@ -183,16 +183,16 @@ class Averaging:
         strategy: job.Elastic,
         moving_rate: Callable[[float], float],
         checked: Callable[[Any], object],
-        allocate: Allocate = floats,
+        allocate: Allocate = aligned_float32,
     ) -> None:
         self._backend, self._strategy, self._moving_rate, self._checked = backend, strategy, moving_rate, checked
-        self._own = OwnWeights(model, part, backend, clip_norm=strategy.clip_norm)
+        self._own = ElasticWeights(model, part, backend, clip_norm=strategy.clip_norm)
         self.result = allocate(part.size)  # the centre
-        self._sum, self._used = floats(part.size), floats(part.size)
+        self._sum, self._used = aligned_float32(part.size), aligned_float32(part.size)
         self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not come
         self._helper = ThreadPoolExecutor(1, "sum") if strategy.form == 3 else None
 
-    def join(self, comm: Comm) -> None:
+    def join(self, comm: Communicator) -> None:
         """See `Method`."""
         self._ranks = comm.size
         self._reduce = make_allreduce(comm, self._strategy.reduction, self._sum.size)
@@ -226,7 +226,7 @@ class Averaging:
         under_way = self._helper.submit(self._reduce, self._sum) if self._helper is not None else None
         loss = 0.0
         if batch is None:
-            self._own.rest()
+            self._own.zero_gradient()
         else:
             loss = self._own.compute(batch)
         summed()
@@ -247,7 +247,7 @@ class Averaging:
             self._helper.shutdown()
 
 
-def make_allreduce(comm: Comm, reduction: job.Reduction, size: int) -> Allreduce:
+def make_allreduce(comm: Communicator, reduction: job.Reduction, size: int) -> Allreduce:
     """The sum over a group that a job asks for, of (size,) float32 vectors."""
     options: Mapping[str, Any] = {"wire": reduction.wire, "chunk": reduction.chunk}
     if reduction.way == "ring":

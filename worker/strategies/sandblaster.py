@@ -17,37 +17,37 @@ from typing import Protocol
 
 import numpy as np
 
-from dbelief.arrays.backend import Backend, floats
+from dbelief.arrays.backend import Backend, aligned_float32
 from dbelief.core.layout import RankPart
-from dbelief.core.push import ACCRUED, TRIAL, Push, Pushed, Pusher
-from dbelief.core.ranks import Alone, Ranks, together
-from dbelief.errors import Refused, Unreachable
+from dbelief.core.push import ACCRUED, TRIAL, Push, Pusher, PushResult
+from dbelief.core.ranks import RankGroup, SingleRank, all_or_none
+from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch, Model
-from dbelief.process.console import told
+from dbelief.process.console import format_error
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 
-from ..pipeline.buffers import Fetched, Outgoing
-from ..pipeline.push_thread import Sender
-from .downpour import Phases
+from ..pipeline.buffers import GradientBuffer, ParameterBuffer
+from ..pipeline.push_thread import PushThread
+from .downpour import PhaseTimer
 
 Gather = Callable[[int, int, int], Batch]
 """The samples of (epoch, start, stop) of an epoch's permutation; one call's are valid until the next."""
 
-_Ahead = tuple[wire.Bundle, Batch] | tuple[None, None]
+_Prefetched = tuple[wire.Bundle, Batch] | tuple[None, None]
 """The next bundle and the samples of its first portion, where there is one."""
 
 SLOTS = 2
 """Sums: one being computed, one on its way."""
 
 
-class Tells(Protocol):
+class BundleReporter(Protocol):
     """What a bundle's way needs of the coordinator; called from several threads."""
 
     def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
         """Ask for the next bundle while one is still computed; None: not now."""
 
-    def moved(self) -> None:
+    def report_alive(self) -> None:
         """The work comes on."""
 
     def done(self, done: wire.BundleDone) -> None:
@@ -57,7 +57,7 @@ class Tells(Protocol):
         """A bundle could not be computed."""
 
 
-class Bundles:
+class BundleWorker:
     """Computes bundles, one after another.
 
     Parameters
@@ -73,12 +73,12 @@ class Bundles:
         model: Model,
         part: RankPart,
         backend: Backend,
-        parameters: ShardedParameters,
+        parameters: ShardedParameterClient,
         pusher: Pusher,
         gather: tuple[Gather, Gather],
-        phases: Phases,
-        tells: Tells,
-        ranks: Ranks | None = None,
+        phases: PhaseTimer,
+        tells: BundleReporter,
+        ranks: RankGroup | None = None,
     ) -> None:
         self._model = model
         self._backend = backend
@@ -87,23 +87,25 @@ class Bundles:
         self._gather = itertools.cycle(gather)
         self._phases = phases
         self._tells = tells
-        self._ranks = ranks or Alone()
+        self._ranks = ranks or SingleRank()
         segments, allocate = len(parameters.placement.spans), parameters.array
-        self._trial = Fetched.make(part, segments, backend, allocate)
-        self._gradient = backend.room(part.size, floats)
+        self._trial = ParameterBuffer.make(part, segments, backend, allocate)
+        self._gradient = backend.zeros(part.size, aligned_float32)
         self._views = part.views(self._gradient)
-        self._sender = Sender(
-            self._push, [Outgoing.make(part, segments, backend, allocate) for _ in range(SLOTS)], self._acknowledged
+        self._sender = PushThread(
+            self._push,
+            [GradientBuffer.make(part, segments, backend, allocate) for _ in range(SLOTS)],
+            self._acknowledged,
         )
         self._helper = ThreadPoolExecutor(1, "gather")
         self._gathered: tuple[tuple[int, int, int], Batch | Future[Batch]] | None = None
-        self.turn = 0
+        self.pass_number = 0
         self._holds: dict[tuple[int, int], float] = {}  # by pass and number: seconds of computing
 
     @property
     def holds(self) -> list[int]:
         """Numbers of this pass's bundles that were given and are not told of yet."""
-        return [number for turn, number in list(self._holds) if turn == self.turn]
+        return [number for turn, number in list(self._holds) if turn == self.pass_number]
 
     def compute(self, bundle: wire.Bundle) -> wire.Bundle | None:
         """Compute a bundle and let its push begin; returns the next one, where there is one already.
@@ -113,39 +115,39 @@ class Bundles:
         Failure
             Shards or the coordinator cannot be reached, or refuse: for this bundle, or an earlier one's push.
         """
-        slot = self._sender.slot()
+        slot = self._sender.acquire_buffer()
         self._phases.end("wait")
         self._holds[bundle.turn, bundle.bundle] = 0.0
         began = time.monotonic()
         try:
-            if bundle.turn != self.turn:
-                together(self._ranks, self._fetch)
-                self.turn = bundle.turn  # where one rank was refused, all ask again
+            if bundle.turn != self.pass_number:
+                all_or_none(self._ranks, self._fetch)
+                self.pass_number = bundle.turn  # where one rank was refused, all ask again
                 self._phases.end("fetch")
             following = self._sum(bundle, slot)
-        except Unreachable:
+        except Unavailable:
             raise
         except Exception as error:  # whatever a model's code raises: on another machine it may work
-            if self._ranks.size > 1 and not isinstance(error, Refused):
+            if self._ranks.size > 1 and not isinstance(error, Rejected):
                 raise  # the other ranks are in the midst of it
-            self._sender.give_back(slot)
+            self._sender.release_buffer(slot)
             del self._holds[bundle.turn, bundle.bundle]
-            self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=told(error)))
+            self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=format_error(error)))
             return None
         self._holds[bundle.turn, bundle.bundle] = time.monotonic() - began
         slot.sequence, slot.clock, slot.samples = bundle.bundle, bundle.turn, bundle.stop - bundle.start
         slot.complete(self._backend)
-        self._sender.send(slot)
+        self._sender.submit(slot)
         given, first = following.result()
         if given is not None and first is not None:
             self._gathered = (given.epoch, *next(_portions(given))), first
         self._phases.end("wait")
         return given
 
-    def _sum(self, bundle: wire.Bundle, slot: Outgoing) -> Future[_Ahead]:
+    def _sum(self, bundle: wire.Bundle, slot: GradientBuffer) -> Future[_Prefetched]:
         """The sum of all portions' gradients and losses, into a slot; what the question for the next bundle gives."""
         slot.loss_sum = 0.0
-        following: Future[_Ahead] | None = None
+        following: Future[_Prefetched] | None = None
         ranges = list(_portions(bundle))
         for place, (start, stop) in enumerate(ranges):
             batch = self._batch(bundle.epoch, start, stop)
@@ -161,7 +163,7 @@ class Bundles:
                 slot.gradient += gradient
             slot.loss_sum += loss * len(batch)
             self._phases.end("compute")
-            self._tells.moved()
+            self._tells.report_alive()
         assert following is not None, "a bundle has a portion"
         return following
 
@@ -179,7 +181,7 @@ class Bundles:
     def _gather_ahead(self, epoch: int, start: int, stop: int) -> None:
         self._gathered = (epoch, start, stop), self._helper.submit(next(self._gather), epoch, start, stop)
 
-    def _ask_ahead(self, turn: int) -> _Ahead:
+    def _ask_ahead(self, turn: int) -> _Prefetched:
         bundle = self._tells.next_bundle(turn, self.holds)
         if bundle is None:
             return None, None
@@ -192,11 +194,11 @@ class Bundles:
         self._parameters.pull(self._trial.host, self._trial.versions, vector=TRIAL)
         self._trial.to_device()
 
-    def _push(self, slot: Outgoing) -> Pushed:
+    def _push(self, slot: GradientBuffer) -> PushResult:
         push = Push(self._pusher, 0, samples=slot.samples, vector=ACCRUED, clock=slot.clock, bundle=slot.sequence)
         return self._parameters.push(slot.sent, slot.versions, push)
 
-    def _acknowledged(self, slot: Outgoing, _: Pushed) -> None:
+    def _acknowledged(self, slot: GradientBuffer, _: PushResult) -> None:
         """On the push thread: every segment holds a bundle."""
         turn, number = slot.clock, slot.sequence
         self._tells.done(

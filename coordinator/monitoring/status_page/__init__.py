@@ -1,5 +1,5 @@
 """The status page: how the job goes, in a browser. It can only be looked at, and nothing comes from elsewhere."""
 
-from .application import Page
+from .application import StatusPage
 
-__all__ = ["Page"]
+__all__ = ["StatusPage"]

@@ -38,7 +38,7 @@ _HEADERS = [
 Environ = Mapping[str, Any]
 
 
-class Page:
+class StatusPage:
     """A WSGI application.
 
     Parameters
@@ -49,7 +49,7 @@ class Page:
     Attributes
     ----------
     tell
-        Asked for the status, as `dbelief.monitor.status.status_of` gives it with its curves; None: there is no job yet.
+        Asked for the status, as `dbelief.monitor.status.to_dict` gives it with its curves; None: there is no job yet.
     """
 
     def __init__(self, credentials: Credentials | None = None) -> None:

@@ -15,11 +15,11 @@ from typing import Self
 import numpy as np
 
 from dbelief.core.placement import Placement
-from dbelief.errors import Failure, Refused
+from dbelief.errors import Rejected, RuntimeFailure
 from dbelief.job import Every
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.wire.convert import placement_from_wire
 from dbelief.rundir.folder import ADDRESS
 
@@ -74,7 +74,7 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
-            with contextlib.suppress(OSError, Failure):  # of one that has just ended, or begun
+            with contextlib.suppress(OSError, RuntimeFailure):  # of one that has just ended, or begun
                 address = (self._run / ADDRESS).read_text()
                 client = CoordinatorClient(address, patience_s=0.0)
                 try:
@@ -102,7 +102,7 @@ class Watcher:
                         continue
                     self._copy(reader, now)
                     due = at - at % self._interval + self._interval
-                except Failure:  # a shard or the coordinator died: what lives of the run starts it again
+                except RuntimeFailure:  # a shard or the coordinator died: what lives of the run starts it again
                     continue
         finally:
             reader.close()
@@ -125,14 +125,16 @@ class _Reader:
 
     def __init__(self, client: CoordinatorClient, job: str) -> None:
         self._client, self._job = client, job
-        self._parameters: ShardedParameters | None = None
+        self._parameters: ShardedParameterClient | None = None
         self._values, self._versions = np.empty(0, np.float32), np.empty(0, np.int64)
 
     def read(self) -> np.ndarray | None:
         """The (N,) float32 parameters, overwritten by the next call; None where nothing is new."""
         if self._parameters is None:
             placement = self._placement()
-            self._parameters = ShardedParameters(self._job, placement, deadline_s=DEADLINE_S, refresh=self._placement)
+            self._parameters = ShardedParameterClient(
+                self._job, placement, deadline_s=DEADLINE_S, refresh=self._placement
+            )
             self._values = np.empty(placement.size, np.float32)
             self._versions = np.full(len(placement.spans), -1, np.int64)
         before = self._versions.copy()
@@ -149,7 +151,7 @@ class _Reader:
         """
         status: wire.StatusReply = self._client.call("Status", wire.StatusRequest(placement=True), DEADLINE_S)
         if status.state in OVER or not status.HasField("placement"):
-            raise Refused(f"job {status.job} has no shards")
+            raise Rejected(f"job {status.job} has no shards")
         return placement_from_wire(status.placement)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from dbelief.errors import Failure, Mistake
+from dbelief.errors import RuntimeFailure, UserError
 from dbelief.job import Comparison, ComparisonFile, Trial, nearest
 from dbelief.process.atomic_file import write_whole
 
@@ -82,14 +82,14 @@ def _wanted(
         if label not in comparison.strategies:
             near = nearest(label, comparison.strategies)
             hint = f"; did you mean {near}?" if near else ""
-            raise Mistake(f"--only {label}: the file has no such strategy{hint} ({', '.join(comparison.strategies)})")
+            raise UserError(f"--only {label}: the file has no such strategy{hint} ({', '.join(comparison.strategies)})")
     has = {
         "seeds": (seeds, [str(seed) for seed in comparison.seeds]),
         "waits": (waits, [f"{wait:g}" for wait in comparison.compute_wait_s]),
     }
     for option, (chosen, known) in has.items():
         if unknown := sorted(chosen.difference(known)):
-            raise Mistake(f"--{option} {', '.join(unknown)}: the file has {', '.join(known)}")
+            raise UserError(f"--{option} {', '.join(unknown)}: the file has {', '.join(known)}")
     return [
         trial
         for trial in trials
@@ -116,7 +116,7 @@ def _begin(
         return
     record = run(trial, comparison, folder, examiner)
     if record.failed:
-        raise Failure(f"{trial.name}: {record.failed}")
+        raise RuntimeFailure(f"{trial.name}: {record.failed}")
     write_record(folder / "records", trial.name, record)
     tell(_line(trial, record))
 

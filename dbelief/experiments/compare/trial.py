@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import Dataset, load
 from dbelief.errors import DataError, DbeliefError, Interrupted, ModelError
 from dbelief.job import Comparison, Job, Trial
-from dbelief.launch.local_cluster import Cluster
+from dbelief.launch.local_cluster import LocalCluster
 from dbelief.rundir.summary import Summary, read_summary
 from dbelief.training.evaluation import evaluate
 from dbelief.training.session import build_model, initial_values
@@ -52,7 +52,7 @@ class Examiner:
         ModelError
             The model cannot tell what is right.
         """
-        data, backend = self.data_of(job), choose(job.device)
+        data, backend = self.data_of(job), select_backend(job.device)
         model, _ = build_model(job, data, backend)
         layout, _ = initial_values(job, model)
         assert data.test is not None
@@ -101,7 +101,7 @@ def _train(trial: Trial, comparison: Comparison, folder: Path, copies: Path) -> 
     job_file = folder / "jobs" / f"{trial.name}.yaml"
     job_file.parent.mkdir(exist_ok=True)
     job_file.write_text(trial.job.anchored().to_yaml())
-    cluster = Cluster(trial.job, job_file, {}, False, lambda status: None, ["--compute-wait", f"{trial.wait_s:g}"])
+    cluster = LocalCluster(trial.job, job_file, {}, False, lambda status: None, ["--compute-wait", f"{trial.wait_s:g}"])
     watcher = Watcher(cluster.folder, copies, comparison.every)
     with watcher:
         code = cluster.run()

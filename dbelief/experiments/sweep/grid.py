@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 
 LONGEST_NAME = 64
 """Characters of a job's name."""
@@ -55,10 +55,10 @@ def points(sets: Mapping[str, str]) -> list[Point]:
         There is no field, one that each run has of its own, or a value is missing; names the field.
     """
     if not sets:
-        raise Mistake("nothing to sweep: give values of a field, as --set lr=0.02,0.04,0.08")
+        raise UserError("nothing to sweep: give values of a field, as --set lr=0.02,0.04,0.08")
     for field in ("name", "output"):
         if field in sets:
-            raise Mistake(
+            raise UserError(
                 f"--set {field}={sets[field]}: runs are named by their settings, below the folder of --output"
             )
     axes = {field: _values(field, text) for field, text in sets.items()}
@@ -94,7 +94,7 @@ def _values(field: str, text: str) -> list[str]:
             values[-1] += character
     values = [value.strip() for value in values]
     if "" in values:
-        raise Mistake(f"--set {field}={text}: a value is missing; none is written null")
+        raise UserError(f"--set {field}={text}: a value is missing; none is written null")
     return list(dict.fromkeys(values))
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dbelief.errors import DataError, Interrupted, JobError, Mistake
+from dbelief.errors import DataError, Interrupted, JobError, UserError
 from dbelief.job import Job, load_job
-from dbelief.launch.child_process import Child, end_all
-from dbelief.process.console import announce, on_signals
+from dbelief.launch.child_process import ChildProcess, terminate_all
+from dbelief.process.console import announce, interrupt_event
 from dbelief.rundir.summary import read_summary
 
 from .grid import Point, points
@@ -51,7 +51,7 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Mistake(f"{folder}: {error.strerror or error}") from error
+        raise UserError(f"{folder}: {error.strerror or error}") from error
     rows, interrupted = _Sweep(first.name, folder, todo, at_once).run()
     left = len(todo) - len(rows)
     if rows:
@@ -92,7 +92,7 @@ class _Planned:
             return None
         return Row.of(self.point, DONE, summary.reason, summary)
 
-    def ended(self, child: Child, began_s: float, asked: bool) -> Row:
+    def ended(self, child: ChildProcess, began_s: float, asked: bool) -> Row:
         """The row of a run that has ended just now; `asked`: because it was asked to."""
         path = self.folder / "summary.json"
         try:
@@ -117,14 +117,14 @@ class _Sweep:
     def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> None:
         self._job, self._folder, self._todo, self._at_once = job, folder, todo, at_once
         self._rows: dict[str, Row] = {}
-        self._running: list[tuple[_Planned, Child, float]] = []
+        self._running: list[tuple[_Planned, ChildProcess, float]] = []
         self._asked: set[str] = set()
 
     def run(self) -> tuple[list[Row], bool]:
         """All rows in the order of the grid, and whether Ctrl-C has ended it."""
         with ExitStack() as stack:
-            interrupted = stack.enter_context(on_signals())
-            stack.callback(lambda: end_all([child for _, child, _ in self._running]))
+            interrupted = stack.enter_context(interrupt_event())
+            stack.callback(lambda: terminate_all([child for _, child, _ in self._running]))
             waiting = self._not_done()
             while (waiting and not interrupted.is_set()) or self._running:
                 while waiting and len(self._running) < self._at_once and not interrupted.is_set():
@@ -147,7 +147,7 @@ class _Sweep:
     def _start(self, planned: _Planned) -> None:
         place = self._todo.index(planned) + 1
         announce(f"run {place} of {len(self._todo)}: {planned.point.words}")
-        child = Child(planned.point.name, planned.arguments, self._folder / f"{planned.point.name}.log")
+        child = ChildProcess(planned.point.name, planned.arguments, self._folder / f"{planned.point.name}.log")
         began_s = time.time()
         child.start()
         self._running.append((planned, child, began_s))

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dbelief.errors import Failure, Mistake
+from dbelief.errors import RuntimeFailure, UserError
 
 DEADLINE_S = 60.0
 """For a command of Slurm; its controller may be busy, or be replaced by its backup."""
@@ -28,11 +28,11 @@ def run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     except OSError as error:
-        raise Failure(f"{command[0]}: {error.strerror or error}") from error
+        raise RuntimeFailure(f"{command[0]}: {error.strerror or error}") from error
     except subprocess.TimeoutExpired:
-        raise Failure(f"{command[0]} did not answer within {DEADLINE_S:g} s") from None
+        raise RuntimeFailure(f"{command[0]} did not answer within {DEADLINE_S:g} s") from None
     if done.returncode:
-        raise Failure(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
+        raise RuntimeFailure(f"{' '.join(command)}: {' '.join(done.stderr.split())}")
     return done.stdout
 
 
@@ -72,7 +72,7 @@ class Allocation:
         try:
             job, nodes, tasks = (environment[f"SLURM_{name}"] for name in ("JOB_ID", "JOB_NODELIST", "TASKS_PER_NODE"))
         except KeyError as error:
-            raise Mistake(f"no batch job of Slurm: {error.args[0]} is not set; see deploy/slurm") from None
+            raise UserError(f"no batch job of Slurm: {error.args[0]} is not set; see deploy/slurm") from None
         names = _names(nodes, run)
         counts = dict(zip(names, task_counts(tasks), strict=True))
         each = int(environment.get("SLURM_GPUS_PER_TASK", "1"))
@@ -106,6 +106,6 @@ def task_counts(text: str) -> list[int]:
     for part in text.split(","):
         found = _COUNT.fullmatch(part)
         if found is None:
-            raise Failure(f"SLURM_TASKS_PER_NODE={text!r}: {part!r} is no number of tasks")
+            raise RuntimeFailure(f"SLURM_TASKS_PER_NODE={text!r}: {part!r} is no number of tasks")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dbelief.process.console import exits_cleanly, pairs
+from dbelief.process.console import cli_errors, parse_overrides
 
 
 @click.command("slurm")
@@ -47,8 +47,8 @@ def slurm_command(
     """Run a whole job on the nodes of a batch job of Slurm, to be called by its script: see deploy/slurm."""
     from dbelief.launch.slurm.launch import run_batch
 
-    with exits_cleanly():
-        sets = pairs((*overrides, *[f"shards={shards}"] * (shards is not None)))
+    with cli_errors():
+        sets = parse_overrides((*overrides, *[f"shards={shards}"] * (shards is not None)))
         code = run_batch(job_file, sets, workers, resume)
     raise SystemExit(code)
 
@@ -60,5 +60,5 @@ def guard_command(job: str, node: str) -> None:
     """Requeue a batch job once Slurm has taken NODE, the first of its nodes, for dead."""
     from dbelief.launch.slurm.guard import guard
 
-    with exits_cleanly():
+    with cli_errors():
         guard(job, node)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.process.console import announce
 
 from .allocation import Allocation, Run, run
@@ -32,7 +32,7 @@ def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: 
     try:
         tell(f"node {node} of the coordinator is dead: job {job} is requeued, and goes on from its newest snapshot set")
         run(["scontrol", "requeue", job])
-    except Failure as error:
+    except RuntimeFailure as error:
         tell(f"{error}; job {job} is cancelled. Submit it again with DBELIEF_RESUME=1: it goes on from there")
         run(["scancel", job])
 
@@ -40,7 +40,7 @@ def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: 
 def _there(allocation: Allocation, node: str) -> bool:
     try:
         left = allocation.left()
-    except Failure as error:
+    except RuntimeFailure as error:
         announce(f"{error}; asking again")
         return True
     return node in left or not left  # no node at all: the job is over, and so is this step in a moment

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dbelief.checkpoint.snapshot_set import complete_sets
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.train import run_job
 from dbelief.process.console import announce
@@ -56,7 +56,7 @@ def workers_for(job: Job, tasks: int) -> int:
     """
     shards = job.shards * job.replication
     if tasks <= 1 + shards:
-        raise Mistake(
+        raise UserError(
             f"{tasks} tasks are too few: 1 coordinator, {shards} shards, and workers; more (--ntasks), or let members "
             "share CPUs: DBELIEF_WORKERS=1"
         )

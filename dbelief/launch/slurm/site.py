@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dbelief.launch.child_process import ASKED_S, RESTARTS, Child, Direct, Way
+from dbelief.launch.child_process import ASKED_S, RESTARTS, ChildProcess, Direct, Way
 from dbelief.process.console import announce
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.security.certificates import make_credentials
-from dbelief.security.identity import take
+from dbelief.security.identity import load
 
 from .allocation import Allocation
 from .places import Places
@@ -51,13 +51,13 @@ class SlurmSite:
         self._credentials = credentials
         self._silence = Silence(beat_s)
         self._clock = clock
-        self._guard: Child | None = None
+        self._guard: ChildProcess | None = None
 
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`."""
         make_credentials(self._credentials, DAYS, ("localhost",), (self._allocation.first, "localhost"))
-        take(self._credentials / "operator", ("operator",))
+        load(self._credentials / "operator", ("operator",))
         try:
             if len(self._allocation.tasks) > 1:
                 self._guard = self._guarding(logs)
@@ -81,10 +81,10 @@ class SlurmSite:
         """See `Site`."""
         return Direct() if role == "coordinator" else Step(role, name, self._nodes, self._places)
 
-    def look(self, status: wire.StatusReply, shards: Iterable[Child]) -> None:
+    def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
         """See `Site`."""
         now_s = self._clock()
-        if self._guard is not None and not self._guard.revive(now_s):
+        if self._guard is not None and not self._guard.restart_if_due(now_s):
             announce(f"{self._guard.fate()}; where node {self._allocation.first} dies, nobody requeues the job")
             self._guard = None
         silent_s: dict[str, float] = {}
@@ -97,11 +97,11 @@ class SlurmSite:
             if self._silence.is_lost(child.name, child.started, silence_s, now_s) and isinstance(child.way, Step):
                 child.way.abandon(child.process, silence_s)
 
-    def _guarding(self, logs: Path) -> Child:
+    def _guarding(self, logs: Path) -> ChildProcess:
         """The guard over the first node, on another one."""
         first = self._allocation.first
         others = Places({node: count for node, count in self._allocation.tasks.items() if node != first})
         arguments = ["slurm-guard", self._allocation.job, first]
-        return Child(
+        return ChildProcess(
             "guard", arguments, logs / "guard.log", RESTARTS, Step("guard", "guard", self._nodes, others, False)
         )

@@ -7,8 +7,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from dbelief.errors import Failure, Mistake
-from dbelief.launch.child_process import how_it_ended, program
+from dbelief.errors import RuntimeFailure, UserError
+from dbelief.launch.child_process import describe_exit, program
 from dbelief.process.console import announce
 
 from .allocation import Allocation
@@ -35,7 +35,7 @@ class Nodes:
             self._asked_s = self._clock()
             try:
                 left = self.allocation.left()
-            except Failure as error:
+            except RuntimeFailure as error:
                 announce(f"{error}; nodes {', '.join(self._left)} are taken to be there")
             else:
                 for node in [node for node in self._left if left and node not in left]:
@@ -76,7 +76,7 @@ class Step:
         try:
             for step in self._steps():
                 self._nodes.allocation.run(["scancel", "--signal=TERM", step])
-        except Failure as error:
+        except RuntimeFailure as error:
             # Slurm 22.05 says "Invalid job id" of a step that it has signalled, too.
             if process.poll() is None and "Invalid job id" not in str(error):
                 announce(f"{self._name} could not be asked to end: {error}")
@@ -84,10 +84,10 @@ class Step:
     def fate(self, code: int) -> tuple[int, str]:
         """See `Way`: srun ends with 0 where its node died."""
         if self._ended is None:
-            self._ended = code, f"on node {self._node} {how_it_ended(code)}"
+            self._ended = code, f"on node {self._node} {describe_exit(code)}"
             if self._node not in self._nodes.left(fresh=True):
                 self._ended = 1, f"was lost with node {self._node}"
-            if self._ended[0] not in (0, Mistake.exit_code):
+            if self._ended[0] not in (0, UserError.exit_code):
                 self._places.failed(self._node)
         return self._ended
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dbelief.core.layout import Layout
 from dbelief.core.placement import Placement
-from dbelief.errors import Failure, Refused, Unreachable
+from dbelief.errors import Rejected, RuntimeFailure, Unavailable
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.channel import named_errors, open_channel, wait_ready
@@ -71,7 +71,7 @@ class CoordinatorClient:
             try:
                 with named_errors(f"coordinator at {self.address}"):
                     return getattr(self._stub, method)(request, timeout=CALL_S)
-            except Unreachable:
+            except Unavailable:
                 if time.monotonic() >= until:
                     raise
             time.sleep(0.2)
@@ -83,7 +83,7 @@ class CoordinatorClient:
         return reply
 
 
-class Member:
+class MemberView:
     """A life in a job, for those who ask for news when they need some: the ranks behind a replica's first one.
 
     Attributes
@@ -172,7 +172,7 @@ class Member:
         """
         self.beat()
         if self.over:
-            raise Refused(self.lost or f"the job is over: {self.reason}")
+            raise Rejected(self.lost or f"the job is over: {self.reason}")
         assert self.placement is not None
         return self.placement
 
@@ -180,7 +180,7 @@ class Member:
         """Nothing: goodbye is said by who joined."""
 
 
-class Membership(Member):
+class MembershipClient(MemberView):
     """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
 
     Parameters
@@ -236,8 +236,8 @@ class Membership(Member):
             try:
                 self.beat(patience_s=0.0)
                 heard_s = time.monotonic()
-            except Failure as error:
-                if isinstance(error, Unreachable) and time.monotonic() - heard_s < self.client.patience_s:
+            except RuntimeFailure as error:
+                if isinstance(error, Unavailable) and time.monotonic() - heard_s < self.client.patience_s:
                     continue
                 with self._changed:
                     self.lost = str(error)
@@ -257,14 +257,14 @@ class Membership(Member):
         """
         with self._changed:
             if not self._changed.wait_for(lambda: happened() or self.over, timeout_s):
-                raise Unreachable(f"waited {timeout_s:g} s for {what}")
+                raise Unavailable(f"waited {timeout_s:g} s for {what}")
         if not happened():
-            raise Refused(self.lost or f"the job is over: {self.reason}")
+            raise Rejected(self.lost or f"the job is over: {self.reason}")
 
     def leave(self, reason: str) -> None:
         """Say goodbye and stop beating; a coordinator that is gone already does not matter."""
         self._ended.set()
         self._thread.join()
         if not self.lost:
-            with contextlib.suppress(Failure):
+            with contextlib.suppress(RuntimeFailure):
                 self.beat(leaving=True, reason=reason, patience_s=0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.rpc import coordination_pb2 as wire
 
 from .coordinator_client import OVER, CoordinatorClient
@@ -35,7 +35,9 @@ def wait_for_job(address: str, interrupted: threading.Event, another: bool = Fal
             try:
                 if client.status().state not in late:
                     return True
-            except Failure:  # nobody is there, or one that knows no job: it stands by, or its job ended before its time
+            except (
+                RuntimeFailure
+            ):  # nobody is there, or one that knows no job: it stands by, or its job ended before its time
                 pass
             interrupted.wait(_ASK_AGAIN_S)
     return False

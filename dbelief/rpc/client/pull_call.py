@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import ShardPlacement
 from dbelief.core.push import Pusher
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import pusher_to_wire
 
-from .shard_call import Leg
+from .shard_call import ShardCall
 
 
-class PullLeg(Leg):
+class PullCall(ShardCall):
     """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 comes by `codec`.
 
     `waited_s` is how long it took until the shard said that the clock asked for has come.
@@ -29,8 +29,8 @@ class PullLeg(Leg):
     def __init__(
         self,
         job: str,
-        place: Place,
-        run: Sequence[Span],
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
         out: np.ndarray,
         versions: np.ndarray,
         vector: str,

@@ -9,23 +9,23 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dbelief.arrays.push_source import Source
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place
-from dbelief.core.push import WINDOW, Push
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import ShardPlacement
+from dbelief.core.push import EXCHANGE_WINDOW, Push
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
 from dbelief.rpc.wire.convert import push_to_wire
 from dbelief.rpc.wire.payloads import Payloads
 
-from .shard_call import Leg
+from .shard_call import ShardCall
 
 _FLOAT32_BYTES = 4
 _LOOK_S = 0.5
 """How often a sender that waits looks whether it still is to send."""
 
 
-class PushLeg(Leg):
+class PushCall(ShardCall):
     """A push into one shard, from a source that begins at number `origin` of the vector, written as `payloads` does.
 
     `staleness`, `duplicates` and `lost` are sums over what is acknowledged.
@@ -36,8 +36,8 @@ class PushLeg(Leg):
     def __init__(
         self,
         job: str,
-        place: Place,
-        run: Sequence[Span],
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
         source: Source,
         versions: np.ndarray,
         push: Push,
@@ -69,7 +69,7 @@ class PushLeg(Leg):
             opening.shared.CopyFrom(self._shared[0])
         return opening
 
-    def _written(self, left: Sequence[Span]) -> Iterator[list[bytes | memoryview]]:
+    def _written(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
         """Segments in messages, in pieces; ends where the push was given up meanwhile."""
         groups = list(_together(left, bulk.FULL_BYTES))
         origin = self._origin
@@ -85,14 +85,14 @@ class PushLeg(Leg):
                 pieces += bulk.pieces(part)
             yield pieces
 
-    def _told(self, left: Sequence[Span]) -> Iterator[list[bytes]]:
+    def _told(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:
         """Messages that tell of segments where they lie."""
         for group in self._told_together(left):
             indices = [span.index for span in group]
             self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
             yield [bulk.in_shared(indices, np.maximum(self._versions[indices], 0).tolist())]
 
-    def _told_together(self, left: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    def _told_together(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
 
     def may_send(self) -> bool:
@@ -122,10 +122,10 @@ class PushLeg(Leg):
         self.staleness = self.duplicates = self.lost = 0
 
 
-class ExchangeLeg(PushLeg):
+class ExchangeCall(PushCall):
     """An exchange with one shard: a push whose answers are the numbers as they were before, written into `out`.
 
-    They come as `answers` says. No more than `WINDOW` messages leave before the first of them is answered.
+    They come as `answers` says. No more than `EXCHANGE_WINDOW` messages leave before the first of them is answered.
     """
 
     method = "Exchange"
@@ -134,8 +134,8 @@ class ExchangeLeg(PushLeg):
     def __init__(
         self,
         job: str,
-        place: Place,
-        run: Sequence[Span],
+        place: ShardPlacement,
+        run: Sequence[SegmentSpan],
         source: Source,
         out: np.ndarray,
         versions: np.ndarray,
@@ -147,7 +147,7 @@ class ExchangeLeg(PushLeg):
     ) -> None:
         super().__init__(job, place, run, source, versions, push, rule, payloads, origin, answers)
         self._out = out
-        self._ahead = threading.Semaphore(WINDOW)
+        self._ahead = threading.Semaphore(EXCHANGE_WINDOW)
 
     def _opening(self, count: int) -> wire.PushOpening:
         opening = super()._opening(count)
@@ -155,12 +155,12 @@ class ExchangeLeg(PushLeg):
             opening.shared_answers.CopyFrom(self._shared[1])
         return opening
 
-    def _told_together(self, left: Sequence[Span]) -> Iterator[Sequence[Span]]:
+    def _told_together(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
         return _together(left, bulk.FULL_BYTES)  # the answer to each is kept
 
     def requests(self) -> Iterator[bytes]:
-        """See `PushLeg`; what was begun before in vain has a semaphore of its own, and ends."""
-        self._ahead = threading.Semaphore(WINDOW)
+        """See `PushCall`; what was begun before in vain has a semaphore of its own, and ends."""
+        self._ahead = threading.Semaphore(EXCHANGE_WINDOW)
         return super().requests()
 
     def may_send(self) -> bool:
@@ -189,7 +189,7 @@ class ExchangeLeg(PushLeg):
         self._ahead.release()
 
 
-def _together(run: Sequence[Span], full_bytes: int) -> Iterator[Sequence[Span]]:
+def _together(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[SegmentSpan]]:
     """Cut a run into those that share a message: neighbours, as many as fill it."""
     first = 0
     for number, span in enumerate(run):

@@ -12,21 +12,21 @@ from typing import Self
 
 import numpy as np
 
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
-from dbelief.errors import Refused
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.wire import bulk, payloads
 
-from .shared_buffers import Lies
+from .shared_buffers import Location
 from .stream_pool import Stream
 
 _NOWHERE = (None, None)
 """Of the arrays of a leg none is used by the shard."""
 
 
-class Leg(ABC):
+class ShardCall(ABC):
     """The part of a pull or push that one shard has.
 
     Attributes
@@ -51,7 +51,7 @@ class Leg(ABC):
     repeats = True
     """Whether what is done may be asked for once more: a push again is a duplicate."""
 
-    def __init__(self, job: str, place: Place, run: Sequence[Span]) -> None:
+    def __init__(self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan]) -> None:
         self.job = job
         self.place = place
         self.run = run
@@ -60,7 +60,7 @@ class Leg(ABC):
         self.waiting_since_s = 0.0
         self.tries = 0
         self.sent = self.received = self.shared_sent = self.shared_received = 0
-        self.lies: Sequence[Lies | None] = ()
+        self.lies: Sequence[Location | None] = ()
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 
     def share(self, arrays: Sequence[segments.SharedArray | None]) -> None:
@@ -90,22 +90,22 @@ class Leg(ABC):
     def requests(self) -> Iterator[bytes]:
         """Messages for all that is not done."""
 
-    def _next(self, part: bulk.Part) -> Span:
+    def _next(self, part: bulk.SegmentPayload) -> SegmentSpan:
         """The segment that an answer is for, which has to be the next one."""
         if self.done == len(self.run) or part.index != self.run[self.done].index:
-            raise Refused(f"{self.where}: answered segment {part.index}, which was not the next one")
+            raise Rejected(f"{self.where}: answered segment {part.index}, which was not the next one")
         return self.run[self.done]
 
-    def _fill(self, part: bulk.Part, out: np.ndarray, shared: segments.SharedArray | None) -> None:
+    def _fill(self, part: bulk.SegmentPayload, out: np.ndarray, shared: segments.SharedArray | None) -> None:
         """See that the numbers of an answer are where they belong: the shard has put them there, or they are read."""
         if part.shared and shared is None:
-            raise Refused(f"{self.where}: segment {part.index} was put where nothing was asked for")
+            raise Rejected(f"{self.where}: segment {part.index} was put where nothing was asked for")
         if part.shared:
             return
         try:
             payloads.read_into(part, out)
-        except Refused as error:
-            raise Refused(f"{self.where}: {error}") from None
+        except Rejected as error:
+            raise Rejected(f"{self.where}: {error}") from None
         self.received += len(part.data or b"")
 
     @abstractmethod
@@ -146,14 +146,14 @@ class Leg(ABC):
             if held:
                 legs.append(self._to(place, held))
         if left:
-            raise Refused(f"{self.where}: segment {min(left)} of the job has no place any more")
+            raise Rejected(f"{self.where}: segment {min(left)} of the job has no place any more")
         return legs
 
     def forget(self) -> None:
         """Nothing of it is done."""
         self.done = 0
 
-    def _to(self, place: Place, run: Sequence[Span]) -> Self:
+    def _to(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:
         leg = copy.copy(self)
         leg.place, leg.run, leg.stream = place, run, None
         leg.sent = leg.received = leg.shared_sent = leg.shared_received = 0

@@ -26,26 +26,26 @@ from typing import TypeVar
 
 import numpy as np
 
-from dbelief.arrays.push_source import OnHost, Source
+from dbelief.arrays.push_source import HostSource, Source
 from dbelief.arrays.shared_memory import Block
 from dbelief.arrays.vector_kernels import compiled
 from dbelief.codec import Codec
-from dbelief.core.layout import Range, Span
-from dbelief.core.placement import Place, Placement
-from dbelief.core.push import PARAMETERS, Push, Pushed, Pusher
-from dbelief.errors import Moved, Unreachable
+from dbelief.core.layout import Range, SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
+from dbelief.core.push import PARAMETERS, Push, Pusher, PushResult
+from dbelief.errors import Moved, Unavailable
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import named_errors
 from dbelief.rpc.coordination_pb2 import WireFigures
 from dbelief.rpc.wire.payloads import AS_THEY_ARE, Codecs, Payloads
 
-from .pull_call import PullLeg
-from .push_call import ExchangeLeg, PushLeg
-from .shard_call import Leg
-from .shared_buffers import Sharing
-from .stream_pool import Streams, Watchdog
+from .pull_call import PullCall
+from .push_call import ExchangeCall, PushCall
+from .shard_call import ShardCall
+from .shared_buffers import SharedBuffers
+from .stream_pool import StreamPool, Watchdog
 
-L = TypeVar("L", bound=Leg)
+L = TypeVar("L", bound=ShardCall)
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.3)
 """Pauses before a leg is begun again; the last one for all further times: as long as that a shard which is served again
@@ -54,7 +54,7 @@ _READ_AT_ONCE = 2
 """Segments that `each_segment` holds at a time; more is no faster, and what the coordinator needs to export a model."""
 
 
-class ShardedParameters:
+class ShardedParameterClient:
     """`Parameters` over gRPC. Pulls and pushes may come from different threads.
 
     Parameters
@@ -114,10 +114,10 @@ class ShardedParameters:
         self._refresh = refresh
         self._part = part
         self._origin = part[0] if part is not None else 0
-        self._streams = Streams()
+        self._streams = StreamPool()
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
-        self._sharing = Sharing(job, self._streams, self._watchdog, shares_memory, tells=leads)
+        self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, tells=leads)
         self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
 
     def close(self) -> None:
@@ -157,13 +157,13 @@ class ShardedParameters:
         """
         codec = segments.CODEC_FP32 if exact else self._codecs.asked
         legs = [
-            PullLeg(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
+            PullCall(self.job, place, run, out, versions, vector, clock, self._pusher, self._origin, codec)
             for place, run in self._runs()
         ]
         self._run(legs, out if codec == segments.CODEC_FP32 else None)
         return max((leg.waited_s for leg in legs), default=0.0)
 
-    def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[Span, np.ndarray]]:
+    def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         """Read a named vector bit by bit: each segment, and its (length,) float32 until the next is asked for."""
         placement = self.placement
         versions = np.empty(len(placement.spans), np.int64)
@@ -174,11 +174,11 @@ class ShardedParameters:
                 origin = some[0].start
                 out = np.empty(some[-1].stop - origin, np.float32)
                 versions[:] = -1
-                self._run([PullLeg(self.job, place, some, out, versions, vector, origin=origin)])
+                self._run([PullCall(self.job, place, some, out, versions, vector, origin=origin)])
                 for span in some:
                     yield span, out[span.start - origin : span.stop - origin]
 
-    def push(self, values: np.ndarray | Source, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: np.ndarray | Source, versions: np.ndarray, push: Push) -> PushResult:
         """See `Parameters.push`; `values` may also lie elsewhere than in an array of the host.
 
         Raises
@@ -186,9 +186,9 @@ class ShardedParameters:
         Unreachable, Refused
             Naming the shard.
         """
-        source = OnHost(values) if isinstance(values, np.ndarray) else values
+        source = HostSource(values) if isinstance(values, np.ndarray) else values
         legs = [
-            PushLeg(self.job, place, run, source, versions, push, self._rule, self._payloads(push), self._origin)
+            PushCall(self.job, place, run, source, versions, push, self._rule, self._payloads(push), self._origin)
             for place, run in self._runs()
         ]
         try:
@@ -200,9 +200,9 @@ class ShardedParameters:
         duplicates = sum(leg.duplicates for leg in legs)
         applied = sum(len(leg.run) for leg in legs) - duplicates
         lost = max((leg.lost for leg in legs), default=0)
-        return Pushed(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
+        return PushResult(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
 
-    def exchange(self, values: np.ndarray | Source, out: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def exchange(self, values: np.ndarray | Source, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         """Send a worker's own weights, and get "w" as it was before the rule moved it towards them.
 
         Parameters
@@ -223,18 +223,18 @@ class ShardedParameters:
             Naming the shard.
         """
         payloads, asked = self._payloads(push), self._codecs.asked
-        source = OnHost(values) if isinstance(values, np.ndarray) else values
+        source = HostSource(values) if isinstance(values, np.ndarray) else values
         legs = [
-            ExchangeLeg(self.job, place, run, source, out, versions, push, self._rule, payloads, self._origin, asked)
+            ExchangeCall(self.job, place, run, source, out, versions, push, self._rule, payloads, self._origin, asked)
             for place, run in self._runs()
         ]
         shared = values if self._codec_of(push) is None else None
         self._run(legs, shared, out if self._codecs.pull is None else None)
         segments_here = sum(len(leg.run) for leg in legs)
         lost = max((leg.lost for leg in legs), default=0)
-        return Pushed(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
+        return PushResult(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
 
-    def _runs(self) -> list[tuple[Place, Sequence[Span]]]:
+    def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
         """The shards that hold something of what this is about, and what they hold."""
         placement = self.placement
         runs = ((place, placement.run(place, self._part)) for place in placement.places)
@@ -275,7 +275,7 @@ class ShardedParameters:
                     self._step(leg)
                 except Moved as trouble:
                     self._broke(leg, trouble)  # an answer: whoever gave it has ended his work
-                except Unreachable as trouble:
+                except Unavailable as trouble:
                     for other in self._unshare(legs, blocks):
                         if other is not leg and other.stream is not None:
                             self._drop(other)
@@ -286,7 +286,7 @@ class ShardedParameters:
                 else:
                     left.append(leg)
             for leg in legs:
-                if isinstance(leg, PushLeg):
+                if isinstance(leg, PushCall):
                     self._pushed_in[leg.push.vector] = began_in
         finally:
             for leg in legs:
@@ -298,7 +298,7 @@ class ShardedParameters:
                 self.shared_sent += sum(leg.shared_sent for leg in legs)
                 self.shared_received += sum(leg.shared_received for leg in legs)
 
-    def _share(self, legs: Sequence[Leg], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
+    def _share(self, legs: Sequence[ShardCall], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
         """Have shards on this host use the arrays where they lie; gives the blocks that do."""
         lies = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
         blocks = {found.block for found in lies if found is not None}
@@ -317,9 +317,9 @@ class ShardedParameters:
             self._sharing.renew(blocks)
         return using
 
-    def _begin(self, leg: Leg) -> None:
+    def _begin(self, leg: ShardCall) -> None:
         """Give a stream all that is left to ask or send."""
-        if isinstance(leg, PushLeg):
+        if isinstance(leg, PushCall):
             # Where segments have another place, a life may have ended there or on the way: what it had is gone with it,
             # also for a shard that has been given them since.
             moved = self._pushed_in.get(leg.push.vector) != self.placement.epoch and leg.push.sequence > 1
@@ -328,7 +328,7 @@ class ShardedParameters:
         leg.stream = self._streams.take(leg.place.address, leg.method)
         leg.stream.give(leg.requests())
 
-    def _step(self, leg: Leg) -> None:
+    def _step(self, leg: ShardCall) -> None:
         """Wait for one answer and use it."""
         assert leg.stream is not None
         if not leg.tries:
@@ -336,23 +336,23 @@ class ShardedParameters:
         with named_errors(leg.where), self._watchdog.watching(leg.stream):
             answer = leg.stream.answer()
         if answer is None:
-            raise Unreachable(f"{leg.where}: ended after {leg.done} of {len(leg.run)} segments")
+            raise Unavailable(f"{leg.where}: ended after {leg.done} of {len(leg.run)} segments")
         leg.take(answer)
         leg.tries = 0
 
-    def _finished(self, leg: Leg) -> None:
+    def _finished(self, leg: ShardCall) -> None:
         """Keep the stream for the next time."""
         assert leg.stream is not None
         self._streams.put_back(leg.place.address, leg.method, leg.stream)
         leg.stream = None
 
-    def _drop(self, leg: Leg) -> None:
+    def _drop(self, leg: ShardCall) -> None:
         """Give up the stream at hand, if there is one."""
         if leg.stream is not None:
             leg.stream.cancel()
             leg.stream = None
 
-    def _broke(self, leg: Leg, trouble: Unreachable | Moved) -> None:
+    def _broke(self, leg: ShardCall, trouble: Unavailable | Moved) -> None:
         """Let a leg go on in another stream.
 
         Raises
@@ -362,7 +362,7 @@ class ShardedParameters:
         Moved
             Nobody can be asked where the shard is now.
         """
-        stale = leg.stream is not None and leg.stream.stale and isinstance(trouble, Unreachable)
+        stale = leg.stream is not None and leg.stream.stale and isinstance(trouble, Unavailable)
         self._drop(leg)
         if stale:  # it broke while nobody looked: no news of the shard
             self._begin(leg)
@@ -372,10 +372,10 @@ class ShardedParameters:
         still_s = time.monotonic() - leg.waiting_since_s
         if still_s + self._pause_s(leg) >= 2 * self._deadline_s:
             reason = str(trouble).removeprefix(f"{leg.where}: ")
-            raise Unreachable(f"{leg.where}: {reason}; no segment for {still_s:.3g} s") from trouble
+            raise Unavailable(f"{leg.where}: {reason}; no segment for {still_s:.3g} s") from trouble
 
     @staticmethod
-    def _pause_s(leg: Leg) -> float:
+    def _pause_s(leg: ShardCall) -> float:
         return _RETRY_S[min(leg.tries, len(_RETRY_S) - 1)]
 
     def _go_on(self, leg: L, legs: list[L]) -> list[L]:

@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dbelief.arrays.backend import floats
-from dbelief.arrays.shared_memory import HEADER_BYTES, Block, make_block, tell_why_not
-from dbelief.core.placement import Place
-from dbelief.errors import Failure
+from dbelief.arrays.backend import aligned_float32
+from dbelief.arrays.shared_memory import HEADER_BYTES, Block, log_unavailable, make_block
+from dbelief.core.placement import ShardPlacement
+from dbelief.errors import RuntimeFailure
 from dbelief.process.console import announce
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.channel import named_errors
 from dbelief.rpc.segments_pb2 import SharedArray
 from dbelief.rpc.wire import bulk
 
-from .stream_pool import Stream, Streams, Watchdog
+from .stream_pool import Stream, StreamPool, Watchdog
 
 ANSWER_S = 5.0
 """How long a shard may take to open a block; then segments go over TCP to it."""
 
 
-class Lies(NamedTuple):
+class Location(NamedTuple):
     """Where an array lies: a block, and bytes from its start."""
 
     block: Block
@@ -51,17 +51,17 @@ class _Peer:
         Of the blocks that it has attached.
     """
 
-    place: Place
+    place: ShardPlacement
     stream: Stream | None
     willing: bool = True
     names: set[str] = field(default_factory=set)
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: ShardPlacement) -> bool:
         """Whether it is the life that is there now, whatever it holds."""
         return (self.place.shard, self.place.shard_epoch) == (place.shard, place.shard_epoch)
 
 
-class Sharing:
+class SharedBuffers:
     """The blocks of one client. Safe to use from several threads, of which no two use one block at a time.
 
     Parameters
@@ -74,7 +74,7 @@ class Sharing:
         Whether it says which shards it shares memory with.
     """
 
-    def __init__(self, job: str, streams: Streams, watchdog: Watchdog, wanted: bool, tells: bool) -> None:
+    def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, tells: bool) -> None:
         self._job, self._streams, self._watchdog = job, streams, watchdog
         self._wanted, self._tells = wanted, tells
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
@@ -86,12 +86,12 @@ class Sharing:
         """(size,) float32, all 0, at a multiple of 64 bytes: in a block where there is one to be had."""
         block = make_block(4 * size) if self._wanted and size else None
         if block is None:
-            return floats(size)
+            return aligned_float32(size)
         with self._lock:
             self._blocks.add(block)
         return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
 
-    def find(self, values: np.ndarray) -> Lies | None:
+    def find(self, values: np.ndarray) -> Location | None:
         """Where an array of float32 lies, if it is in a block that others may see."""
         if values.dtype != np.float32:
             return None
@@ -99,10 +99,10 @@ class Sharing:
             for block in self._blocks:
                 offset = block.offset_of(values) if block.name else None
                 if offset is not None:
-                    return Lies(block, offset)
+                    return Location(block, offset)
         return None
 
-    def seen(self, place: Place, lies: Lies | None, origin: int) -> SharedArray | None:
+    def seen(self, place: ShardPlacement, lies: Location | None, origin: int) -> SharedArray | None:
         """What a shard, in this life, is to be told of an array; None where it has not attached the array's block.
 
         `origin` is the array's first number in the flat vector.
@@ -117,7 +117,7 @@ class Sharing:
                 return None
             return SharedArray(block=lies.block.name, offset=lies.offset, origin=origin)
 
-    def attach(self, blocks: Collection[Block], places: Iterable[Place]) -> None:
+    def attach(self, blocks: Collection[Block], places: Iterable[ShardPlacement]) -> None:
         """See that all shards that will share memory have these blocks attached, and none that is gone."""
         with self._lock:
             peers = [self._peer(place) for place in places]
@@ -146,7 +146,7 @@ class Sharing:
         for address in list(self._peers):
             self.leave(address)
 
-    def _peer(self, place: Place) -> _Peer:
+    def _peer(self, place: ShardPlacement) -> _Peer:
         """A life of a shard, with a stream to it where it may be offered something."""
         peer = self._peers.get(place.address)
         if peer is not None and peer.is_at(place) and (peer.stream is None or peer.stream.open):
@@ -164,7 +164,7 @@ class Sharing:
             with block.offered():
                 answers = self._ask({peer: wire.AttachRequest(block=offered) for peer in asked})
         except OSError as error:
-            tell_why_not(block.size, error)
+            log_unavailable(block.size, error)
             return
         for peer, answer in answers.items():
             if answer.attached:
@@ -190,7 +190,7 @@ class Sharing:
                     answer = peer.stream.answer()
                 answers[peer] = bulk.parse(wire.AttachReply, answer or b"")
                 peer.names.difference_update(request.left)
-            except Failure:
+            except RuntimeFailure:
                 _part(peer)
         return answers
 

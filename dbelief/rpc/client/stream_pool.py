@@ -86,7 +86,7 @@ def _to_shard(address: str) -> grpc.Channel:
     return open_channel(address, "ps")
 
 
-class Streams:
+class StreamPool:
     """The streams of one client, by address and method; safe to use from several threads.
 
     Parameters

@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc.token_channel import BEARER, KEY
 from dbelief.security import Credentials, Loopback, Verdict
-from dbelief.security.permissions import ALL, RIGHTS
+from dbelief.security.permissions import ALL, PERMISSIONS
 
 PEER_CALLS = 256
 """Most calls that one connection may have open; a replica has a few streams to each shard."""
@@ -38,7 +38,7 @@ def must_be(*roles: str) -> None:
         It is another's.
     """
     if caller() and caller() not in roles:
-        raise Refused(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
+        raise Rejected(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
 
 
 def must_be_in(run_id: int, named: int) -> None:
@@ -50,10 +50,10 @@ def must_be_in(run_id: int, named: int) -> None:
         It is from another, and whoever calls is to end.
     """
     if named != run_id:
-        raise Refused("the caller's run of the job is over: the job was begun anew or resumed since")
+        raise Rejected("the caller's run of the job is over: the job was begun anew or resumed since")
 
 
-class Guard(grpc.ServerInterceptor):
+class AuthInterceptor(grpc.ServerInterceptor):
     """Stands before all methods of a server.
 
     Parameters
@@ -106,7 +106,7 @@ class Guard(grpc.ServerInterceptor):
         if role is None:
             trouble = "its token is not this job's" if brought else "it brings no token"
             return "", (grpc.StatusCode.UNAUTHENTICATED, f"{trouble}: `dbelief certs` makes one for each role")
-        allowed = RIGHTS.get(details.method, ALL)
+        allowed = PERMISSIONS.get(details.method, ALL)
         if role not in allowed:
             method, others = details.method.rpartition("/")[2], ", ".join(sorted(allowed))
             return role, (grpc.StatusCode.PERMISSION_DENIED, f"{method} is for {others}, and the token for {role}")

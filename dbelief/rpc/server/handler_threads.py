@@ -16,7 +16,7 @@ IDLE_S = 5.0
 """A thread without a call ends after so long."""
 
 
-class Handlers(Executor):
+class HandlerThreads(Executor):
     """A thread for each call, started where none is free. Unlike those of `ThreadPoolExecutor`, idle ones end.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc.channel import named_errors, open_channel, wait_ready
 
 
@@ -31,4 +31,4 @@ def check_serving(address: str, timeout_s: float, service: str = "") -> None:
                 health_pb2.HealthCheckRequest(service=service), timeout=timeout_s
             )
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
-        raise Refused(f"{what} is {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}")
+        raise Rejected(f"{what} is {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}")

@@ -12,14 +12,14 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dbelief.errors import Mistake, Unreachable
+from dbelief.errors import Unavailable, UserError
 from dbelief.process.console import host_and_port
 from dbelief.rpc.channel import OPTIONS, SERVER_AHEAD
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
 from dbelief.security import Credentials, current, may_listen, must_show
 
-from .auth import PEER_CALLS, Guard
-from .handler_threads import Handlers
+from .auth import PEER_CALLS, AuthInterceptor
+from .handler_threads import HandlerThreads
 
 HANDLERS = 4096
 """Most threads of a server. A stream holds one for as long as it is open."""
@@ -77,8 +77,8 @@ class Server:
         self._health = _Health()
         # Two processes on one port would share its calls at random: better to fail at the start.
         options = (*OPTIONS, *keepalive.options, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
-        guard = Guard(mine)
-        self._handlers = Handlers(handlers)
+        guard = AuthInterceptor(mine)
+        self._handlers = HandlerThreads(handlers)
         self._server = grpc.server(
             self._handlers,  # type: ignore[arg-type]  # any executor will do
             interceptors=[guard],
@@ -126,8 +126,8 @@ def _shown(mine: Credentials) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(mine.key, mine.certificate)], mine.authority, require_client_auth=True)
 
 
-def _not_ours(listen: str) -> Mistake:
-    return Mistake(f"cannot listen on {listen}: is the address this host's, and the port free?")
+def _not_ours(listen: str) -> UserError:
+    return UserError(f"cannot listen on {listen}: is the address this host's, and the port free?")
 
 
 def check_free(listen: str) -> None:
@@ -178,10 +178,10 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
             break
         except OSError as error:
             if time.monotonic() >= until_s:
-                raise Unreachable(f"no way to {peer}: {error.strerror or error}") from error
+                raise Unavailable(f"no way to {peer}: {error.strerror or error}") from error
         time.sleep(0.2)
     if own == "::1" or own.startswith("127."):
-        raise Mistake(
+        raise UserError(
             f"{peer} is on this host, which does not tell by which address others reach it: give --advertise HOST:PORT"
         )
     return f"[{own}]:{port}" if ":" in own else f"{own}:{port}"

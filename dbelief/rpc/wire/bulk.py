@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import segments_pb2 as segments
 
 M = TypeVar("M", bound=Message)
@@ -41,7 +41,7 @@ _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
 @dataclass(slots=True)
-class Part:
+class SegmentPayload:
     """A `Segment` message, see protos/segments.proto; or, where it is `shared`, one of those in `SharedSegments`.
 
     `data` is None where there is no payload in the message.
@@ -57,7 +57,7 @@ class Part:
     shared: bool = False
 
 
-def numbers(part: Part) -> np.ndarray:
+def numbers(part: SegmentPayload) -> np.ndarray:
     """The payload as an array over the message's own bytes: 1-D, read-only, at any address; no copy.
 
     Raises
@@ -67,21 +67,21 @@ def numbers(part: Part) -> np.ndarray:
     """
     dtype = DTYPES.get(part.codec)
     if dtype is None or part.data is None:
-        raise Refused(f"segment {part.index}: payload {part.codec} is not one that is read here")
+        raise Rejected(f"segment {part.index}: payload {part.codec} is not one that is read here")
     if part.data.nbytes != part.length * dtype.itemsize:
-        raise Refused(f"segment {part.index}: {part.data.nbytes} bytes are not {part.length} numbers of {dtype.name}")
+        raise Rejected(f"segment {part.index}: {part.data.nbytes} bytes are not {part.length} numbers of {dtype.name}")
     return np.frombuffer(part.data, dtype)
 
 
 # -- writing -------------------------------------------------------------------------------------------------
 
 
-def part_of(index: int, version: int, values: np.ndarray) -> Part:
+def part_of(index: int, version: int, values: np.ndarray) -> SegmentPayload:
     """A whole segment of (length,) contiguous float32 or float64 numbers, where they lie."""
-    return Part(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
+    return SegmentPayload(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
 
 
-def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
+def pieces(part: SegmentPayload) -> tuple[bytes, memoryview | bytes]:
     """Header and payload of a message with this one segment; joined they are the message."""
     inner = bytearray()
     for number, value in enumerate(
@@ -96,7 +96,7 @@ def pieces(part: Part) -> tuple[bytes, memoryview | bytes]:
     return _prefixed(_SEGMENT, len(inner) + part.data.nbytes) + inner, part.data
 
 
-def encode(part: Part) -> bytes:
+def encode(part: SegmentPayload) -> bytes:
     """A message with this one segment. Cost: one copy of the payload."""
     return b"".join(pieces(part))
 
@@ -142,10 +142,10 @@ def parse(kind: type[M], message: bytes) -> M:
     try:
         return kind.FromString(message)
     except DecodeError:
-        raise Refused(f"{len(message)} bytes that are no {kind.__name__}") from None
+        raise Rejected(f"{len(message)} bytes that are no {kind.__name__}") from None
 
 
-def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
+def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
     """A push's opening as its own encoding, None where the message has none, and the segments of the message.
 
     Those in shared memory stand last.
@@ -169,7 +169,7 @@ def decode(message: bytes) -> tuple[bytes | None, list[Part]]:
                 begun = (begun or b"") + message[value:stop]
     except (_Malformed, IndexError) as error:
         reason = error if isinstance(error, _Malformed) else "it ends within a field"
-        raise Refused(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
+        raise Rejected(f"a message of {len(message)} bytes that cannot be read: {reason}") from None
     return begun, parts + _shared(shared) if shared else parts
 
 
@@ -177,7 +177,7 @@ class _Malformed(Exception):
     """Bytes that are no protobuf message."""
 
 
-def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
+def _part(message: bytes, view: memoryview, at: int, end: int) -> SegmentPayload:
     index = version = offset = length = codec = 0
     unchanged = False
     data: memoryview | None = None
@@ -197,14 +197,14 @@ def _part(message: bytes, view: memoryview, at: int, end: int) -> Part:
                 unchanged = value != 0
         elif kind == _BYTES and number == _DATA:
             data = view[value:stop]
-    return Part(index, version, offset, length, codec, unchanged, data)
+    return SegmentPayload(index, version, offset, length, codec, unchanged, data)
 
 
-def _shared(message: bytes) -> list[Part]:
+def _shared(message: bytes) -> list[SegmentPayload]:
     told = parse(segments.SharedSegments, message)
     if len(told.segments) != len(told.versions):
-        raise Refused(f"{len(told.versions)} versions for {len(told.segments)} segments in shared memory")
-    return [Part(*row, shared=True) for row in zip(told.segments, told.versions, strict=True)]
+        raise Rejected(f"{len(told.versions)} versions for {len(told.segments)} segments in shared memory")
+    return [SegmentPayload(*row, shared=True) for row in zip(told.segments, told.versions, strict=True)]
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

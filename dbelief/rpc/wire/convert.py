@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dbelief.core.layout import Box, Layout, Span
-from dbelief.core.placement import Place, Placement, Run
+from dbelief.core.layout import Box, Layout, SegmentSpan
+from dbelief.core.placement import Placement, SegmentRange, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import coordination_pb2 as coordination
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
@@ -22,7 +22,7 @@ def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
 
 
 def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, ...]:
-    """Decode a program; whether it makes sense is for `dbelief.core.vector_program.check` to say."""
+    """Decode a program; whether it makes sense is for `dbelief.core.vector_program.validate` to say."""
     return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
 
 
@@ -45,7 +45,7 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
         Its rate is no finite number from 0 in float32.
     """
     if not 0 <= opening.rate <= np.finfo(np.float32).max:
-        raise Refused(f"a push by the rate {opening.rate:g}")
+        raise Rejected(f"a push by the rate {opening.rate:g}")
     return Push(
         pusher_from_wire(opening.pusher),
         opening.sequence,
@@ -83,14 +83,14 @@ def push_to_wire(
     )
 
 
-def spans_to_wire(spans: Iterable[Span]) -> list[segments.SegmentSpan]:
+def spans_to_wire(spans: Iterable[SegmentSpan]) -> list[segments.SegmentSpan]:
     """Encode rows of the segment table."""
     return [segments.SegmentSpan(index=s.index, start=s.start, length=s.length) for s in spans]
 
 
-def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[Span, ...]:
+def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[SegmentSpan, ...]:
     """Decode rows of the segment table."""
-    return tuple(Span(row.index, row.start, row.length) for row in rows)
+    return tuple(SegmentSpan(row.index, row.start, row.length) for row in rows)
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:
@@ -116,11 +116,11 @@ def placement_from_wire(message: coordination.Placement) -> Placement:
     return Placement(
         message.placement_epoch,
         spans_from_wire(message.segments),
-        tuple(Place(p.shard, p.address, p.shard_epoch, _runs(p), p.run_id) for p in message.shards),
+        tuple(ShardPlacement(p.shard, p.address, p.shard_epoch, _runs(p), p.run_id) for p in message.shards),
     )
 
 
-def _runs(place: coordination.ShardPlace) -> tuple[Run, ...]:
+def _runs(place: coordination.ShardPlace) -> tuple[SegmentRange, ...]:
     return tuple((run.first, run.count) for run in place.runs)
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dbelief.codec import CODECS, Codec, Decode, give_back, make_codec, warm_up
-from dbelief.core.layout import LONGEST, Span
-from dbelief.errors import Refused
+from dbelief.core.layout import MAX_SEGMENT_LENGTH, SegmentSpan
+from dbelief.errors import Rejected
 from dbelief.rpc import segments_pb2 as segments
 
 from . import bulk
-from .bulk import Part
+from .bulk import SegmentPayload
 
 if TYPE_CHECKING:
     from dbelief.job import Wire  # a shard needs no job file
@@ -91,22 +91,22 @@ def answering(codec: int) -> Codec | None:
         They are not: it keeps what it leaves out, and a shard keeps nothing for its readers; or there is none.
     """
     if codec not in _ANSWERS:
-        raise Refused(f"codec {codec} is not one that numbers are answered in")
+        raise Rejected(f"codec {codec} is not one that numbers are answered in")
     return _ANSWERS[codec]
 
 
-def part_of(index: int, version: int, values: np.ndarray, codec: Codec | None) -> Part:
+def part_of(index: int, version: int, values: np.ndarray, codec: Codec | None) -> SegmentPayload:
     """A whole segment, (n,) contiguous, by a codec that keeps nothing; float64 always as it is."""
     if codec is None or values.dtype != np.float32:
         return bulk.part_of(index, version, values)
     return _part(index, version, values, codec.encode(values), codec)
 
 
-def _part(index: int, version: int, values: np.ndarray, payload: np.ndarray, codec: Codec) -> Part:
-    return Part(index, version, 0, len(values), NUMBERS[codec.name], data=payload.data)
+def _part(index: int, version: int, values: np.ndarray, payload: np.ndarray, codec: Codec) -> SegmentPayload:
+    return SegmentPayload(index, version, 0, len(values), NUMBERS[codec.name], data=payload.data)
 
 
-def read_into(part: Part, out: np.ndarray) -> None:
+def read_into(part: SegmentPayload, out: np.ndarray) -> None:
     """Write the numbers of a payload into an array as long as they are.
 
     Raises
@@ -118,18 +118,18 @@ def read_into(part: Part, out: np.ndarray) -> None:
     if decode is None or part.data is None:
         values = bulk.numbers(part)
         if len(values) != len(out):
-            raise Refused(f"segment {part.index} of {len(values)} numbers, not {len(out)}")
+            raise Rejected(f"segment {part.index} of {len(values)} numbers, not {len(out)}")
         out[:] = values
         return
     if part.length != len(out):
-        raise Refused(f"segment {part.index} of {part.length} numbers, not {len(out)}")
+        raise Rejected(f"segment {part.index} of {part.length} numbers, not {len(out)}")
     try:
         decode(part.data, out)
     except ValueError as error:
-        raise Refused(f"segment {part.index}: {error}") from None
+        raise Rejected(f"segment {part.index}: {error}") from None
 
 
-def numbers(part: Part) -> np.ndarray:
+def numbers(part: SegmentPayload) -> np.ndarray:
     """The numbers of a payload, 1-D: over the message's own bytes where they are as they are, else decoded.
 
     Raises
@@ -139,14 +139,14 @@ def numbers(part: Part) -> np.ndarray:
     """
     if part.codec not in _DECODERS:
         return bulk.numbers(part)
-    if part.length > LONGEST:
-        raise Refused(f"segment {part.index}: {part.length} numbers, and no segment has above {LONGEST}")
+    if part.length > MAX_SEGMENT_LENGTH:
+        raise Rejected(f"segment {part.index}: {part.length} numbers, and no segment has above {MAX_SEGMENT_LENGTH}")
     out = np.empty(part.length, np.float32)
     read_into(part, out)
     return out
 
 
-def form_of(part: Part) -> Part | None:
+def form_of(part: SegmentPayload) -> SegmentPayload | None:
     """What numbers came as, where they were decoded."""
     return part if part.codec in _DECODERS else None
 
@@ -176,7 +176,7 @@ class Payloads:
         self._over = False
         self._lock = threading.Lock()
 
-    def part(self, span: Span, version: int, values: np.ndarray) -> Part | None:
+    def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
         """A segment as it is sent; None where nothing is to be sent any more."""
         codec = self._codec
         if codec is None or not codec.keeps:
@@ -190,7 +190,7 @@ class Payloads:
                 self._kept[span.index] = payload
         return _part(span.index, version, values, payload, codec)
 
-    def give_back(self, spans: Iterable[Span]) -> None:
+    def give_back(self, spans: Iterable[SegmentSpan]) -> None:
         """These segments were not delivered, and will not be: what they had taken is kept again."""
         with self._lock:
             self._over = True
@@ -199,11 +199,11 @@ class Payloads:
                 if payload is not None and self._codec is not None:
                     give_back(self._codec, payload.data, self._left_of(span))
 
-    def _left_of(self, span: Span) -> np.ndarray:
+    def _left_of(self, span: SegmentSpan) -> np.ndarray:
         assert self._residual is not None, "a codec that keeps what it leaves out has somewhere to keep it"
         return self._residual[span.start - self._origin : span.stop - self._origin]
 
-    def _cuts(self, span: Span) -> list[int]:
+    def _cuts(self, span: SegmentSpan) -> list[int]:
         """Where tensors begin within a segment, but for its first number."""
         first, last = bisect_right(self._starts, span.start), bisect_left(self._starts, span.stop)
         return [

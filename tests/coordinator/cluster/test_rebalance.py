@@ -7,9 +7,9 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.cluster.rebalance import BATCH, left_out, moved, moves, taken_in
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement, runs_of
+from coordinator.cluster.rebalance import BATCH, add_shard, apply_migration, plan_migrations, remove_shard
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement, runs_of
 
 
 @st.composite
@@ -19,30 +19,30 @@ def placements(draw: st.DrawFn) -> Placement:
     numbers = sorted(draw(st.sets(st.integers(0, 7), min_size=1)))
     owners = draw(st.lists(st.sampled_from(numbers), min_size=len(lengths), max_size=len(lengths)))
     starts = accumulate(lengths, initial=0)
-    spans = tuple(Span(i, start, length) for i, (start, length) in enumerate(zip(starts, lengths, strict=False)))
+    spans = tuple(SegmentSpan(i, start, length) for i, (start, length) in enumerate(zip(starts, lengths, strict=False)))
     held = {n: [index for index, owner in enumerate(owners) if owner == n] for n in numbers}
-    return Placement(1, spans, tuple(Place(n, f"10.0.0.{n}:1", 1, runs_of(held[n])) for n in numbers))
+    return Placement(1, spans, tuple(ShardPlacement(n, f"10.0.0.{n}:1", 1, runs_of(held[n])) for n in numbers))
 
 
 def with_places(placement: Placement, shards: int) -> Placement:
     """The same, where every shard below this number has a place."""
     for number in set(range(shards)) - {place.shard for place in placement.places}:
-        placement = taken_in(placement, Place(number, f"10.0.0.{number}:1", 1, ()))
+        placement = add_shard(placement, ShardPlacement(number, f"10.0.0.{number}:1", 1, ()))
     return placement
 
 
 def cut_evenly(lengths: list[int], shards: int) -> Placement:
     """Segments of these lengths in neighbouring runs."""
-    spans = tuple(Span(index, 100 * index, length) for index, length in enumerate(lengths))
+    spans = tuple(SegmentSpan(index, 100 * index, length) for index, length in enumerate(lengths))
     edges = [n * len(spans) // shards for n in range(shards + 1)]
     runs = [((a, b - a),) if b > a else () for a, b in pairwise(edges)]
-    return Placement(1, spans, tuple(Place(n, f"10.0.0.{n}:1", 1, run) for n, run in enumerate(runs)))
+    return Placement(1, spans, tuple(ShardPlacement(n, f"10.0.0.{n}:1", 1, run) for n, run in enumerate(runs)))
 
 
 @given(placements(), st.integers(1, 8))
 def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: Placement, shards: int) -> None:
     placement = with_places(placement, shards)
-    plan = moves(placement, shards)
+    plan = plan_migrations(placement, shards)
     count = sum(len(move.segments) for move in plan)
     before, made = placement, 0
     taken: set[int] = set()
@@ -54,9 +54,9 @@ def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: 
         taken |= set(move.segments)
         made += len(move.segments)
         epoch = placement.epoch
-        placement = moved(placement, move)
+        placement = apply_migration(placement, move)
         assert placement.epoch == epoch + 1
-        plan = moves(placement, shards)
+        plan = plan_migrations(placement, shards)
         assert sum(len(move.segments) for move in plan) == count - made, "asked anew, what is left is what was left"
     assert sorted(i for place in placement.places for i in place.segments) == list(range(len(placement.spans)))
     share = len(placement.spans) / shards
@@ -64,7 +64,7 @@ def test_all_is_held_by_equal_shares_and_nothing_moves_that_need_not(placement: 
     for place in placement.places:
         if place.shard >= shards:
             assert not place.count
-            placement = left_out(placement, place.shard)
+            placement = remove_shard(placement, place.shard)
         else:
             assert abs(place.count - share) < 1
             assert place.count >= min(had[place.shard], int(share)), "who stays gives no more than what is beyond"
@@ -76,13 +76,13 @@ def test_the_fewest_move_neighbours_stay_together_and_shares_are_of_numbers(
     count: int, last: int, before: int, after: int
 ) -> None:
     placement = with_places(cut_evenly([100] * (count - 1) + [last], before), after)
-    plan = moves(placement, after)
+    plan = plan_migrations(placement, after)
     full = sorted((place.count for place in placement.places if place.shard < after), reverse=True)
     kept = sum(min(held, count // after + (rank < count % after)) for rank, held in enumerate(full))
     assert sum(len(move.segments) for move in plan) == count - kept
     while plan:
-        placement = moved(placement, plan[0])
-        plan = moves(placement, after)
+        placement = apply_migration(placement, plan[0])
+        plan = plan_migrations(placement, after)
     assert max(len(place.runs) for place in placement.places) <= before + after
     for place in placement.places:
         held = sum(span.length for span in placement.run(place))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from coordinator.core.effects import AssignShards, Fence, Revive, TakeSnapshot
-from coordinator.core.states import Closing, State
+from coordinator.core.effects import AssignShards, Fence, RecoverShard, TakeSnapshot
+from coordinator.core.states import ShutdownPhase, State
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -101,7 +101,7 @@ def test_what_the_shards_were_to_be_told_meanwhile_is_told_when_all_are_back(a_w
     world.shard()
     world.settle()
     assert second.incarnation not in world.machine.leases.holders()
-    assert world.did(Revive)[-1].fenced == (second.incarnation,)
+    assert world.did(RecoverShard)[-1].fenced == (second.incarnation,)
     assert world.did(Fence)
     first.work()
     world.run()
@@ -142,12 +142,12 @@ def test_a_shard_that_dies_before_it_was_given_segments_is_given_them_in_its_nex
 def test_a_shard_that_dies_again_while_it_is_loaded_is_no_shard(a_world: MakeWorld) -> None:
     world = a_world().started()
     restart_shard(world, 1)
-    (revive,) = [action for action in world.machine.actions if isinstance(action, Revive)]
+    (revive,) = [action for action in world.machine.actions if isinstance(action, RecoverShard)]
     restart_shard(world, 1)
     world.machine.revived(revive, revive.set_id, world.now_s)
-    assert world.machine.recovery.away == {1}
+    assert world.machine.recovery.unavailable == {1}
     world.settle()
-    assert not world.machine.recovery.away
+    assert not world.machine.recovery.unavailable
     world.run()
     assert world.state() is State.DONE
 
@@ -174,8 +174,10 @@ def test_the_best_parameters_are_those_that_the_set_holds(a_world: MakeWorld) ->
     assert world.exported is not None
 
 
-@pytest.mark.parametrize("step", [Closing.VALIDATE, Closing.TEST, Closing.SNAPSHOT, Closing.EXPORT])
-def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: Closing) -> None:
+@pytest.mark.parametrize(
+    "step", [ShutdownPhase.VALIDATE, ShutdownPhase.TEST, ShutdownPhase.SNAPSHOT, ShutdownPhase.EXPORT]
+)
+def test_a_shard_may_die_at_any_step_of_the_end(a_world: MakeWorld, step: ShutdownPhase) -> None:
     world = a_world(evaluate={"every": 50, "keep": "best"}).started()
     for _ in range(2_000):
         for move in (*(replica.turn for replica in world.replicas), lambda: world.tick(0.05), world.act):

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from coordinator.cluster.replication import AGAIN_S
-from coordinator.core.effects import Follow, Revive, RollBack, StandAlone
+from coordinator.core.effects import AttachFollower, DetachFollower, RecoverShard, RollBack
 from coordinator.core.members import Members
-from coordinator.core.states import Shape, State
-from dbelief.errors import Full
+from coordinator.core.states import DatasetSizes, State
+from dbelief.errors import ResourceExhausted
 from ps_server.replication.apply import promote
 from tests.coordinator.sandblaster.test_batch_method import Batch
 from tests.coordinator.world import World, make_job
@@ -19,7 +19,7 @@ from tests.coordinator.world import World, make_job
 class Chained(World):
     """A world in which a promoted follower has what its leader had."""
 
-    def _revive(self, action: Revive) -> None:
+    def _revive(self, action: RecoverShard) -> None:
         if not action.promoted:
             super()._revive(action)
             return
@@ -43,7 +43,7 @@ class Chained(World):
 
     def whole(self, shard: int) -> None:
         """A shard tells that its follower has all."""
-        epoch = max(action.epoch for action in self.did(Follow) if action.shard == shard)
+        epoch = max(action.epoch for action in self.did(AttachFollower) if action.shard == shard)
         self.machine.chain_told(shard, epoch, True, "")
         self.settle()
 
@@ -72,7 +72,7 @@ def test_a_follower_goes_on_with_all_that_was_acknowledged() -> None:
     old = world.machine.placement.places[1]
     world.kill_shard(1)
     world.lease_ends()
-    (revived,) = world.did(Revive)
+    (revived,) = world.did(RecoverShard)
     assert (revived.promoted, revived.place.shard) == (True, 1)
     assert world.events("promoted") == [{"shard": 1, "set": revived.set_id}]
     away = world.machine.recovery.is_away
@@ -90,7 +90,7 @@ def test_a_follower_that_may_lack_something_is_not_promoted() -> None:
     world.whole(0)
     world.kill_shard(1)
     world.lease_ends()
-    (revived,) = world.did(Revive)
+    (revived,) = world.did(RecoverShard)
     assert (revived.promoted, revived.place.shard) == (False, 1), "it is there, and begins with the set"
     assert world.machine.chains.promotions == 0
     world.run()
@@ -118,13 +118,13 @@ def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> 
     (follower,) = [m for m in world.machine.members.alive("follower") if m.number == 0]
     world.shard_members.remove((0, follower.incarnation))
     world.lease_ends()
-    (alone,) = world.did(StandAlone)
+    (alone,) = world.did(DetachFollower)
     assert (alone.shard, alone.epoch) == (0, 2)
     assert world.machine.chains.unfollowed == 2
     assert world.shard() == 0
     world.tick(AGAIN_S)
     world.settle()
-    assert [(one.shard, one.epoch) for one in world.did(Follow)] == [(0, 1), (1, 1), (0, 3)]
+    assert [(one.shard, one.epoch) for one in world.did(AttachFollower)] == [(0, 1), (1, 1), (0, 3)]
     world.whole(0)
     assert world.machine.chains.unfollowed == 1
 
@@ -132,18 +132,18 @@ def test_where_a_follower_dies_its_leader_stands_alone_until_another_comes() -> 
 def test_those_who_lost_each_other_are_put_together_again_after_a_while() -> None:
     world = a_job()
     world.whole(1)
-    asked = len(world.did(Follow))
+    asked = len(world.did(AttachFollower))
     world.machine.chain_told(1, 1, False, "its cable was cut")
     world.settle()
     assert world.events("unfollowed") == [{"shard": 1, "reason": "its cable was cut"}]
-    assert [(one.shard, one.epoch) for one in world.did(StandAlone)] == [(1, 2)]
+    assert [(one.shard, one.epoch) for one in world.did(DetachFollower)] == [(1, 2)]
     world.machine.chain_told(1, 1, True, "")  # what it said before it was told
     world.machine.chain_told(1, 1, False, "its cable was cut")
     world.settle()
-    assert len(world.did(StandAlone)) == 1
+    assert len(world.did(DetachFollower)) == 1
     world.tick(AGAIN_S)
     world.settle()
-    assert [(one.shard, one.epoch) for one in world.did(Follow)[asked:]] == [(1, 3)]
+    assert [(one.shard, one.epoch) for one in world.did(AttachFollower)[asked:]] == [(1, 3)]
 
 
 def test_a_coordinator_that_dies_before_it_has_promoted_leaves_that_to_the_next() -> None:
@@ -157,7 +157,7 @@ def test_a_coordinator_that_dies_before_it_has_promoted_leaves_that_to_the_next(
     world.tick(world.job.deadlines.lease_s + 1.0)  # it is missed, and nothing was done yet
     world.take_over()
     world.settle()
-    (revived,) = world.did(Revive)
+    (revived,) = world.did(RecoverShard)
     assert (revived.promoted, revived.place.shard) == (True, 0)
     world.run()
     assert (world.applied() == 1).all()
@@ -170,13 +170,13 @@ def test_a_coordinator_that_takes_over_tells_shards_again_that_they_stand_alone(
     world.tick()
     world.take_over()
     world.settle()
-    assert [(one.shard, one.epoch) for one in world.did(StandAlone)] == [(1, 2)]
+    assert [(one.shard, one.epoch) for one in world.did(DetachFollower)] == [(1, 2)]
     world.tick()
     world.settle()
-    assert [(one.shard, one.epoch) for one in world.did(Follow)[2:]] == [(1, 3)]
+    assert [(one.shard, one.epoch) for one in world.did(AttachFollower)[2:]] == [(1, 3)]
     world.kill_shard(0)
     world.lease_ends()
-    assert [one.promoted for one in world.did(Revive)] == [True]
+    assert [one.promoted for one in world.did(RecoverShard)] == [True]
 
 
 def test_where_both_die_the_newest_set_is_loaded() -> None:
@@ -190,7 +190,7 @@ def test_where_both_die_the_newest_set_is_loaded() -> None:
     assert world.machine.waiting_for() == "shards (1 of 2 joined)"
     assert world.shard() == 1
     world.settle()
-    assert [one.promoted for one in world.did(Revive)][-1:] == [False]
+    assert [one.promoted for one in world.did(RecoverShard)][-1:] == [False]
     world.run()
     assert world.state() is State.DONE
 
@@ -199,7 +199,7 @@ def a_batch() -> tuple[Batch, Chained]:
     """A batch method whose shards have followers."""
     made: list[Chained] = []
 
-    def make(shape: Shape, **changes: Any) -> World:
+    def make(shape: DatasetSizes, **changes: Any) -> World:
         made.append(Chained(make_job(replication=2, **changes), shape))
         return made[0]
 
@@ -227,7 +227,7 @@ def test_a_batch_method_goes_on_from_where_it_was() -> None:
     undisturbed, _ = a_batch()
     undisturbed.run()
     assert (world.state(), world.did(RollBack), world.events("rolled_back")) == (State.DONE, [], [])
-    assert [one.promoted for one in world.did(Revive)] == [True]
+    assert [one.promoted for one in world.did(RecoverShard)] == [True]
     assert [row["loss"] for row in world.events("iteration")] == pytest.approx(
         [row["loss"] for row in undisturbed.world.events("iteration")], rel=1e-6
     )
@@ -242,11 +242,11 @@ def test_where_all_go_back_to_a_set_nobody_follows_meanwhile() -> None:
     assert world.shard() == 1
     world.settle()
     (back,) = world.did(RollBack)
-    alone = [one for one in world.did(StandAlone) if one.shard == 0]
+    alone = [one for one in world.did(DetachFollower) if one.shard == 0]
     assert world.done.index(alone[-1]) < world.done.index(back), "else it might be promoted without going back"
     world.tick(AGAIN_S)
     world.settle()
-    assert [one for one in world.did(Follow) if one.shard == 0][-1].epoch > alone[-1].epoch
+    assert [one for one in world.did(AttachFollower) if one.shard == 0][-1].epoch > alone[-1].epoch
     batch.run()
     assert world.state() is State.DONE
 
@@ -260,9 +260,9 @@ def test_followers_are_on_other_hosts_than_their_leaders_where_there_are_any() -
     assert [(one.kind, one.number), (other.kind, other.number)] == [("follower", 1), ("follower", 0)]
     again = members.join("shard", 10, "f1", "10.0.0.1:7001", 0.0)
     assert again is one
-    with pytest.raises(Full):
+    with pytest.raises(ResourceExhausted):
         members.join("shard", 12, "f3", "10.0.0.3:7001", 0.0)
     members.promote(one)
-    assert members.server(1, one.incarnation) is one
+    assert members.find_server(1, one.incarnation) is one
     assert [member.number for member in members.alive("follower")] == [0]
     assert members.named("shard", "f2", 99) is other, "one that follows and is started again"

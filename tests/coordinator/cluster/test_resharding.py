@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.cluster.resharding import AGAIN_S
-from coordinator.core.effects import Dismiss, Move, TellHoldings
+from coordinator.core.effects import ConfirmOwnership, DecommissionShard, MigrateSegments
 from coordinator.core.states import State
-from dbelief.errors import Full, Refused, Unreachable
+from dbelief.errors import Rejected, ResourceExhausted, Unavailable
 
 from .test_recovery import restart_shard
 
@@ -49,7 +49,7 @@ def scale(world: World, shards: int) -> None:
 def start_missing(world: World) -> None:
     """As a launcher does it."""
     wanted = world.machine.resizing.wanted
-    with suppress(Full):  # the death of one is not noticed yet: it waits for a place
+    with suppress(ResourceExhausted):  # the death of one is not noticed yet: it waits for a place
         while len({number for number, _ in world.shard_members if number < wanted}) < wanted:
             world.shard()
 
@@ -113,14 +113,14 @@ def test_shards_come_and_go_while_a_job_trains(a_world: MakeWorld, changes: dict
 
 def test_numbers_are_those_of_the_wish_and_who_is_too_many_waits(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
-    with pytest.raises(Full, match=r"the job has its 2 shards; `dbelief scale ps` lets it have more$"):
+    with pytest.raises(ResourceExhausted, match=r"the job has its 2 shards; `dbelief scale ps` lets it have more$"):
         world.shard()
     world.machine.want_shards(3, world.now_s)
     assert world.machine.waiting_for() == "shards (2 of 3 have a place)"
     world.settle()
     assert counts(world) == [2, 2], "nothing moves until all are there"
     assert world.shard() == 2
-    with pytest.raises(Full, match="the job has its 3 shards"):
+    with pytest.raises(ResourceExhausted, match="the job has its 3 shards"):
         world.shard()
     world.settle()
     assert sum(counts(world)) == 4
@@ -137,17 +137,17 @@ def test_numbers_are_those_of_the_wish_and_who_is_too_many_waits(a_world: MakeWo
 )
 def test_what_cannot_be_is_refused(a_world: MakeWorld, shards: int, reason: str) -> None:
     world = a_world(limits={"epochs": 8}).started()
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         world.machine.want_shards(shards, world.now_s)
     assert world.machine.resizing.wanted == 2
 
 
 def test_a_job_that_does_not_train_or_is_recorded_keeps_its_shards(a_world: MakeWorld) -> None:
     world = a_world()
-    with pytest.raises(Refused, match=r"^job test is empty: while it trains \(ready\)"):
+    with pytest.raises(Rejected, match=r"^job test is empty: while it trains \(ready\)"):
         world.machine.want_shards(3, world.now_s)
     world = a_world(record=True).started()
-    with pytest.raises(Refused, match=r"^job test is recorded: "):
+    with pytest.raises(Rejected, match=r"^job test is recorded: "):
         world.machine.want_shards(3, world.now_s)
 
 
@@ -184,7 +184,7 @@ def test_a_new_shard_that_dies_with_nothing_is_no_member_any_more(a_world: MakeW
     world.kill_shard(2)
     world.tick(6.0)
     assert numbers(world) == [0, 1]
-    assert not world.machine.recovery.away
+    assert not world.machine.recovery.unavailable
     assert world.machine.waiting_for() == "shards (2 of 4 have a place)"
     live(world, 2)
     start_missing(world)
@@ -205,7 +205,7 @@ def test_a_shard_that_is_to_go_and_dies_with_segments_comes_back_first(a_world: 
     world.settle()
     until_sized(world)
     assert numbers(world) == [0]
-    with pytest.raises(Full, match="the job has its 1 shards"):
+    with pytest.raises(ResourceExhausted, match="the job has its 1 shards"):
         world.shard()
     world.run()
     assert world.state() is State.DONE
@@ -217,7 +217,7 @@ def test_a_move_that_fails_is_made_again_after_a_while(a_world: MakeWorld) -> No
 
     def lost(step: str) -> None:
         if step == "given" and next(failures, False):
-            raise Unreachable("the answer was lost")
+            raise Unavailable("the answer was lost")
 
     world.at = lost
     scale(world, 3)
@@ -262,23 +262,23 @@ class Trouble:
         self.left -= 1
         if self.left >= 0:
             return
-        assert isinstance(move, Move)
+        assert isinstance(move, MigrateSegments)
         who = move.giver if "giver" in self.what else move.taker
         if "again" in self.what:
-            with suppress(Full):  # it is not needed any more
+            with suppress(ResourceExhausted):  # it is not needed any more
                 restart_shard(world, who)
         elif "giver" in self.what or "taker" in self.what:
             world.kill_shard(who)
         if "coordinator" in self.what:
             raise CoordinatorDies
         if self.what == "answer is lost" and step != "over":
-            raise Unreachable(self.what)
+            raise Unavailable(self.what)
         if self.what == "replica dies":
             world.replicas[0].die()
         if self.what == "other wish":
             world.machine.want_shards(2, world.now_s)
 
-    move: Move | None = None
+    move: MigrateSegments | None = None
 
 
 def survive(world: World, turns: int) -> None:
@@ -290,7 +290,7 @@ def survive(world: World, turns: int) -> None:
             world.take_over()
         if world.dead - {n for n, _ in world.shard_members}:
             world.tick(6.0)
-            for number in world.machine.recovery.away - {n for n, _ in world.shard_members}:
+            for number in world.machine.recovery.unavailable - {n for n, _ in world.shard_members}:
                 world.shard(wish=number)
         if world.machine.state is State.READY:
             start_missing(world)
@@ -374,7 +374,7 @@ def test_whoever_dies_and_whatever_is_wished_every_loss_is_told(
 def test_another_coordinator_dismisses_those_who_have_no_place(a_world: MakeWorld) -> None:
     world = a_world(limits={"epochs": 8}).started()
     world.machine.want_shards(1, world.now_s)
-    while not any(isinstance(action, Dismiss) for action in (*world.waiting, *world.machine.actions)):
+    while not any(isinstance(action, DecommissionShard) for action in (*world.waiting, *world.machine.actions)):
         world.act()
     assert numbers(world) == [0]
     world.take_over()
@@ -399,8 +399,8 @@ def test_another_coordinator_first_has_every_shard_serve_what_it_holds(a_world: 
     assert any(shard.segments.keys() != set(held) for _, shard, held in world.places())
     world.take_over()
     world.at = lambda step: None
-    assert any(isinstance(action, TellHoldings) for action in world.machine.actions)
-    while not isinstance(world.act(), TellHoldings):
+    assert any(isinstance(action, ConfirmOwnership) for action in world.machine.actions)
+    while not isinstance(world.act(), ConfirmOwnership):
         pass
     assert all(shard.segments.keys() == set(held) for _, shard, held in world.places())
     world.run()

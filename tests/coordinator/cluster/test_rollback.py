@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from coordinator.core.effects import Revive, RollBack, RunProgram, TakeSnapshot
-from coordinator.core.states import Compute, Evaluate, Shape, State, Wait
-from coordinator.sandblaster.lbfgs_driver import Step
-from coordinator.sandblaster.pass_scheduler import Asks
+from coordinator.core.effects import RecoverShard, RollBack, RunProgram, TakeSnapshot
+from coordinator.core.states import BundleLease, DatasetSizes, EvaluationLease, State, Wait
+from coordinator.sandblaster.lbfgs_driver import Phase
+from coordinator.sandblaster.pass_scheduler import WorkRequest
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import Moved
-from ps_server.programs import Programs
+from ps_server.programs import ProgramExecutor
 from tests.coordinator.sandblaster.test_batch_method import SHAPE, STRATEGY, Batch
 from tests.coordinator.world import World, make_job
 
@@ -53,7 +53,7 @@ def until(batch: Batch, happened: Callable[[], bool]) -> None:
 
 
 def in_pass(batch: Batch, iterations: int) -> None:
-    until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.step is Step.TRIAL_PASS))
+    until(batch, lambda: bool(batch.method.iterations == iterations and batch.method.step is Phase.TRIAL_PASS))
 
 
 def restart(world: World, number: int) -> None:
@@ -69,7 +69,7 @@ def carried_out(world: World) -> Iterator[Any]:
 
 
 def until_revived(world: World) -> None:
-    assert any(isinstance(action, Revive) for action in carried_out(world))
+    assert any(isinstance(action, RecoverShard) for action in carried_out(world))
 
 
 def test_another_coordinator_goes_back_as_well(a_world: MakeWorld, undisturbed: dict[int, float]) -> None:
@@ -90,12 +90,12 @@ def test_another_coordinator_runs_no_program_on_shards_of_two_times(
     batch = Batch(a_world, snapshots=EVERY_THREE)
     world = batch.world
     in_pass(batch, 5)
-    while batch.method.step is Step.TRIAL_PASS:
+    while batch.method.step is Phase.TRIAL_PASS:
         turn(batch)
     restart(world, 1)
     world.take_over()
     order = [type(action) for action in carried_out(world)]
-    assert order.index(Revive) < order.index(RollBack)
+    assert order.index(RecoverShard) < order.index(RollBack)
     assert RunProgram not in order[: order.index(RollBack)]
     assert losses(batch.run()) == pytest.approx(undisturbed)
 
@@ -114,7 +114,7 @@ def test_no_set_is_written_of_two_times(a_world: MakeWorld, undisturbed: dict[in
 
 
 def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None:
-    shape = Shape(train=100, validation=20, test=0)
+    shape = DatasetSizes(train=100, validation=20, test=0)
     fields = {"limits": {"epochs": 500}, "shards": 2, "replicas": 3, "evaluate": {"every": 10**6, "keep": "best"}}
     batch = object.__new__(Batch)
     batch.world, batch.holds = a_world(shape, strategy=STRATEGY, **fields).started(), {}
@@ -124,9 +124,9 @@ def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None
     batch.holds.pop(one.incarnation, None)
     machine.training.evaluations.ask("validation", "w")
     lease = machine.lease(one.number, one.incarnation, 1, world.now_s)
-    if isinstance(lease, Compute):
-        lease = machine.lease(one.number, one.incarnation, 1, world.now_s, Asks(lease.turn, (lease.bundle,)))
-    assert isinstance(lease, Evaluate)
+    if isinstance(lease, BundleLease):
+        lease = machine.lease(one.number, one.incarnation, 1, world.now_s, WorkRequest(lease.turn, (lease.bundle,)))
+    assert isinstance(lease, EvaluationLease)
     restart(world, 1)
     until_revived(world)
     assert machine.evaluated(one.number, one.incarnation, lease.id, 0.1, 0.9, world.now_s) == "", "of a mixture"
@@ -136,7 +136,7 @@ def test_nothing_is_handed_out_or_taken_in_meanwhile(a_world: MakeWorld) -> None
     world.settle()
     assert machine.progress.best is None
     again = machine.lease(one.number, one.incarnation, 1, world.now_s)
-    assert isinstance(again, Evaluate), "it is asked for anew"
+    assert isinstance(again, EvaluationLease), "it is asked for anew"
 
 
 def test_a_shard_that_loads_a_set_asks_to_come_again(a_world: MakeWorld) -> None:
@@ -190,13 +190,13 @@ def test_a_shard_that_dies_before_the_end_is_safe_lets_training_go_on(
 def test_parameters_that_are_half_written_are_written_whole_before_the_end(a_world: MakeWorld) -> None:
     batch = Batch(a_world)
     world, machine = batch.world, batch.world.machine
-    while batch.method.step is not Step.ACCEPT:
+    while batch.method.step is not Phase.ACCEPT:
         turn(batch)
-        while batch.method.step is not Step.ACCEPT and world.act() is not None:
+        while batch.method.step is not Phase.ACCEPT and world.act() is not None:
             pass
     machine.stop("stopped by a signal", world.now_s)
     program = next(one for one in [*world.waiting, *machine.actions] if isinstance(one, RunProgram)).program
-    half = Programs(world.shards[0])
+    half = ProgramExecutor(world.shards[0])
     half.run(program)
     half.close()
     world.take_over()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.members import Member, Members
-from dbelief.errors import Full, Refused
+from dbelief.errors import Rejected, ResourceExhausted
 
 
 def members(shards: int = 2, beat_s: float = 5.0) -> Members:
@@ -66,7 +66,7 @@ def test_a_shard_wishes_among_the_numbers_of_the_job(wish: int, number: int) -> 
 def test_a_shard_too_many_is_refused_and_takes_nothing() -> None:
     them = members(shards=1)
     join(them, "shard", 1)
-    with pytest.raises(Refused, match=r"the job has its 1 shards; `dbelief scale ps` lets it have more"):
+    with pytest.raises(Rejected, match=r"the job has its 1 shards; `dbelief scale ps` lets it have more"):
         join(them, "shard", 2)
     assert them.incarnations == 1
     assert len(them.alive("shard")) == 1
@@ -87,15 +87,15 @@ def test_only_the_very_life_is_found() -> None:
     assert them.find("replica", 0, old.incarnation) is None
     assert them.find("replica", 0, new.incarnation) is new
     assert them.find("client", 0, new.incarnation) is None
-    assert them.pusher(0, new.incarnation) is new
-    assert them.pusher(0, old.incarnation) is None
+    assert them.find_pusher(0, new.incarnation) is new
+    assert them.find_pusher(0, old.incarnation) is None
 
 
 def test_a_client_is_a_pusher_and_a_shard_is_none() -> None:
     them = members()
     client, shard = join(them, "client", 1), join(them, "shard", 2)
-    assert them.pusher(client.number, client.incarnation) is client
-    assert them.pusher(shard.number, shard.incarnation) is None
+    assert them.find_pusher(client.number, client.incarnation) is client
+    assert them.find_pusher(shard.number, shard.incarnation) is None
 
 
 def test_the_silent_are_those_who_have_not_beaten_for_longer_than_allowed() -> None:
@@ -104,26 +104,26 @@ def test_the_silent_are_those_who_have_not_beaten_for_longer_than_allowed() -> N
     gone.state = "left"
     for now_s in range(1, 6):
         loud.last_beat_s = now_s
-        assert them.silent(now_s) == []
-    assert them.silent(5.1) == [quiet]
+        assert them.expired(now_s) == []
+    assert them.expired(5.1) == [quiet]
 
 
 def test_a_coordinator_that_was_away_itself_blames_nobody() -> None:
     them = members(beat_s=5.0)
     quiet = join(them)
-    assert them.silent(3.0) == []
-    assert them.silent(63.0) == []
+    assert them.expired(3.0) == []
+    assert them.expired(63.0) == []
     assert quiet.last_beat_s == 60.0
-    assert them.silent(64.9) == []
-    assert them.silent(65.1) == [quiet]
+    assert them.expired(64.9) == []
+    assert them.expired(65.1) == [quiet]
 
 
 def test_a_beat_that_was_heard_after_the_pause_is_not_moved_into_the_future() -> None:
     them = members(beat_s=5.0)
     member = join(them)
-    them.silent(0.0)
+    them.expired(0.0)
     member.last_beat_s = 59.9
-    them.silent(60.0)
+    them.expired(60.0)
     assert member.last_beat_s == 60.0
 
 
@@ -131,7 +131,7 @@ def test_a_beat_that_was_heard_after_the_pause_is_not_moved_into_the_future() ->
 def test_short_beats_are_watched_by_a_clock_of_coarser_ticks(beat_s: float) -> None:
     them = members(beat_s=beat_s)
     quiet = join(them)
-    assert [them.silent(tick * 0.4) for tick in range(3)][-1] == [quiet]
+    assert [them.expired(tick * 0.4) for tick in range(3)][-1] == [quiet]
 
 
 def test_everyone_is_listed_by_kind_and_number_in_the_latest_life() -> None:
@@ -162,8 +162,8 @@ def test_a_job_has_only_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("coordinator.core.members.MOST_MEMBERS", 3)
     them = members()
     first = [join(them, kind, token) for token, kind in enumerate(("replica", "client", "replica"))]
-    with pytest.raises(Full, match="the job has 3 replicas and clients, as many as may be"):
+    with pytest.raises(ResourceExhausted, match="the job has 3 replicas and clients, as many as may be"):
         join(them, "client", 7)
     join(them, "shard", 8)  # those are counted by the job
-    them.over(first[1], "left")
+    them.mark_gone(first[1], "left")
     assert join(them, "replica", 9, wish=5).number == 1

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.progress import OVER, Best, Progress
-from coordinator.core.states import Spent, Told
+from coordinator.core.states import ProgressReport, ResourceUsage
 
 
-def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> Told:
+def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> ProgressReport:
     """News of ten mini-batches, with this mean loss and mean staleness."""
-    return Told(1, pushes, samples, 10, loss * samples, staleness * pushes)
+    return ProgressReport(1, pushes, samples, 10, loss * samples, staleness * pushes)
 
 
 def train(progress: Progress, losses: Iterable[float], from_s: float = 0.0, every_s: float = 1.0) -> list[str | None]:
     """Reports of 2,000 samples: the smoothed loss is that of the last one."""
-    return [progress.trained(0, told(2_000, loss), from_s + i * every_s) for i, loss in enumerate(losses)]
+    return [progress.record_report(0, told(2_000, loss), from_s + i * every_s) for i, loss in enumerate(losses)]
 
 
 # -- lives that are settled ----------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_sums_do_not_depend_on_who_is_settled(told: list[tuple[int, int, list[in
     for progress in (there, here):
         for replica, life, stale, number in told:
             more = {"sent": 8 * number, "received": number, "residual": 0.5 * number}
-            progress.spent(replica, 10 * replica + life, Spent({"compute": 1.0 * number}, stale, more))
+            progress.spent(replica, 10 * replica + life, ResourceUsage({"compute": 1.0 * number}, stale, more))
     for life in settled:
         for incarnation in (life, 10 + life, life):
             here.settle(incarnation)
@@ -73,9 +73,9 @@ def test_nothing_is_known_before_the_first_push() -> None:
 
 def test_staleness_is_a_mean_over_pushes_for_all_and_for_each() -> None:
     progress = Progress()
-    progress.trained(0, told(pushes=10, staleness=1.0), 0.0)
-    progress.trained(0, told(pushes=10, staleness=3.0), 0.0)
-    progress.trained(1, told(pushes=20, staleness=8.0), 0.0)
+    progress.record_report(0, told(pushes=10, staleness=1.0), 0.0)
+    progress.record_report(0, told(pushes=10, staleness=3.0), 0.0)
+    progress.record_report(1, told(pushes=20, staleness=8.0), 0.0)
     assert progress.staleness_of(0) == 2.0
     assert progress.staleness_of(1) == 8.0
     assert progress.staleness_mean == 5.0
@@ -85,27 +85,29 @@ def test_staleness_is_a_mean_over_pushes_for_all_and_for_each() -> None:
 
 def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
     progress = Progress()
-    progress.trained(0, told(pushes=1_000, staleness=1.0), 0.0)
-    progress.trained(0, told(pushes=50, staleness=5.0), 0.0)
+    progress.record_report(0, told(pushes=1_000, staleness=1.0), 0.0)
+    progress.record_report(0, told(pushes=50, staleness=5.0), 0.0)
     assert progress.staleness == 3.0
-    progress.trained(0, told(pushes=100, staleness=7.0), 0.0)
+    progress.record_report(0, told(pushes=100, staleness=7.0), 0.0)
     assert progress.staleness == 7.0
 
 
 def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
     progress = Progress()
-    progress.trained(0, told(100, 3.0), 0.0)
+    progress.record_report(0, told(100, 3.0), 0.0)
     assert progress.loss == progress.first_loss == 3.0
-    progress.trained(0, told(200, 1.0), 0.0)
+    progress.record_report(0, told(200, 1.0), 0.0)
     assert progress.loss == pytest.approx(3.0 - 2.0 * 200 / 2_000)
-    progress.trained(0, told(5_000, 1.0), 0.0)
+    progress.record_report(0, told(5_000, 1.0), 0.0)
     assert progress.loss == 1.0
 
 
-@pytest.mark.parametrize("news", [Told(0, samples=30), Told(0, pushes=1), Told(0, pushes=1, steps=1)])
-def test_what_only_a_ledger_tells_has_no_loss(news: Told) -> None:
+@pytest.mark.parametrize(
+    "news", [ProgressReport(0, samples=30), ProgressReport(0, pushes=1), ProgressReport(0, pushes=1, steps=1)]
+)
+def test_what_only_a_ledger_tells_has_no_loss(news: ProgressReport) -> None:
     progress = Progress()
-    assert progress.trained(0, news, 0.0) is None
+    assert progress.record_report(0, news, 0.0) is None
     assert progress.samples == news.samples
     assert math.isnan(progress.loss)
 
@@ -123,9 +125,9 @@ def test_without_conditions_nobody_is_held_back() -> None:
 def test_release_by_samples_comes_once() -> None:
     progress = Progress(warm_samples=150)
     assert [progress.warm_room(n) for n in (0, 100, 150, 200)] == [150, 50, 0, 0]
-    progress.trained(0, told(100), 0.0)
+    progress.record_report(0, told(100), 0.0)
     assert not progress.release_due()
-    progress.trained(0, told(50), 0.0)
+    progress.record_report(0, told(50), 0.0)
     assert [progress.release_due(), progress.release_due()] == [True, False]
     assert progress.warm_room(200) is None
 
@@ -159,31 +161,31 @@ def test_an_evaluation_is_due_once_per_interval() -> None:
     progress = Progress(evaluate_every=250)
     due = []
     for _ in range(10):
-        progress.trained(0, told(100), 0.0)
+        progress.record_report(0, told(100), 0.0)
         due.append(progress.evaluation_due())
     assert [100 * (i + 1) for i, is_due in enumerate(due) if is_due] == [300, 500, 800, 1000]
 
 
 def test_intervals_that_were_jumped_over_make_one_evaluation() -> None:
     progress = Progress(evaluate_every=10)
-    progress.trained(0, told(100), 0.0)
+    progress.record_report(0, told(100), 0.0)
     assert [progress.evaluation_due(), progress.evaluation_due()] == [True, False]
 
 
 def test_an_evaluation_that_came_late_covers_all_it_has_seen() -> None:
     progress = Progress(evaluate_every=100)
-    progress.trained(0, told(100), 0.0)
+    progress.record_report(0, told(100), 0.0)
     assert progress.evaluation_due()
-    progress.trained(0, told(250), 0.0)
+    progress.record_report(0, told(250), 0.0)
     progress.evaluated(0.5, 0.8, samples=350)
     assert not progress.evaluation_due()
-    progress.trained(0, told(50), 0.0)
+    progress.record_report(0, told(50), 0.0)
     assert progress.evaluation_due()
 
 
 def test_without_an_interval_none_is_due() -> None:
     progress = Progress()
-    progress.trained(0, told(10**9), 0.0)
+    progress.record_report(0, told(10**9), 0.0)
     assert not progress.evaluation_due()
 
 
@@ -194,7 +196,7 @@ def evaluate(progress: Progress, *results: tuple[float, float | None]) -> list[s
         keep_as, _ = progress.evaluated(loss, accuracy, progress.samples)
         names.append(keep_as)
         if keep_as:
-            progress.kept(Best(keep_as, loss, accuracy, progress.samples))
+            progress.record_best(Best(keep_as, loss, accuracy, progress.samples))
     return names
 
 
@@ -269,7 +271,7 @@ def test_stop_when_patience_is_over_and_every_gain_renews_it() -> None:
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_not_finite_ends_it_at_once(loss: float) -> None:
     progress = Progress()
-    reason = progress.trained(0, told(100, loss), 0.0)
+    reason = progress.record_report(0, told(100, loss), 0.0)
     assert reason == f"diverged: the training loss is {loss} after 100 samples; try a lower rate"
 
 
@@ -309,8 +311,8 @@ def options() -> dict[str, Any]:
 
 def test_what_a_set_holds_is_all_that_goes_on() -> None:
     progress = Progress(**options())
-    progress.trained(0, told(300, 2.0, staleness=1.5), 0.0)
-    progress.trained(3, told(100, 1.0), 0.0)
+    progress.record_report(0, told(300, 2.0, staleness=1.5), 0.0)
+    progress.record_report(3, told(100, 1.0), 0.0)
     progress.release_due()
     progress.evaluation_due()
     evaluate(progress, (0.5, 0.8), (0.6, 0.7))
@@ -332,7 +334,7 @@ def test_before_the_first_push_there_is_no_loss_to_hold() -> None:
 
 def test_ledgers_correct_what_was_told_for_all_and_for_each() -> None:
     progress = Progress()
-    progress.trained(0, told(300), 0.0)
+    progress.record_report(0, told(300), 0.0)
     heir = Progress()
     heir.restore(progress.state(), {0: -50, 1: 20})
     assert (heir.samples, heir.samples_of(0), heir.samples_of(1)) == (270, 250, 20)
@@ -341,10 +343,10 @@ def test_ledgers_correct_what_was_told_for_all_and_for_each() -> None:
 def test_a_state_stays_as_it_was_while_training_goes_on() -> None:
     """It is written to disk outside the lock."""
     progress = Progress(keep_best=True)
-    progress.trained(0, told(100), 0.0)
+    progress.record_report(0, told(100), 0.0)
     evaluate(progress, (0.5, 0.8))
     state = progress.state()
     before = json.dumps(state)
-    progress.trained(0, told(100), 0.0)
+    progress.record_report(0, told(100), 0.0)
     progress.best.samples = 7  # type: ignore[union-attr]
     assert json.dumps(state) == before

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.states import Evaluate, State, Wait
-from dbelief.core.lease import Lease
+from coordinator.core.states import EvaluationLease, State, Wait
+from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
     from tests.coordinator.replica import Replica
@@ -36,7 +36,7 @@ def pushes(replica: Replica, most: int = 100) -> int:
     """Let a replica push as long as it may, lease after lease; how often."""
     made = 0
     while made < most:
-        if replica.lease is None and not isinstance(replica.ask(), Lease):
+        if replica.lease is None and not isinstance(replica.ask(), DataLease):
             break
         if not replica.push():
             break
@@ -101,7 +101,7 @@ def test_one_who_evaluates_holds_nobody_up(a_world: MakeWorld) -> None:
     assert pushes(second, 1) == 1
     assert pushes(first) == 3
     assert pushes(second, 2) == 2
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     world.settle()
     assert pushes(first, 5) == 5, "which is more than the dial allows with a member at 3"
     second.evaluate()

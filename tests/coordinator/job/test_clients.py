@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.core.states import Evaluate, State, Stop, Told, Wait
+from coordinator.core.states import EvaluationLease, ProgressReport, State, Stop, Wait
 from tests.coordinator.replica import Replica
 from tests.coordinator.world import World
 
@@ -15,15 +15,15 @@ def pushes(world: World, client: Replica, number: int, samples: int = 25) -> Non
     """So many pushes of a client, each of so many samples, told one after the other."""
     before = client.told.pushes
     for count in range(before + 1, before + number + 1):
-        client.told = Told(0, count, count * samples, count, 1.0 * count * samples)
-        world.machine.trained(client.number, client.incarnation, client.told, world.now_s)
+        client.told = ProgressReport(0, count, count * samples, count, 1.0 * count * samples)
+        world.machine.report_progress(client.number, client.incarnation, client.told, world.now_s)
         world.settle()
 
 
 def began(world: World) -> Replica:
     world.all_shards()
     client = world.replica(kind="client")
-    client.told = Told(0)
+    client.told = ProgressReport(0)
     world.settle()
     assert client.is_initialiser()
     client.initialise()
@@ -38,16 +38,18 @@ def test_a_job_of_clients_on_data_holds_its_limits_is_evaluated_and_ends_with_a_
     assert isinstance(client.ask(), Stop), "there is nothing to evaluate yet"
     pushes(world, client, 4)
     assert world.machine.client_evaluates
-    assert isinstance(client.ask(), Evaluate)
+    assert isinstance(client.ask(), EvaluationLease)
     client.evaluate()
     assert not world.machine.client_evaluates
     pushes(world, client, 4)
     assert world.state() is State.CLOSING
     for name in ("validation", "test"):
         work = client.ask()
-        assert isinstance(work, Evaluate)
+        assert isinstance(work, EvaluationLease)
         assert work.set == name
-        assert isinstance(world.machine.lease(client.number, client.incarnation, 1, world.now_s), Evaluate), "as before"
+        assert isinstance(world.machine.lease(client.number, client.incarnation, 1, world.now_s), EvaluationLease), (
+            "as before"
+        )
         client.evaluate()
         world.settle()
     assert isinstance(client.ask(), Stop)
@@ -62,7 +64,7 @@ def test_a_client_waits_while_another_makes_the_last_evaluation(a_world: MakeWor
     first = began(world)
     second = world.replica(kind="client")
     pushes(world, first, 8)
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     assert isinstance(second.ask(), Wait)
 
 

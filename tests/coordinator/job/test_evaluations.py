@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.effects import TakeSnapshot
-from coordinator.core.states import Evaluate, Shape, State, Told
-from dbelief.core.lease import Lease
+from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, State
+from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -25,7 +25,7 @@ def evaluating(a_world: MakeWorld, **changes: object) -> World:
     first, _ = world.replicas
     first.work()
     first.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     return world
 
 
@@ -34,7 +34,7 @@ def test_an_evaluation_is_a_lease_like_any_other(a_world: MakeWorld) -> None:
     first, second = world.replicas
     assert first.evaluation is not None
     assert (first.evaluation.set, first.evaluation.vector, first.evaluation.samples) == ("validation", "w", 30)
-    assert isinstance(second.ask(), Lease)
+    assert isinstance(second.ask(), DataLease)
     states = {m.number: m.state for m in world.machine.members.alive("replica")}
     assert states == {first.number: "evaluating", second.number: "training"}
 
@@ -44,7 +44,7 @@ def test_the_evaluation_of_a_dead_replica_is_given_to_another(a_world: MakeWorld
     first, second = world.replicas
     first.die()
     work = second.ask()
-    assert isinstance(work, Evaluate)
+    assert isinstance(work, EvaluationLease)
     assert second.evaluate() == "best.0"
     assert first.evaluation is not None
     lease = first.evaluation.id
@@ -59,7 +59,7 @@ def test_the_best_parameters_are_kept_as_they_were_evaluated(a_world: MakeWorld)
     assert first.evaluate(0.5, 0.8) == "best.0"
     second.work()
     second.train()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluate(0.6, 0.7) == ""
     assert world.vector("best.0").sum() == 4 * 30
     assert world.machine.progress.best is not None
@@ -74,7 +74,7 @@ def test_no_evaluation_begins_while_the_best_parameters_are_being_stored(a_world
     for _ in range(3):
         second.work()
         second.train()
-    assert isinstance(second.ask(), Lease)
+    assert isinstance(second.ask(), DataLease)
     assert world.machine.progress.best is None
 
 
@@ -83,10 +83,10 @@ def test_what_a_dead_replica_did_not_store_whole_is_evaluated_again_when_it_is_f
     first, second = world.replicas
     assert first.evaluate(0.5, 0.8, store=False) == "best.0"
     first.die()
-    assert isinstance(second.ask(), Lease), "it might still write"
+    assert isinstance(second.ask(), DataLease), "it might still write"
     second.train()
     world.settle()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluate(0.5, 0.8) == "best.0"
     assert world.machine.progress.best is not None
 
@@ -98,7 +98,7 @@ def test_an_overdue_evaluation_is_made_up_for(a_world: MakeWorld) -> None:
         second.work()
         second.train()
     first.evaluate()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -114,14 +114,14 @@ def test_a_training_loss_that_is_not_finite_ends_the_job(a_world: MakeWorld) -> 
     first, _ = world.replicas
     first.work()
     first.train(tell=False)
-    world.machine.trained(0, first.incarnation, Told(1, 3, 30, 3, math.nan, 0.0), world.now_s)
+    world.machine.report_progress(0, first.incarnation, ProgressReport(1, 3, 30, 3, math.nan, 0.0), world.now_s)
     assert world.machine.reason == "diverged: the training loss is nan after 30 samples; try a lower rate"
     world.settle()
     assert world.finished
 
 
 def test_a_job_without_validation_data_never_evaluates_on_it(a_world: MakeWorld) -> None:
-    world = a_world(shape=Shape(100, 0, 30), evaluate={"every": 10}).started().run()
+    world = a_world(shape=DatasetSizes(100, 0, 30), evaluate={"every": 10}).started().run()
     assert [event["set"] for event in world.events("evaluation")] == ["test"]
 
 
@@ -168,9 +168,9 @@ def test_best_parameters_are_not_evaluated_while_a_set_is_written(a_world: MakeW
     first, second = world.replicas
     first.work()
     first.train()
-    assert isinstance(first.ask(), Lease)
+    assert isinstance(first.ask(), DataLease)
     world.settle()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
 
 
 def test_where_nothing_is_kept_sets_and_evaluations_do_not_wait_for_each_other(a_world: MakeWorld) -> None:

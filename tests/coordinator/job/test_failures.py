@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.effects import Fence
 from coordinator.core.states import State, Stop, Wait
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -29,7 +29,7 @@ def test_a_dead_replicas_lease_goes_to_another_from_where_all_segments_had_it(a_
     assert world.machine.pushes_twice == 1
     lease = second.work()
     assert (lease.start, lease.stop) == (10, 30)
-    with pytest.raises(Refused, match="fenced"):
+    with pytest.raises(Rejected, match="fenced"):
         first.push()
     world.run()
     again = (world.applied() - 1).sum(axis=1)

@@ -11,7 +11,7 @@ import pytest
 from coordinator.core.effects import AssignShards, Fence, MakeReady, TakeSnapshot
 from coordinator.core.states import State, Wait
 from dbelief.core.layout import Layout
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -88,7 +88,7 @@ def test_initial_values_are_pushed_once_though_the_first_initialiser_dies_half_w
     assert world.state() is State.READY
     kinds = [type(action) for action in world.done if isinstance(action, Fence | TakeSnapshot)]
     assert kinds == [Fence, TakeSnapshot], "what the first one still sends is refused before the values are safe"
-    with pytest.raises(Refused, match="fenced"):
+    with pytest.raises(Rejected, match="fenced"):
         first.assign("w", np.ones((4, 1024), np.float32))
     assert not world.applied().any()
 
@@ -136,7 +136,7 @@ def test_the_given_up_do_not_initialise(a_world: MakeWorld) -> None:
 def test_another_layout_is_refused(a_world: MakeWorld, other_layout: Layout) -> None:
     world = a_world()
     world.replica()
-    with pytest.raises(Refused, match="another layout than the job's"):
+    with pytest.raises(Rejected, match="another layout than the job's"):
         world.replica(layout=other_layout)
     assert len(world.machine.members.alive("replica")) == 1
 
@@ -145,13 +145,13 @@ def test_another_source_is_refused(a_world: MakeWorld) -> None:
     world = a_world()
     world.replica(source="abc")
     world.replica(source="abc")
-    with pytest.raises(Refused, match="source differs from the job's"):
+    with pytest.raises(Rejected, match="source differs from the job's"):
         world.replica(source="abd")
 
 
 def test_a_replica_without_a_layout_is_refused(a_world: MakeWorld) -> None:
     world = a_world()
-    with pytest.raises(Refused, match="joins with its model's layout"):
+    with pytest.raises(Rejected, match="joins with its model's layout"):
         world.machine.join("replica", 1, "r", "", world.now_s)
 
 
@@ -159,7 +159,7 @@ def test_a_model_that_came_and_went_before_the_shards_binds_nobody(a_world: Make
     world = a_world()
     wrong, alike = world.replica(), world.replica()
     wrong.leave()
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         world.replica(layout=other_layout)
     alike.leave()
     world.replica(layout=other_layout, source="abc")
@@ -170,7 +170,7 @@ def test_a_model_that_came_and_went_before_the_shards_binds_nobody(a_world: Make
 def test_a_shard_too_many_is_refused(a_world: MakeWorld) -> None:
     world = a_world()
     world.all_shards()
-    with pytest.raises(Refused, match="the job has its 2 shards"):
+    with pytest.raises(Rejected, match="the job has its 2 shards"):
         world.shard()
 
 
@@ -241,5 +241,5 @@ def test_stop_before_training_fails_and_nothing_brings_the_job_back(a_world: Mak
     assert world.state() is State.FAILED
     assert world.machine.reason == "stopped by Ctrl-C, before training began"
     assert world.finished
-    with pytest.raises(Refused, match="is over: stopped by Ctrl-C"):
+    with pytest.raises(Rejected, match="is over: stopped by Ctrl-C"):
         world.replica()

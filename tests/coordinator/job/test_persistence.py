@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from coordinator.core.effects import Fence, Forget, Revive, SetMembership
-from coordinator.core.states import Evaluate, Shape, State
+from coordinator.core.effects import DropLedger, Fence, RecoverShard, SetMembership
+from coordinator.core.states import DatasetSizes, EvaluationLease, State
 from coordinator.job.machine import JobMachine
-from coordinator.job.persistence import begun, ended, sections, take_over, unfinished
-from dbelief.errors import Failure, Mistake, Refused
+from coordinator.job.persistence import load_unfinished, outcome, restore, serialize, training_started
+from dbelief.errors import Rejected, RuntimeFailure, UserError
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -82,7 +82,7 @@ def test_an_evaluation_goes_on_where_it_was(a_world: MakeWorld) -> None:
     while replica.evaluation is None:
         replica.turn()
     world.take_over()
-    assert isinstance(replica.ask(), Evaluate)
+    assert isinstance(replica.ask(), EvaluationLease)
     assert replica.evaluate() == "best.0"
     assert world.machine.progress.best is not None
 
@@ -131,11 +131,11 @@ def test_a_life_whose_rows_were_not_dropped_has_them_dropped_after_a_takeover(a_
     world.settle()
     pushers = {pusher for shard in world.shards for _, pusher in shard.ledgers()}
     assert first.incarnation not in {pusher.incarnation for pusher in pushers}
-    world.stored = sections(world.machine, world.now_s)
+    world.stored = serialize(world.machine, world.now_s)
     done = len(world.done)
     world.take_over()
     world.settle()
-    assert not any(isinstance(action, Fence | Forget) for action in world.done[done:]), "once is enough"
+    assert not any(isinstance(action, Fence | DropLedger) for action in world.done[done:]), "once is enough"
 
 
 def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: MakeWorld) -> None:
@@ -149,7 +149,7 @@ def test_what_is_written_does_not_grow_with_the_lives_that_ever_were(a_world: Ma
             world.replicas[0] = world.replica(wish=0)
             world.replicas.pop()
             world.settle()
-        return sum(map(len, sections(world.machine, world.now_s).values()))
+        return sum(map(len, serialize(world.machine, world.now_s).values()))
 
     few, many = restarted(20), restarted(200)
     assert many < few + 100
@@ -169,8 +169,8 @@ def test_a_shard_that_was_being_brought_back_is_brought_back(a_world: MakeWorld)
     world.tick(6.0)
     world.shard()
     world.take_over()
-    assert world.machine.recovery.away == {1}
-    (revive,) = [a for a in world.machine.actions if isinstance(a, Revive)]
+    assert world.machine.recovery.unavailable == {1}
+    (revive,) = [a for a in world.machine.actions if isinstance(a, RecoverShard)]
     placement = world.machine.placement
     assert placement is not None
     assert revive.place.shard_epoch > placement.places[1].shard_epoch + 1, "an epoch is never given twice"
@@ -191,7 +191,7 @@ def test_the_shards_are_told_anew_who_takes_part(a_world: MakeWorld) -> None:
     assert [a for a in world.machine.actions if isinstance(a, SetMembership)]
     rounds = world.machine.training.rounds
     assert rounds is not None
-    assert not rounds.armed
+    assert not rounds.shards_informed
     world.run()
     assert world.state() is State.DONE
 
@@ -200,11 +200,11 @@ def test_before_training_there_is_nothing_to_go_on_from_but_the_numbers(a_world:
     world = a_world()
     world.all_shards()
     replica = world.replica()
-    parts = unfinished(stored(world))
+    parts = load_unfinished(stored(world))
     assert parts is not None
-    assert not begun(parts)
+    assert not training_started(parts)
     machine = JobMachine(world.job, world.shape)
-    take_over(machine, parts, world.now_s)
+    restore(machine, parts, world.now_s)
     assert machine.state is State.EMPTY
     assert machine.members.incarnations == replica.incarnation
     assert not machine.beat("replica", replica.number, replica.incarnation, world.now_s), "it is to join anew"
@@ -218,11 +218,11 @@ def test_a_takeover_goes_on_with_the_run(trains: bool, a_world: MakeWorld) -> No
         world.started()
     else:
         world.all_shards()
-    parts = unfinished(stored(world))
+    parts = load_unfinished(stored(world))
     assert parts is not None
-    assert begun(parts) == trains
+    assert training_started(parts) == trains
     machine = JobMachine(world.job, world.shape)
-    take_over(machine, parts, world.now_s)
+    restore(machine, parts, world.now_s)
     assert machine.run_id == 77
     if trains:
         assert machine.placement is not None
@@ -231,25 +231,25 @@ def test_a_takeover_goes_on_with_the_run(trains: bool, a_world: MakeWorld) -> No
 
 def test_a_run_that_an_earlier_version_began_is_taken_over(a_world: MakeWorld) -> None:
     world = a_world().started()
-    parts = unfinished(stored(world))
+    parts = load_unfinished(stored(world))
     assert parts is not None
     del parts["state"]["run_id"]
     for place in parts["placement"]["places"]:
         del place["run_id"]
     machine = JobMachine(world.job, world.shape)
-    take_over(machine, parts, world.now_s)
+    restore(machine, parts, world.now_s)
     assert (machine.state, machine.run_id) == (State.READY, 0)
 
 
 def test_what_is_over_and_closed_is_no_unfinished_run(a_world: MakeWorld) -> None:
     world = a_world().started().run()
-    assert unfinished(stored(world)) is not None, "its run folder is not closed yet"
+    assert load_unfinished(stored(world)) is not None, "its run folder is not closed yet"
     world.machine.finished = True
-    closed = {name: text.encode() for name, text in sections(world.machine, world.now_s).items()}
-    assert unfinished(closed) is None
-    assert unfinished({}) is None
-    assert ended(closed) == "done: 200 samples trained"
-    assert ended({}) == ended(stored(world)) == ""
+    closed = {name: text.encode() for name, text in serialize(world.machine, world.now_s).items()}
+    assert load_unfinished(closed) is None
+    assert load_unfinished({}) is None
+    assert outcome(closed) == "done: 200 samples trained"
+    assert outcome({}) == outcome(stored(world)) == ""
 
 
 def test_a_job_that_was_over_is_closed_by_the_next_coordinator(a_world: MakeWorld) -> None:
@@ -264,24 +264,24 @@ def test_a_state_that_cannot_be_read_is_a_failure_that_says_so(a_world: MakeWorl
     world = a_world().started()
     state = json.loads(world.stored["state"])
     for other in (1, 99):
-        with pytest.raises(Failure, match=f"the registry's state has format {other}; this version reads 2"):
-            unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
+        with pytest.raises(RuntimeFailure, match=f"the registry's state has format {other}; this version reads 2"):
+            load_unfinished({**stored(world), "state": json.dumps({**state, "format": other}).encode()})
     old = json.dumps({**state, "format": 1, "finished": True}).encode()
-    assert unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
-    with pytest.raises(Failure, match="cannot be read"):
-        unfinished({**stored(world), "training": b"{"})
+    assert load_unfinished({**stored(world), "state": old}) is None, "nothing of it is needed"
+    with pytest.raises(RuntimeFailure, match="cannot be read"):
+        load_unfinished({**stored(world), "training": b"{"})
 
 
 def test_data_that_have_shrunk_meanwhile_are_refused(a_world: MakeWorld) -> None:
     """Ranges of samples mean places in an order of them all; with fewer they would be other samples, or none."""
-    world = a_world(Shape(train=200, validation=0, test=0)).started()
-    parts = unfinished(stored(world))
+    world = a_world(DatasetSizes(train=200, validation=0, test=0)).started()
+    parts = load_unfinished(stored(world))
     assert parts is not None
-    with pytest.raises(Mistake, match="began with 200 training samples, and the job's data holds 180 now"):
-        take_over(JobMachine(world.job, Shape(train=180, validation=0, test=0)), parts, world.now_s)
+    with pytest.raises(UserError, match="began with 200 training samples, and the job's data holds 180 now"):
+        restore(JobMachine(world.job, DatasetSizes(train=180, validation=0, test=0)), parts, world.now_s)
 
 
 def test_a_replica_with_other_data_is_refused(a_world: MakeWorld) -> None:
-    world = a_world(Shape(train=200, validation=0, test=0)).started()
-    with pytest.raises(Refused, match="holds 180 training samples, the job's 200"):
+    world = a_world(DatasetSizes(train=200, validation=0, test=0)).started()
+    with pytest.raises(Rejected, match="holds 180 training samples, the job's 200"):
         world.machine.join("replica", 99, "late", "", 0.0, world.machine.layout, train_samples=180)

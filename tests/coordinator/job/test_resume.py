@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import MakeReady, Restore, TakeSnapshot
-from coordinator.core.states import Evaluate, Shape, State, Told
+from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, State
 from coordinator.job.machine import JobMachine
 from dbelief.core.layout import Layout
-from dbelief.errors import Mistake, Refused
+from dbelief.errors import Rejected, UserError
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -130,7 +130,7 @@ def test_the_best_parameters_outlive_their_job(a_world: MakeWorld) -> None:
     for _ in range(2):
         replica.work()
         replica.train()
-    assert isinstance(replica.ask(), Evaluate)
+    assert isinstance(replica.ask(), EvaluationLease)
     replica.evaluate(0.1, 0.99)
     world.tick(31.0)
     world.settle()
@@ -176,13 +176,13 @@ def test_a_job_goes_on_with_another_number_of_shards(a_world: MakeWorld) -> None
 def test_other_data_is_refused(a_world: MakeWorld) -> None:
     world = interrupted(a_world)
     set_id = max(world.disk)
-    with pytest.raises(Mistake, match=f"set {set_id}: made of 100 training samples, and the job's data has 90"):
-        JobMachine(world.job, Shape(90, 20, 30), (set_id, world.disk[set_id].state))
+    with pytest.raises(UserError, match=f"set {set_id}: made of 100 training samples, and the job's data has 90"):
+        JobMachine(world.job, DatasetSizes(90, 20, 30), (set_id, world.disk[set_id].state))
 
 
 def test_another_model_is_refused(a_world: MakeWorld, other_layout: Layout) -> None:
     heir = interrupted(a_world).after_crash()
-    with pytest.raises(Refused, match="another layout than the snapshot set that the job goes on from"):
+    with pytest.raises(Rejected, match="another layout than the snapshot set that the job goes on from"):
         heir.replica(layout=other_layout)
     heir.started()
 
@@ -199,14 +199,20 @@ def test_a_stop_while_the_set_is_loaded_stays_a_stop(a_world: MakeWorld) -> None
 
 def test_what_clients_told_goes_on_too(a_world: MakeWorld) -> None:
     world = a_world(
-        shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 100}, replicas=0, snapshots={"every_s": 30.0}
+        shape=DatasetSizes(0, 0, 0),
+        data={"source": "none"},
+        limits={"samples": 100},
+        replicas=0,
+        snapshots={"every_s": 30.0},
     ).all_shards()
     client = world.replica(kind="client")
     world.settle()
     assert client.is_initialiser()
     client.initialise()
     world.settle()
-    world.machine.trained(client.number, client.incarnation, Told(0, 4, 40, 4, 40.0, 0.0), world.now_s)
+    world.machine.report_progress(
+        client.number, client.incarnation, ProgressReport(0, 4, 40, 4, 40.0, 0.0), world.now_s
+    )
     world.tick(31.0)
     world.settle()
     heir = world.after_crash().all_shards()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.effects import Export, Finish, TakeSnapshot
-from coordinator.core.states import Closing, Evaluate, Shape, Spent, State, Stop, Wait
+from coordinator.core.effects import Export, FinishRun, TakeSnapshot
+from coordinator.core.states import DatasetSizes, EvaluationLease, ResourceUsage, ShutdownPhase, State, Stop, Wait
 from coordinator.monitoring.summary import summary_of
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def story(world: World) -> list[str]:
             told.append(fields["set"])
         elif getattr(action, "event", "") == "state":
             told.append(fields["state"])
-        elif isinstance(action, TakeSnapshot | Export | Finish):
+        elif isinstance(action, TakeSnapshot | Export | FinishRun):
             told.append(type(action).__name__)
     return told[told.index("ready") + 1 :]
 
 
 def test_the_order_of_an_end(a_world: MakeWorld) -> None:
     world = a_world().started().run()
-    assert story(world) == ["closing", "validation", "test", "TakeSnapshot", "Export", "done", "Finish"]
+    assert story(world) == ["closing", "validation", "test", "TakeSnapshot", "Export", "done", "FinishRun"]
     assert world.finished
     assert world.exported is not None
     assert world.exported[0] == "w"
@@ -51,10 +51,10 @@ def test_each_step_waits_for_the_one_before(a_world: MakeWorld) -> None:
     assert world.state() is State.READY
     second.train()
     assert world.state() is State.CLOSING
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     assert isinstance(second.ask(), Wait)
     first.evaluate()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluation is not None
     assert second.evaluation.set == "test"
     second.evaluate()
@@ -73,7 +73,7 @@ def test_what_was_evaluated_after_the_last_push_is_not_evaluated_again(a_world: 
     for _ in range(2):
         replica.work()
         replica.train()
-    assert isinstance(replica.ask(), Evaluate)
+    assert isinstance(replica.ask(), EvaluationLease)
     replica.evaluate()
     replica.work()
     replica.train()
@@ -91,7 +91,7 @@ def test_the_result_is_the_best_or_the_last(a_world: MakeWorld, keep: str, vecto
     accuracies = iter([0.5, 0.9, 0.6, 0.7, 0.88])
     tested = []
 
-    def score(lease: Evaluate) -> tuple[float, float]:
+    def score(lease: EvaluationLease) -> tuple[float, float]:
         if lease.set == "test":
             tested.append(lease.vector)
         return 0.5, next(accuracies)
@@ -111,11 +111,11 @@ def test_a_last_evaluation_that_could_not_be_stored_is_made_again(a_world: MakeW
     second.work()
     first.train()
     second.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     assert first.evaluate(store=False) == "best.0"
     first.die()
     world.settle()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     assert second.evaluate() == "best.0"
     world.run()
     assert world.exported is not None
@@ -129,17 +129,17 @@ def test_one_that_was_not_stored_is_made_again_though_nothing_was_trained_since(
     first, second = world.replicas
     first.work()
     first.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     second.work()
     assert first.evaluate(store=False) == "best.0"
     assert world.state() is State.CLOSING
     first.die()
     world.settle()
-    assert world.machine.ending.step is Closing.DRAIN
+    assert world.machine.ending.step is ShutdownPhase.DRAIN
     second.leave()
     late = world.replica()
     world.settle()
-    assert isinstance(late.ask(), Evaluate)
+    assert isinstance(late.ask(), EvaluationLease)
     assert late.evaluate() == "best.0"
     world.run()
     assert world.exported is not None
@@ -147,15 +147,15 @@ def test_one_that_was_not_stored_is_made_again_though_nothing_was_trained_since(
 
 
 def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> None:
-    world = a_world(shape=Shape(100, 0, 30), limits={"samples": 60}).started()
+    world = a_world(shape=DatasetSizes(100, 0, 30), limits={"samples": 60}).started()
     first, second = world.replicas
     first.work()
     second.work()
     first.train()
     second.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     first.die()
-    assert isinstance(second.ask(), Evaluate)
+    assert isinstance(second.ask(), EvaluationLease)
     second.evaluate(0.3, 0.9)
     world.settle()
     assert world.machine.progress.test is not None
@@ -165,9 +165,9 @@ def test_the_test_of_a_dead_replica_is_given_to_another(a_world: MakeWorld) -> N
 
 @pytest.mark.parametrize(
     ("shape", "sets"),
-    [(Shape(100, 0, 0), []), (Shape(100, 20, 0), ["validation"]), (Shape(100, 0, 30), ["test"])],
+    [(DatasetSizes(100, 0, 0), []), (DatasetSizes(100, 20, 0), ["validation"]), (DatasetSizes(100, 0, 30), ["test"])],
 )
-def test_what_there_is_no_data_for_is_skipped(a_world: MakeWorld, shape: Shape, sets: list[str]) -> None:
+def test_what_there_is_no_data_for_is_skipped(a_world: MakeWorld, shape: DatasetSizes, sets: list[str]) -> None:
     world = a_world(shape=shape).started().run()
     assert [event["set"] for event in world.events("evaluation")] == sets
     assert world.state() is State.DONE
@@ -185,7 +185,7 @@ def test_stop_while_training_finishes_what_is_leased_and_evaluates_nothing(a_wor
     world.settle()
     assert world.state() is State.DONE
     assert world.machine.reason == "stopped by Ctrl-C"
-    assert story(world) == ["closing", "TakeSnapshot", "Export", "done", "Finish"]
+    assert story(world) == ["closing", "TakeSnapshot", "Export", "done", "FinishRun"]
     assert world.machine.progress.samples == 30
 
 
@@ -194,7 +194,7 @@ def test_stop_waits_for_an_evaluation_under_way_and_for_nothing_more(a_world: Ma
     first, second = world.replicas
     first.work()
     first.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     world.machine.stop("enough", world.now_s)
     world.settle()
     assert world.state() is State.CLOSING
@@ -220,9 +220,9 @@ def test_an_evaluation_under_way_when_the_job_closes_is_the_last_one(a_world: Ma
     first, second = world.replicas
     first.work()
     first.train()
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     world.tick(20.0)
-    assert world.machine.ending.step is Closing.DRAIN
+    assert world.machine.ending.step is ShutdownPhase.DRAIN
     assert isinstance(second.ask(), Wait)
     first.evaluate()
     world.run()
@@ -254,14 +254,14 @@ def test_a_replica_that_dies_while_the_job_drains_gives_nothing_to_others(a_worl
     first.work()
     world.machine.stop("enough", world.now_s)
     first.die()
-    assert world.machine.ending.step is Closing.DRAIN, "what it had pushed is not known yet"
+    assert world.machine.ending.step is ShutdownPhase.DRAIN, "what it had pushed is not known yet"
     assert isinstance(second.ask(), Wait)
     world.settle()
     assert world.state() is State.DONE
 
 
 def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
-    world = a_world(shape=Shape(100, 0, 0), limits={"samples": 60}, snapshots={"every_s": 30.0}).started()
+    world = a_world(shape=DatasetSizes(100, 0, 0), limits={"samples": 60}, snapshots={"every_s": 30.0}).started()
     for replica in world.replicas:
         replica.work()
         replica.train(pushes=2)
@@ -276,7 +276,7 @@ def test_the_last_set_waits_for_one_under_way(a_world: MakeWorld) -> None:
 
 def test_writing_the_end_takes_no_replica_however_long_it_takes(a_world: MakeWorld) -> None:
     """Replicas hear of the end when the last set begins; a large model is written for longer than patience lasts."""
-    world = a_world(shape=Shape(100, 0, 0), limits={"samples": 60}).started()
+    world = a_world(shape=DatasetSizes(100, 0, 0), limits={"samples": 60}).started()
     for replica in world.replicas:
         replica.work()
     for replica in world.replicas:
@@ -313,7 +313,7 @@ def test_a_failure_is_final(a_world: MakeWorld) -> None:
     world.settle()
     assert world.state() is State.FAILED
     assert world.machine.reason == "replica 0: out of memory"
-    assert len(world.did(Finish)) == 1
+    assert len(world.did(FinishRun)) == 1
     assert world.exported is None
 
 
@@ -326,7 +326,7 @@ def test_a_joiner_may_still_help_while_the_job_closes(a_world: MakeWorld) -> Non
         replica.leave()
     late = world.replica()
     world.settle()
-    assert isinstance(late.ask(), Evaluate)
+    assert isinstance(late.ask(), EvaluationLease)
     world.run()
     assert world.state() is State.DONE
 
@@ -337,16 +337,20 @@ def test_the_summary_tells_the_end(a_world: MakeWorld) -> None:
     first.work()
     first.train(pushes=1)
     assert not first.push(only=2)
-    world.machine.spent(0, first.incarnation, Spent({"compute": 1.0}))
-    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 50, "received": 60, "residual": 7.0}))
-    world.machine.spent(0, first.incarnation, Spent(wire={"sent": 100, "received": 200, "residual": 2.0}))
-    world.machine.spent(0, first.incarnation, Spent({"compute": 2.0, "push": 0.5}))
+    world.machine.record_usage(0, first.incarnation, ResourceUsage({"compute": 1.0}))
+    world.machine.record_usage(0, first.incarnation, ResourceUsage(wire={"sent": 50, "received": 60, "residual": 7.0}))
+    world.machine.record_usage(
+        0, first.incarnation, ResourceUsage(wire={"sent": 100, "received": 200, "residual": 2.0})
+    )
+    world.machine.record_usage(0, first.incarnation, ResourceUsage({"compute": 2.0, "push": 0.5}))
     first.die()
     again = world.replica()
-    world.machine.spent(again.number, again.incarnation, Spent({"compute": 4.0, "wait": 1.0}))
-    world.machine.spent(again.number, again.incarnation, Spent(wire={"sent": 11, "received": 22, "residual": 0.5}))
-    world.machine.spent(again.number, again.incarnation, Spent(wire={"residual": float("nan")}))
-    world.machine.spent(again.number, again.incarnation + 1, Spent({"compute": 100.0}))
+    world.machine.record_usage(again.number, again.incarnation, ResourceUsage({"compute": 4.0, "wait": 1.0}))
+    world.machine.record_usage(
+        again.number, again.incarnation, ResourceUsage(wire={"sent": 11, "received": 22, "residual": 0.5})
+    )
+    world.machine.record_usage(again.number, again.incarnation, ResourceUsage(wire={"residual": float("nan")}))
+    world.machine.record_usage(again.number, again.incarnation + 1, ResourceUsage({"compute": 100.0}))
     world.score = lambda lease: (0.25, 0.875) if lease.set == "test" else (0.5, 0.75)
     world.run()
     summary = summary_of(world.machine, wall_s=12.5)

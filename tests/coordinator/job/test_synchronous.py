@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import SetMembership
-from coordinator.core.states import Evaluate, State, Wait
-from dbelief.core.lease import Lease
+from coordinator.core.states import EvaluationLease, State, Wait
+from dbelief.core.lease import DataLease
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -22,7 +22,7 @@ def lockstep(a_world: MakeWorld, **changes: object) -> World:
     return a_world(strategy__staleness=0, **changes)
 
 
-def everyone_asks(world: World) -> list[Lease]:
+def everyone_asks(world: World) -> list[DataLease]:
     """All ask, the shards learn who takes part, all ask again; their leases."""
     for replica in world.replicas:
         if not replica.mute:
@@ -85,7 +85,7 @@ def test_no_lease_before_the_shards_know_the_members(a_world: MakeWorld) -> None
         replica.ask()
     assert all(isinstance(replica.ask(), Wait) for replica in world.replicas)
     world.settle()
-    assert [type(replica.ask()) for replica in world.replicas] == [Lease, Lease]
+    assert [type(replica.ask()) for replica in world.replicas] == [DataLease, DataLease]
     assert world.did(SetMembership) == [SetMembership(1, ((0, (0, 1)), (3, ())))]
 
 
@@ -163,8 +163,8 @@ def test_an_heir_that_comes_before_the_fence_keeps_its_place_in_the_block(a_worl
     for replica in (first, heir):
         assert isinstance(replica.ask(), Wait)  # the block is formed with the heir; then comes the fence
     world.settle()
-    assert isinstance(heir.ask(), Lease)
-    assert isinstance(first.ask(), Lease)
+    assert isinstance(heir.ask(), DataLease)
+    assert isinstance(first.ask(), DataLease)
     world.run()
     assert world.state() is State.DONE
     assert trained(world).all()
@@ -186,14 +186,14 @@ def test_evaluation_waits_for_the_end_of_a_block(a_world: MakeWorld) -> None:
     for replica in (first, second):
         replica.tell()
         replica.lease = None
-    assert isinstance(first.ask(), Evaluate)
+    assert isinstance(first.ask(), EvaluationLease)
     assert isinstance(second.ask(), Wait)
     world.settle()
     assert isinstance(second.ask(), Wait)
     first.evaluate()
     assert isinstance(first.ask(), Wait)
     world.settle()
-    assert isinstance(first.ask(), Lease)
+    assert isinstance(first.ask(), DataLease)
 
 
 def test_an_evaluation_that_is_due_does_not_keep_a_part_from_its_replica(a_world: MakeWorld) -> None:
@@ -204,7 +204,7 @@ def test_an_evaluation_that_is_due_does_not_keep_a_part_from_its_replica(a_world
     world.tick()
     assert [type(replica.ask()) for replica in world.replicas] == [Wait, Wait]
     world.settle()
-    assert [type(replica.ask()) for replica in world.replicas] == [Lease, Lease]
+    assert [type(replica.ask()) for replica in world.replicas] == [DataLease, DataLease]
 
 
 def test_a_lost_answer_is_given_again(a_world: MakeWorld) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.core.progress import OVER
-from coordinator.core.states import Evaluate, Shape, Spent, State, Stop, Told, Wait
+from coordinator.core.states import DatasetSizes, EvaluationLease, ProgressReport, ResourceUsage, State, Stop, Wait
 
 if TYPE_CHECKING:
     from tests.coordinator.world import World
@@ -81,7 +81,7 @@ def test_a_warm_start_by_loss(a_world: MakeWorld) -> None:
     first.work()
     first.train(tell=False)
     assert isinstance(second.ask(), Wait)
-    world.machine.trained(0, first.incarnation, Told(1, 3, 30, 3, 30 * 0.4, 0.0), world.now_s)
+    world.machine.report_progress(0, first.incarnation, ProgressReport(1, 3, 30, 3, 30 * 0.4, 0.0), world.now_s)
     assert second.work().samples == 30
 
 
@@ -119,7 +119,7 @@ def test_a_report_that_came_twice_counts_once(a_world: MakeWorld) -> None:
     told = first.told
     first.train()
     first.tell()
-    world.machine.trained(first.number, first.incarnation, told, world.now_s)
+    world.machine.report_progress(first.number, first.incarnation, told, world.now_s)
     assert world.machine.progress.samples == 30
 
 
@@ -129,7 +129,7 @@ def test_nobody_can_tell_of_anothers_lease(a_world: MakeWorld) -> None:
     first.work()
     second.work()
     first.train(pushes=1, tell=False)
-    world.machine.trained(second.number, second.incarnation, first.told, world.now_s)
+    world.machine.report_progress(second.number, second.incarnation, first.told, world.now_s)
     assert world.machine.progress.samples == 0
 
 
@@ -139,7 +139,7 @@ def test_an_evaluation_whose_answers_were_lost_is_told_again(a_world: MakeWorld)
     first.work()
     first.train()
     lost = first.ask()
-    assert isinstance(lost, Evaluate)
+    assert isinstance(lost, EvaluationLease)
     assert first.ask() == lost
     answer = (first.number, first.incarnation, lost.id, 0.5, 0.8, world.now_s)
     names = [world.machine.evaluated(*answer), world.machine.evaluated(*answer)]
@@ -196,7 +196,7 @@ def test_an_early_stop_says_why(
 
 
 def clients_only(a_world: MakeWorld) -> World:
-    world = a_world(shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 100}, replicas=0)
+    world = a_world(shape=DatasetSizes(0, 0, 0), data={"source": "none"}, limits={"samples": 100}, replicas=0)
     world.all_shards()
     return world
 
@@ -209,13 +209,13 @@ def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
     first.initialise()
     world.settle()
     machine = world.machine
-    machine.trained(first.number, first.incarnation, Told(0, 1, 40, 1, 40.0, 2.0), world.now_s)
-    machine.trained(first.number, first.incarnation, Told(0, 1, 40, 1, 40.0, 2.0), world.now_s)
+    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 1, 40, 1, 40.0, 2.0), world.now_s)
+    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 1, 40, 1, 40.0, 2.0), world.now_s)
     assert machine.progress.samples == 40
-    machine.trained(second.number, second.incarnation, Told(0, 1, 30, 0, 0.0, 4.0), world.now_s)
+    machine.report_progress(second.number, second.incarnation, ProgressReport(0, 1, 30, 0, 0.0, 4.0), world.now_s)
     assert (machine.progress.samples, machine.progress.staleness_mean) == (70, 3.0)
     assert (machine.progress.samples_of(first.number), machine.progress.samples_of(second.number)) == (40, 30)
-    machine.trained(first.number, first.incarnation, Told(0, 2, 80, 2, 80.0, 2.0), world.now_s)
+    machine.report_progress(first.number, first.incarnation, ProgressReport(0, 2, 80, 2, 80.0, 2.0), world.now_s)
     world.settle()
     assert machine.state is State.DONE
     assert machine.reason == "110 samples trained"
@@ -225,7 +225,7 @@ def test_a_job_of_clients_ends_by_what_they_tell(a_world: MakeWorld) -> None:
 
 def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> None:
     """Workers may come and go for ever; what a coordinator holds, and writes for its heir, does not grow with them."""
-    world = a_world(shape=Shape(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
+    world = a_world(shape=DatasetSizes(0, 0, 0), data={"source": "none"}, limits={"samples": 10**6}, replicas=0)
     world.all_shards()
     first = world.replica(kind="client")
     world.settle()
@@ -236,8 +236,10 @@ def test_of_lives_that_are_over_only_their_sums_are_kept(a_world: MakeWorld) -> 
         client = world.replica(kind="client")
         who = client.number, client.incarnation
         for pushes in (1, 2):
-            machine.trained(*who, Told(0, pushes, 100 * pushes, pushes, 1.0), world.now_s)
-            machine.spent(*who, Spent({"compute": 1.0 * pushes}, [0, pushes, 1], {"sent": 8 * pushes, "residual": 0.5}))
+            machine.report_progress(*who, ProgressReport(0, pushes, 100 * pushes, pushes, 1.0), world.now_s)
+            machine.record_usage(
+                *who, ResourceUsage({"compute": 1.0 * pushes}, [0, pushes, 1], {"sent": 8 * pushes, "residual": 0.5})
+            )
         (client.leave if life % 2 else client.die)()
         world.settle()
         kept.append(len(json.dumps([machine.progress.state(), machine.training.state(world.now_s)])))
@@ -286,11 +288,11 @@ def test_a_client_that_died_is_told_apart_from_its_heir(a_world: MakeWorld) -> N
     assert first.is_initialiser()
     first.initialise()
     world.settle()
-    world.machine.trained(first.number, first.incarnation, Told(0, 3, 30), world.now_s)
+    world.machine.report_progress(first.number, first.incarnation, ProgressReport(0, 3, 30), world.now_s)
     first.die()
     world.settle()
     heir = world.replica(kind="client")
-    world.machine.trained(heir.number, heir.incarnation, Told(0, 1, 10), world.now_s)
+    world.machine.report_progress(heir.number, heir.incarnation, ProgressReport(0, 1, 10), world.now_s)
     assert world.machine.progress.samples == 40
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from coordinator.monitoring.allreduce_traffic import Edge, Part, Traffic
+from coordinator.monitoring.allreduce_traffic import Edge, Traffic, WorkerTraffic
 from dbelief.job import Reduction
 
 
-def part(rank: int, generation: int = 1, steps: int = 3, ranks: int = 2) -> Part:
-    return Part(7 + rank, generation, rank, ranks, steps, [Edge(1 - rank, steps, 100 * steps, 0.5)])
+def part(rank: int, generation: int = 1, steps: int = 3, ranks: int = 2) -> WorkerTraffic:
+    return WorkerTraffic(7 + rank, generation, rank, ranks, steps, [Edge(1 - rank, steps, 100 * steps, 0.5)])
 
 
 def test_it_is_known_once_all_of_a_group_have_told() -> None:
     traffic = Traffic(Reduction(way="ring"))
-    assert traffic.told(part(1)) is None
-    known = traffic.told(part(0))
+    assert traffic.record(part(1)) is None
+    known = traffic.record(part(0))
     assert known == {
         "generation": 1,
         "way": "ring",
@@ -26,16 +26,16 @@ def test_it_is_known_once_all_of_a_group_have_told() -> None:
             {"to": 1, "source": 0, "messages": 3, "bytes": 300, "seconds": 0.5},
         ],
     }
-    again = traffic.told(part(0, steps=5))
+    again = traffic.record(part(0, steps=5))
     assert again is not None, "later totals take the place of earlier ones"
     assert [worker["steps"] for worker in again["workers"]] == [5, 3]
 
 
 def test_another_generation_begins_anew() -> None:
     traffic = Traffic(Reduction())
-    traffic.told(part(0))
-    assert traffic.told(part(1, generation=2)) is None
-    assert traffic.told(part(0)) is None, "of an earlier one nothing is heard any more"
-    known = traffic.told(part(0, generation=2))
+    traffic.record(part(0))
+    assert traffic.record(part(1, generation=2)) is None
+    assert traffic.record(part(0)) is None, "of an earlier one nothing is heard any more"
+    known = traffic.record(part(0, generation=2))
     assert known is not None
     assert known["generation"] == 2

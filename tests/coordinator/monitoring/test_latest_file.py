@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.monitoring.latest_file import Latest
-from dbelief.errors import NotWritten
+from coordinator.monitoring.latest_file import ThrottledJsonFile
+from dbelief.errors import WriteFailed
 from dbelief.process.clock import ManualClock
 from dbelief.rundir.folder import LAST_PASS
 
@@ -21,32 +21,32 @@ def written(folder: Path) -> Any:
 
 def test_it_is_written_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     clock = ManualClock()
-    last = Latest(tmp_path / LAST_PASS, clock)
-    last.write(at_once=True)
+    last = ThrottledJsonFile(tmp_path / LAST_PASS, clock)
+    last.flush(at_once=True)
     assert written(tmp_path) is None
     seen = []
     for number in range(1, 6):
-        last.take({"number": number, "loss": float("nan"), "runs": [[0, 1, 0, 4, False, 0.0, 0.5, True]]})
-        last.write()
+        last.update({"number": number, "loss": float("nan"), "runs": [[0, 1, 0, 4, False, 0.0, 0.5, True]]})
+        last.flush()
         seen.append(written(tmp_path))
         clock.advance(0.4)
     assert seen == [1, 1, 1, 4, 4]
-    last.write(at_once=True)
+    last.flush(at_once=True)
     assert written(tmp_path) == 5
     assert json.loads((tmp_path / LAST_PASS).read_text())["loss"] is None
 
 
 def test_what_is_written_is_not_written_again(tmp_path: Path) -> None:
-    last = Latest(tmp_path / LAST_PASS, ManualClock())
-    last.take({"number": 1})
-    last.write()
+    last = ThrottledJsonFile(tmp_path / LAST_PASS, ManualClock())
+    last.update({"number": 1})
+    last.flush()
     (tmp_path / LAST_PASS).unlink()
-    last.write(at_once=True)
+    last.flush(at_once=True)
     assert written(tmp_path) is None
 
 
 def test_a_disk_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    last = Latest(tmp_path / "missing" / LAST_PASS, ManualClock())
-    last.take({"number": 1})
-    with pytest.raises(NotWritten, match=r"last_pass\.json: cannot be written"):
-        last.write()
+    last = ThrottledJsonFile(tmp_path / "missing" / LAST_PASS, ManualClock())
+    last.update({"number": 1})
+    with pytest.raises(WriteFailed, match=r"last_pass\.json: cannot be written"):
+        last.flush()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from coordinator.core.states import Spent, State, Told
-from coordinator.monitoring.metrics import Shown
+from coordinator.core.states import ProgressReport, ResourceUsage, State
+from coordinator.monitoring.metrics import CoordinatorMetrics
 from coordinator.monitoring.speed import Speed
 from dbelief.process.clock import ManualClock
 from dbelief.telemetry.metric_specs import STATES
@@ -29,14 +29,14 @@ class Watched:
         self.world, self.clock = world, ManualClock(world.now_s)
         self.metrics = Metrics("coordinator", standing_by=True)
         self.speed = Speed(self.clock)
-        self._shown = Shown(self.metrics, world.job, folder, self.clock)
+        self._shown = CoordinatorMetrics(self.metrics, world.job, folder, self.clock)
 
     def see(self, seconds: float = 0.0) -> None:
         """So long later, what is offered is brought up to date."""
         self.clock.advance(seconds)
         machine: Any = self.world.machine
         self.speed.note(machine.progress.samples)
-        self._shown.show(machine, 3, self.speed, self.clock.now() - 100.0)
+        self._shown.update(machine, 3, self.speed, self.clock.now() - 100.0)
 
     def value(self, name: str, **labels: str) -> float:
         value = self.metrics.value(name, **labels)
@@ -113,8 +113,8 @@ def test_a_straggler_is_known_by_its_work(a_world: MakeWorld, tmp_path: Path) ->
     watched = Watched(world, tmp_path)
     for second in range(1, 5):
         for replica, pace_s in zip(world.replicas, (0.01, 0.01, 0.09), strict=True):
-            world.machine.spent(
-                replica.number, replica.incarnation, Spent({"compute": pace_s * 10 * second, "wait": 9.0})
+            world.machine.record_usage(
+                replica.number, replica.incarnation, ResourceUsage({"compute": pace_s * 10 * second, "wait": 9.0})
             )
             world.machine.progress.replicas[replica.number].samples = 10 * second
         watched.see(1.0)
@@ -128,8 +128,8 @@ def test_a_loss_that_is_no_number_is_counted(a_world: MakeWorld, tmp_path: Path)
     assert watched.value("losses_not_finite_total") == 0
     replica = world.replicas[0]
     lease = replica.work()
-    told = Told(lease.id, 1, 10, 1, math.nan, 0.0, 0)
-    world.machine.trained(replica.number, replica.incarnation, told, world.now_s)
+    told = ProgressReport(lease.id, 1, 10, 1, math.nan, 0.0, 0)
+    world.machine.report_progress(replica.number, replica.incarnation, told, world.now_s)
     watched.see()
     assert watched.value("losses_not_finite_total") == 1
     assert watched.value("state", state="failed") == 1

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from coordinator.core.members import Member
 from coordinator.core.progress import Progress
-from coordinator.core.states import Told
-from coordinator.monitoring.curves import MOST, Course, Thinned
-from coordinator.monitoring.rates import WINDOW_S, Rates
+from coordinator.core.states import ProgressReport
+from coordinator.monitoring.curves import MAX_POINTS, DecimatedCurve, LearningCurves
+from coordinator.monitoring.rates import WINDOW_S, RateWindow
 from coordinator.monitoring.recent_events import MOST as MOST_EVENTS
 from coordinator.monitoring.recent_events import RecentEvent, RecentEvents
-from coordinator.monitoring.seen import Seen
+from coordinator.monitoring.seen import MemberThroughput
 from dbelief.monitor import event_text
 from dbelief.process.clock import ManualClock
 
@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 
 
 def test_a_rate_is_what_a_total_rises_by(clock: ManualClock) -> None:
-    rates = Rates(clock)
+    rates = RateWindow(clock)
     assert rates.per_second("pusher", 0, "samples") == 0.0
     for second in range(100):
         rates.note("pusher", 0, "samples", 40 * second)
@@ -46,7 +46,7 @@ def test_a_rate_is_what_a_total_rises_by(clock: ManualClock) -> None:
 
 
 def test_a_rate_is_of_the_last_half_minute_and_ends_with_the_news(clock: ManualClock) -> None:
-    rates = Rates(clock)
+    rates = RateWindow(clock)
     for second in range(200):
         rates.note("shard", 0, "pushes", 7 * min(second, 100))
         clock.advance(1.0)
@@ -60,7 +60,7 @@ def test_a_rate_is_of_the_last_half_minute_and_ends_with_the_news(clock: ManualC
 
 
 def test_a_total_that_has_fallen_is_another_lifes(clock: ManualClock) -> None:
-    rates = Rates(clock)
+    rates = RateWindow(clock)
     for total in (1000.0, 2000.0, 10.0, 30.0):
         rates.note("shard", 0, "pushes", total)
         clock.advance(1.0)
@@ -68,7 +68,7 @@ def test_a_total_that_has_fallen_is_another_lifes(clock: ManualClock) -> None:
 
 
 def test_a_rate_keeps_few_points_however_often_it_is_told(clock: ManualClock) -> None:
-    rates = Rates(clock)
+    rates = RateWindow(clock)
     for tick in range(5000):
         rates.note("pusher", 0, "samples", tick)
         clock.advance(0.01)
@@ -78,20 +78,20 @@ def test_a_rate_keeps_few_points_however_often_it_is_told(clock: ManualClock) ->
 
 @given(st.integers(1, 5000), st.integers(1, 9))
 def test_a_curve_is_thinned_evenly_and_keeps_its_ends(count: int, step: int) -> None:
-    curve = Thinned("samples")
+    curve = DecimatedCurve("samples")
     for index in range(count):
         curve.add(step * index, math.sqrt(index))
     points = curve.points()
     assert points[0] == (0, 0.0)
     assert points[-1] == (step * (count - 1), math.sqrt(count - 1))
     assert set(points) <= {(step * index, math.sqrt(index)) for index in range(count)}
-    assert min(count, MOST // 2) <= len(points) <= MOST + 1
+    assert min(count, MAX_POINTS // 2) <= len(points) <= MAX_POINTS + 1
     gaps = [b[0] - a[0] for a, b in pairwise(points[:-1])]
     assert len(set(gaps)) <= 1
 
 
 def test_what_is_taken_back_goes_from_a_curve_and_no_number_is_no_point() -> None:
-    curve = Thinned("samples")
+    curve = DecimatedCurve("samples")
     for x in range(10):
         curve.add(x, 1.0)
     curve.add(4, 2.0)
@@ -101,7 +101,7 @@ def test_what_is_taken_back_goes_from_a_curve_and_no_number_is_no_point() -> Non
 
 
 def test_a_run_has_the_curves_of_its_events() -> None:
-    course = Course(NOWHERE, iterates=False)
+    course = LearningCurves(NOWHERE, iterates=False)
     course.take("state", {"state": "ready"}, 0.0)
     for samples in (10, 20):
         course.take("progress", {"samples": samples, "loss": 1 / samples}, 0.0)
@@ -114,7 +114,7 @@ def test_a_run_has_the_curves_of_its_events() -> None:
 
 
 def test_a_batch_methods_loss_goes_over_its_iterations() -> None:
-    course = Course(NOWHERE, iterates=True)
+    course = LearningCurves(NOWHERE, iterates=True)
     course.take("progress", {"samples": 10, "loss": math.nan}, 0.0)
     course.take("iteration", {"iteration": 1, "loss": 0.5}, 0.0)
     assert course.curves() == [("loss", "iterations", [(1, 0.5)])]
@@ -127,7 +127,7 @@ def test_a_run_that_is_gone_on_from_has_its_earlier_curves(tmp_path: Path) -> No
         {"event": "member", "time": TIME, "role": "replica", "id": 1, "what": "died", "reason": "silent for 5.0 s"}
     ]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"event": "pro')
-    course = Course(log, iterates=False)
+    course = LearningCurves(log, iterates=False)
     course.take("progress", {"samples": 3, "loss": 30.0}, 0.0)
     for thread in threading.enumerate():
         if thread.name == "course":
@@ -168,23 +168,23 @@ def test_every_event_of_a_job_has_a_text_or_a_curve() -> None:
     """An event that the coordinator comes to write is not left out of the page by oversight."""
     drawn = {"progress", "evaluation", "iteration", "pass"}
     source = "".join(path.read_text() for path in Path("coordinator").rglob("*.py"))
-    written = set(re.findall(r"""(?:_note|Note)\(\s*"(\w+)\"""", source)) | {"promoted", "shard_back"}
+    written = set(re.findall(r"""(?:_note|_log_event|LogEvent)\(\s*"(\w+)\"""", source)) | {"promoted", "shard_back"}
     assert written >= {"member", "state", "snapshot", "takeover", "scaled"}
     assert written - drawn == set(event_text._TEXTS)
 
 
 def test_what_was_trained_before_a_run_was_resumed_is_no_speed(clock: ManualClock) -> None:
-    progress, seen = Progress(), Seen(clock, NOWHERE, iterates=False)
+    progress, seen = Progress(), MemberThroughput(clock, NOWHERE, iterates=False)
     member = Member("replica", 0, 1, "name", 1)
     seen.pushers([member], progress)
     clock.advance(1.0)
     then = Progress()
-    then.trained(0, Told(0, 1, 9_000), 0.0)
+    then.record_report(0, ProgressReport(0, 1, 9_000), 0.0)
     progress.restore(then.state(), {0: -500})
     assert (progress.samples, progress.samples_since, progress.samples_of_since(0)) == (8_500, 0, 0)
     seen.pushers([member], progress)
     assert seen.per_second(member, "samples") == 0.0
-    progress.trained(0, Told(0, 1, 30), 0.0)
+    progress.record_report(0, ProgressReport(0, 1, 30), 0.0)
     clock.advance(1.0)
     seen.pushers([member], progress)
     assert progress.samples_since == 30

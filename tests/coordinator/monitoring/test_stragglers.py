@@ -30,17 +30,17 @@ def told(paces: dict[int, tuple[float, float]], busy: tuple[str, ...] = ("comput
 )
 def test_it_is_their_own_work_that_counts(paces: dict[int, tuple[float, float]], slow: list[int]) -> None:
     stragglers = told(paces)
-    assert stragglers.among(list(paces)) == slow
+    assert stragglers.detect(list(paces)) == slow
     for replica, (work_s, _) in paces.items():
-        assert stragglers.pace_s(replica) == pytest.approx(work_s)
+        assert stragglers.seconds_per_sample(replica) == pytest.approx(work_s)
 
 
 def test_the_dead_are_not_compared_with() -> None:
     stragglers = told({0: (0.01, 0.0), 1: (0.01, 0.0), 2: (0.05, 0.0), 3: (0.06, 0.0)})
-    assert stragglers.among([0, 1, 2, 3]) == [2, 3]
-    assert stragglers.among([2, 3]) == []
-    assert stragglers.among([]) == []
-    assert stragglers.among([9]) == []
+    assert stragglers.detect([0, 1, 2, 3]) == [2, 3]
+    assert stragglers.detect([2, 3]) == []
+    assert stragglers.detect([]) == []
+    assert stragglers.detect([9]) == []
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
@@ -48,7 +48,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
     for second in range(200):
         busy_s += 9.0 if second < 100 else 1.0
         stragglers.note(0, {"compute": busy_s}, 10 * second, float(second))
-    assert stragglers.pace_s(0) == pytest.approx(0.1)
+    assert stragglers.seconds_per_sample(0) == pytest.approx(0.1)
     stragglers.note(0, {"compute": 5.0}, 50, 200.0)  # the job went back to a set
-    assert stragglers.pace_s(0) is None
+    assert stragglers.seconds_per_sample(0) is None
     assert WINDOW_S < 100

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from coordinator.cluster.replica_scaling import HEARD_S, Scaling
+from coordinator.cluster.replica_scaling import HEARD_S, ReplicaScaling
 from coordinator.core.states import State
 from coordinator.job.machine import JobMachine
-from coordinator.monitoring.seen import Seen
+from coordinator.monitoring.seen import MemberThroughput
 from coordinator.rpc.servicer import LONGEST_TEXT, CoordinatorService
 from dbelief.process.clock import ManualClock
 from dbelief.rpc import coordination_pb2 as wire
@@ -48,8 +48,8 @@ class Steps:
         self.speed = self.leadership = self
         self.kinds: list[str] = []
         self.clock = ManualClock()
-        self.seen = Seen(self.clock, Path("nowhere/events.jsonl"), iterates=False)
-        self.scaling = Scaling(world.machine.job)
+        self.seen = MemberThroughput(self.clock, Path("nowhere/events.jsonl"), iterates=False)
+        self.scaling = ReplicaScaling(world.machine.job)
         self.shown = SimpleNamespace(eta_s=12.5, stragglers=[1])
 
     def refused(self, kind: str) -> None:
@@ -163,7 +163,7 @@ def test_join_refuses_another_job_and_an_unknown_role(call: Caller) -> None:
     )
     for method, request in (("Join", join(wire.ROLE_UNSPECIFIED)), ("Beat", wire.BeatRequest())):
         assert call.refusal(method, request)[1] == "a member is a shard, a replica or a client"
-    assert call.refused == ["Refused"] * 3
+    assert call.refused == ["Rejected"] * 3
 
 
 @pytest.mark.parametrize("field", ["name", "address", "source_digest"])

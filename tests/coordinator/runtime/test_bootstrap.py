@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.states import Shape
-from coordinator.job.persistence import sections
-from coordinator.runtime.bootstrap import make_machine, start
-from dbelief.checkpoint.shard_file import write_part
+from coordinator.core.states import DatasetSizes
+from coordinator.job.persistence import serialize
+from coordinator.runtime.bootstrap import create_machine, start
+from dbelief.checkpoint.shard_file import write_shard
 from dbelief.checkpoint.snapshot_set import write_set
-from dbelief.core.layout import cut
-from dbelief.errors import Mistake
+from dbelief.core.layout import make_segments
+from dbelief.errors import UserError
 from dbelief.job import Job
 from dbelief.optim import make_rule
 from ps_server import snapshot
@@ -23,14 +23,14 @@ MakeJob = Callable[..., Job]
 
 
 def test_sizes_are_those_of_the_data(a_job: MakeJob, tmp_path: Path) -> None:
-    machine = make_machine(a_job(limits={"epochs": 2}), tmp_path, resume=False)
-    assert machine.shape == Shape(1257, 180, 360)
+    machine = create_machine(a_job(limits={"epochs": 2}), tmp_path, resume=False)
+    assert machine.shape == DatasetSizes(1257, 180, 360)
     assert machine.total == 2514
 
 
 def test_without_data_there_are_none(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job(data={"source": "none"}, limits={"samples": 100}, replicas=0)
-    assert make_machine(job, tmp_path, resume=False).shape == Shape(0, 0, 0)
+    assert create_machine(job, tmp_path, resume=False).shape == DatasetSizes(0, 0, 0)
 
 
 def a_set(folder: Path, count: int, job: Job) -> Path:
@@ -39,14 +39,14 @@ def a_set(folder: Path, count: int, job: Job) -> Path:
     made = folder / "snapshots" / f"000000000100-{count:04d}"
     made.mkdir(parents=True)
     about = {"job": "test", "set": made.name, "rule": job.strategy.rule.name, "shard_epoch": 3}
-    write_part(made, 0, about, [], [])
+    write_shard(made, 0, about, [], [])
     write_set(made, made.name, "test", {**state, "segments": 0})
     return made
 
 
 def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob, tmp_path: Path) -> None:
     a_set(tmp_path, 4, a_job())
-    machine = make_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), tmp_path, resume=True)
     assert machine.shard_epoch == 4
     assert machine.members.incarnations == 9
     assert machine.training.snapshots.count == 4
@@ -55,11 +55,11 @@ def test_a_resumed_job_goes_on_from_the_newest_set_in_a_new_epoch(a_job: MakeJob
 def test_each_run_has_an_id_of_its_own_and_a_takeover_keeps_it(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
     a_set(tmp_path, 4, job)
-    ids = [make_machine(job, tmp_path, resume).run_id for resume in (False, True, True)]
+    ids = [create_machine(job, tmp_path, resume).run_id for resume in (False, True, True)]
     assert len({0, *ids}) == 4
     began = start(job, {}, tmp_path, resume=False, fresh=False, now_s=0.0)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
-    texts = {**sections(began.machine, 0.0), "run": json.dumps(run)}
+    texts = {**serialize(began.machine, 0.0), "run": json.dumps(run)}
     stored = {name: text.encode() for name, text in texts.items()}
     assert start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0).machine.run_id == began.machine.run_id
     for resume in (False, True):
@@ -73,13 +73,13 @@ def test_a_torn_set_is_told_of_and_the_one_before_it_taken(
     a_set(tmp_path, 4, a_job())
     torn = a_set(tmp_path, 5, a_job())
     (torn / "shard-0.json").write_text("{")
-    machine = make_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), tmp_path, resume=True)
     said = capsys.readouterr().err
     assert "snapshot set 000000000100-0005 is not whole and was set aside; going on from 000000000100-0004: " in said
     assert f"{torn / 'shard-0.json'}: cannot be read" in said
     assert said.count("\n") == 1
     assert machine.training.snapshots.begin(100).set_id == "000000000100-0006", "the torn one keeps its folder"
-    make_machine(a_job(), tmp_path, resume=True)
+    create_machine(a_job(), tmp_path, resume=True)
     assert capsys.readouterr().err == ""
 
 
@@ -92,31 +92,31 @@ def test_a_new_run_gives_no_shard_epoch_out_that_the_registry_knows(a_job: MakeJ
 
 def test_a_run_goes_on_only_with_the_job_that_it_was_begun_with(a_job: MakeJob, tmp_path: Path) -> None:
     job = a_job()
-    machine = make_machine(job, tmp_path, resume=False)
+    machine = create_machine(job, tmp_path, resume=False)
     run = {"folder": str(tmp_path), "began": 1_000.0, "job": job.to_yaml()}
-    stored = {name: text.encode() for name, text in {**sections(machine, 0.0), "run": json.dumps(run)}.items()}
+    stored = {name: text.encode() for name, text in {**serialize(machine, 0.0), "run": json.dumps(run)}.items()}
     started = start(job, stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert started.began_wall_s == 1_000.0
     assert started.machine.shard_epoch == machine.shard_epoch + 1
-    with pytest.raises(Mistake, match=r"is unfinished .* was begun with another job file: give that, or --fresh"):
+    with pytest.raises(UserError, match=r"is unfinished .* was begun with another job file: give that, or --fresh"):
         start(a_job(seed=5), stored, tmp_path, resume=False, fresh=False, now_s=0.0)
     assert start(a_job(seed=5), stored, tmp_path, resume=False, fresh=True, now_s=0.0).began_wall_s is None
 
 
 def test_there_must_be_something_to_resume(a_job: MakeJob, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="no complete snapshot set"):
-        make_machine(a_job(), tmp_path, resume=True)
+    with pytest.raises(UserError, match="no complete snapshot set"):
+        create_machine(a_job(), tmp_path, resume=True)
 
 
 def test_a_set_that_does_not_name_its_parts_is_gone_on_from(a_job: MakeJob, tmp_path: Path) -> None:
     """An earlier version wrote it, of 2 replicas that had made 2 pushes of 10 samples each."""
     shutil.copytree(Path(__file__).parents[2] / "golden" / "set_without_parts", tmp_path / "snapshots")
-    machine = make_machine(a_job(), tmp_path, resume=True)
+    machine = create_machine(a_job(), tmp_path, resume=True)
     set_id = "000000000040-0007"
     assert machine.recovery.set_id == set_id
     assert (machine.shard_epoch, machine.members.incarnations, machine.training.snapshots.count) == (4, 4, 7)
     assert machine.run_id
-    shard = Shard(list(cut([(0, 4096)], 1024)), make_rule("sgd", {}))
+    shard = Shard(list(make_segments([(0, 4096)], 1024)), make_rule("sgd", {}))
     snapshot.restore(shard, tmp_path / "snapshots" / set_id, set_id, "test", 4)
     assert {pusher.incarnation: row for (_, pusher), row in shard.ledgers().items() if pusher.incarnation > 2} == {
         3: (3, 3), 4: (2, 2)

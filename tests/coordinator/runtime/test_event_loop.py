@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from coordinator.core import members
-from coordinator.core.effects import Fence, MakeReady, Note
-from coordinator.core.progress import Figures
-from coordinator.core.states import Compute, State, Told
+from coordinator.core.effects import Fence, LogEvent, MakeReady
+from coordinator.core.progress import ReplicaStats
+from coordinator.core.states import BundleLease, ProgressReport, State
 from coordinator.monitoring.summary import summary_of
-from coordinator.rpc.status import status
+from coordinator.rpc.status import build_status
 from coordinator.runtime import event_loop as module
 from coordinator.runtime import executor as module_of_actor
-from coordinator.runtime.event_loop import Runner
-from coordinator.runtime.leader_lease import Leadership
-from coordinator.sandblaster.pass_scheduler import Computed
+from coordinator.runtime.event_loop import EventLoop
+from coordinator.runtime.leader_lease import LeaderLease
+from coordinator.sandblaster.pass_scheduler import BundleResult
 from dbelief.checkpoint.snapshot_set import newest_count
-from dbelief.errors import Failure, Full, Moved, NotWritten, Refused, Unreachable
+from dbelief.errors import Moved, Rejected, ResourceExhausted, RuntimeFailure, Unavailable, WriteFailed
 from dbelief.monitor.status_table import taken
 from dbelief.process.clock import ManualClock
 from dbelief.process.console import DEBUG
@@ -45,32 +45,32 @@ def world(a_world: Callable[..., World]) -> World:
 
 
 @pytest.fixture
-def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+def runner(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLoop]:
     monkeypatch.setattr(module, "draw_pictures", lambda *_: None)
     clock = ManualClock()
     metrics = Metrics("coordinator")
-    leadership = Leadership.take(MemoryRegistry(clock), "test", "me", clock, threading.Event())
+    leadership = LeaderLease.acquire(MemoryRegistry(clock), "test", "me", clock, threading.Event())
     assert leadership is not None
-    made = Runner(world.machine, tmp_path, leadership, metrics, clock)
+    made = EventLoop(world.machine, tmp_path, leadership, metrics, clock)
     yield made
     leadership.release()
     made._events.close()
     metrics.close()
 
 
-def carry_out(runner: Runner) -> None:
+def carry_out(runner: EventLoop) -> None:
     """The actor's work, up to here."""
-    runner._actor._queue.put(module_of_actor._Word.END)
+    runner._actor._queue.put(module_of_actor._Signal.END)
     runner._actor.run()
 
 
-def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner) -> None:
+def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: EventLoop) -> None:
     def refused() -> None:
         with runner.step() as (machine, _):
-            machine.actions.append(Note("state", {"state": "x", "reason": ""}))
-            raise Refused("no")
+            machine.actions.append(LogEvent("state", {"state": "x", "reason": ""}))
+            raise Rejected("no")
 
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         refused()
     assert runner._actor._queue.qsize() == 1
     with runner.step() as (machine, _):
@@ -78,7 +78,7 @@ def test_what_the_machine_wants_is_queued_even_if_the_step_fails(runner: Runner)
 
 
 def test_what_a_step_that_fails_has_changed_is_written_before_its_actions_are_queued(
-    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is started again joins where no place is left: its earlier life is over all the same."""
     (member,) = [one for one in world.started().machine.members.all() if one.kind == "replica"][:1]
@@ -91,41 +91,41 @@ def test_what_a_step_that_fails_has_changed_is_written_before_its_actions_are_qu
 
     monkeypatch.setattr(runner.leadership, "commit", commits)
     monkeypatch.setattr(members, "MOST_MEMBERS", 0)
-    with pytest.raises(Full), runner.step() as (machine, now_s):
+    with pytest.raises(ResourceExhausted), runner.step() as (machine, now_s):
         machine.join("replica", 999_999, member.name, "", now_s, LAYOUT, again=True)
     assert waiting == [0]
-    assert json.loads(runner.leadership.stored()["members"])["dead"] == [member.incarnation]
+    assert json.loads(runner.leadership.read_state()["members"])["dead"] == [member.incarnation]
     assert runner._actor._queue.qsize() > queued
 
 
-def test_actions_are_queued_in_the_order_of_their_steps(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actions_are_queued_in_the_order_of_their_steps(runner: EventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that needs no write waits for the write of the one before it, which another thread still makes."""
     commit = runner.leadership.commit
 
     def commits(*args: Any) -> None:
         with runner.step() as (machine, _):
-            machine.actions.append(Note("later", {}))
+            machine.actions.append(LogEvent("later", {}))
         assert runner._actor._queue.qsize() == 0
         commit(*args)
 
     monkeypatch.setattr(runner.leadership, "commit", commits)
     with runner.step() as (machine, _):
-        machine.actions.append(Note("earlier", {}))
+        machine.actions.append(LogEvent("earlier", {}))
         machine.commit_due = True
     events = [runner._actor._queue.get() for _ in range(2)]
-    assert events == [Note("earlier", {}), Note("later", {})]
+    assert events == [LogEvent("earlier", {}), LogEvent("later", {})]
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (Refused("shard 1 at 10.0.0.1:5: fenced"), "MakeReady: shard 1 at 10.0.0.1:5: fenced"),
+        (Rejected("shard 1 at 10.0.0.1:5: fenced"), "MakeReady: shard 1 at 10.0.0.1:5: fenced"),
         (OSError(28, "No space left on device"), "MakeReady: [Errno 28] No space left on device"),
         (ZeroDivisionError("by zero"), f"MakeReady: ZeroDivisionError: by zero ({__file__}, line LINE)"),
     ],
 )
 def test_whatever_goes_wrong_ends_the_job_and_is_told(
-    runner: Runner,
+    runner: EventLoop,
     world: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,9 +148,9 @@ def test_whatever_goes_wrong_ends_the_job_and_is_told(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [Unreachable("shard 1: no answer"), Moved("shard 1: is in epoch 3, not 2")])
+@pytest.mark.parametrize("error", [Unavailable("shard 1: no answer"), Moved("shard 1: is in epoch 3, not 2")])
 def test_a_shard_that_does_not_answer_is_asked_until_it_does(
-    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     answers: list[Exception | None] = [error, error, None]
 
@@ -161,24 +161,24 @@ def test_a_shard_that_does_not_answer_is_asked_until_it_does(
 
     monkeypatch.setattr(module_of_actor, "AGAIN_S", 0.0)
     monkeypatch.setattr(runner._actor._shards, "make_ready", answer)
-    runner._actor.put(MakeReady())
+    runner._actor.submit(MakeReady())
     carry_out(runner)
     assert answers == []
     assert world.state() is State.READY
 
 
 def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
-    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.all_shards()
     world.replica()
-    runner._actor.put(Fence(7, 8))
+    runner._actor.submit(Fence(7, 8))
     asked = []
 
     def dies(incarnation: int) -> tuple[int, int]:
         asked.append(incarnation)
         world.machine.recovery.gone(1)
-        raise Unreachable("shard 1: no answer")
+        raise Unavailable("shard 1: no answer")
 
     monkeypatch.setattr(runner._actor._shards, "fence", dies)
     monkeypatch.setattr(runner._actor._shards, "assign", lambda placement: None)
@@ -188,10 +188,10 @@ def test_what_a_dead_shard_cannot_be_told_is_kept_for_its_next_life(
     assert not world.machine.over
 
 
-@pytest.mark.parametrize("kind", [Refused, NotWritten])
+@pytest.mark.parametrize("kind", [Rejected, WriteFailed])
 def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
-    kind: type[Failure],
-    runner: Runner,
+    kind: type[RuntimeFailure],
+    runner: EventLoop,
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -208,7 +208,7 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
 
     monkeypatch.setattr(runner._actor._shards, "snapshot", full)
     world.machine.state = State.READY
-    runner._actor.put(world.machine.training.begin_set())
+    runner._actor.submit(world.machine.training.begin_set())
     carry_out(runner)
     assert world.state() is State.READY
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "snapshot" in line)
@@ -216,13 +216,13 @@ def test_a_set_that_cannot_be_written_is_no_end_while_training_goes_on(
     assert [path.exists() for path in parts] == [False]
     assert newest_count(parts[0].parents[1]) == world.machine.training.snapshots.count
     world.machine.state = State.CLOSING
-    runner._actor.put(world.machine.training.begin_set())
+    runner._actor.submit(world.machine.training.begin_set())
     carry_out(runner)
     assert world.state() is State.FAILED
 
 
 def test_a_job_ends_though_its_curves_cannot_be_drawn(
-    runner: Runner, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runner: EventLoop, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -233,26 +233,26 @@ def test_a_job_ends_though_its_curves_cannot_be_drawn(
     carry_out(runner)
     assert runner._finished.is_set()
     assert world.machine.reason == "out of memory"
-    assert "Finish: [Errno 28] No space left on device" in capsys.readouterr().err
+    assert "FinishRun: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
-def test_events_of_progress_are_thinned_out_and_no_others(runner: Runner, tmp_path: Path) -> None:
+def test_events_of_progress_are_thinned_out_and_no_others(runner: EventLoop, tmp_path: Path) -> None:
     for samples in range(50):
-        runner._actor._queue.put(Note("progress", {"samples": samples}))
-        runner._actor._queue.put(Note("snapshot", {"set": str(samples)}))
+        runner._actor._queue.put(LogEvent("progress", {"samples": samples}))
+        runner._actor._queue.put(LogEvent("snapshot", {"set": str(samples)}))
     carry_out(runner)
     events = [event["event"] for event in read_events(tmp_path / "events.jsonl")]
     assert (events.count("progress"), events.count("snapshot")) == (1, 50)
 
 
-def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_world: Callable[..., World]) -> None:
+def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: EventLoop, a_world: Callable[..., World]) -> None:
     batch = a_world(strategy={"name": "sandblaster", "portion": 10, "bundle": 4}, limits={"epochs": 5}).started()
     for replica in batch.replicas:
         work = batch.machine.lease(replica.number, replica.incarnation, 1, batch.now_s)
-        assert isinstance(work, Compute)
-        told = Computed(work.turn, work.bundle, 40.0, 20)
+        assert isinstance(work, BundleLease)
+        told = BundleResult(work.turn, work.bundle, 40.0, 20)
         batch.machine.bundle_done(replica.number, replica.incarnation, told, batch.now_s)
-    runner._show(batch.machine)
+    runner._update_metrics(batch.machine)
     metrics = runner.shown.metrics
     assert (metrics.value("bundles_total"), metrics.value("samples_total")) == (2, 40)
     counted = ("iterations_total", "evaluations_total", "backups_launched_total", "backups_won_total")
@@ -260,9 +260,9 @@ def test_a_batch_methods_numbers_are_offered_to_prometheus(runner: Runner, a_wor
     assert [math.isnan(metrics.value(name) or 0) for name in ("loss", "gradient_norm", "step_length")] == [True] * 3
 
 
-def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, world: World, tmp_path: Path) -> None:
+def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: EventLoop, world: World, tmp_path: Path) -> None:
     runs = [[0, 1, 0, 4, False, 0.0, 0.5, True]]
-    runner._actor._queue.put(Note("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
+    runner._actor._queue.put(LogEvent("pass", {"number": 3, "seconds": 0.5, "runs": runs}))
     with runner.step() as (machine, _):
         machine.fail("out of memory")
     carry_out(runner)
@@ -272,7 +272,7 @@ def test_a_pass_is_one_line_of_the_log_and_its_runs_are_a_file(runner: Runner, w
     assert json.loads((tmp_path / "last_pass.json").read_text())["runs"] == runs
 
 
-def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: Runner, tmp_path: Path) -> None:
+def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: EventLoop, tmp_path: Path) -> None:
     machine, clock = runner._machine, runner._clock
     assert isinstance(clock, ManualClock)
     clock.advance(5.0)
@@ -286,21 +286,21 @@ def test_a_resumed_run_has_taken_the_time_of_all_its_legs(runner: Runner, tmp_pa
     assert taken(summary) == "105.0 s (5.0 s since it was resumed)"
 
 
-def test_at_the_end_the_speed_told_is_the_mean_of_what_this_leg_trained(runner: Runner, world: World) -> None:
+def test_at_the_end_the_speed_told_is_the_mean_of_what_this_leg_trained(runner: EventLoop, world: World) -> None:
     clock = runner._clock
     assert isinstance(clock, ManualClock)
     progress = runner._machine.progress
-    progress.restore({**progress.state(), "samples": 5_000, "replicas": {"0": asdict(Figures(5_000))}}, {})
+    progress.restore({**progress.state(), "samples": 5_000, "replicas": {"0": asdict(ReplicaStats(5_000))}}, {})
     for _ in range(4):
-        runner._show(runner._machine)
+        runner._update_metrics(runner._machine)
         clock.advance(1.0)
-        progress.trained(0, Told(0, 1, 50), clock.now())
+        progress.record_report(0, ProgressReport(0, 1, 50), clock.now())
     assert runner.speed.per_second() == pytest.approx(50.0)
     clock.advance(60.0)
     for _ in range(3):
-        runner._show(runner._machine)
+        runner._update_metrics(runner._machine)
         clock.advance(5.0)
     runner._machine.fail("enough")
-    told = status(runner, wire.StatusRequest())
+    told = build_status(runner, wire.StatusRequest())
     assert told.samples == 5_200
     assert 0.0 < told.samples_per_s <= 50.0

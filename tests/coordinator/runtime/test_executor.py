@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.core.effects import Fence, StandAlone, TakeSnapshot
+from coordinator.core.effects import DetachFollower, Fence, TakeSnapshot
 from coordinator.job.machine import JobMachine
-from coordinator.runtime.executor import Actor
-from coordinator.runtime.shard_client import Shards
+from coordinator.runtime.executor import EffectExecutor
+from coordinator.runtime.shard_client import ShardClient
 from dbelief.checkpoint.snapshot_set import read_set
 from dbelief.core.placement import Placement
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.process.clock import SystemClock
 from dbelief.rpc import parameters_pb2 as wire
 from ps_server.rpc.servicer import ShardService
@@ -34,8 +34,8 @@ class Machine:
     def __init__(self, placement: Placement | None) -> None:
         self.placement, self.commit_due, self.over = placement, False, False
         self._retakes = 3
-        self.chains = SimpleNamespace(stands=lambda action: True)
-        self.recovery = SimpleNamespace(away=set())
+        self.chains = SimpleNamespace(is_current=lambda action: True)
+        self.recovery = SimpleNamespace(unavailable=set())
         self.job = SimpleNamespace(name="programs", snapshots=SimpleNamespace(keep=2))
         self.done: list[str] = []
 
@@ -54,12 +54,12 @@ class Machine:
 
 
 @contextmanager
-def actor(shards: Shards, machine: Machine, folder: Path) -> Iterator[Actor]:
+def actor(shards: ShardClient, machine: Machine, folder: Path) -> Iterator[EffectExecutor]:
     @contextmanager
     def step() -> Iterator[tuple[JobMachine, float]]:
         yield cast("JobMachine", machine), 0.0
 
-    running = Actor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5)
+    running = EffectExecutor(step, shards, folder, lambda note: None, lambda: None, SystemClock(), lambda: 12.5)
     running.start()
     try:
         yield running
@@ -87,10 +87,10 @@ def test_a_shard_hears_that_it_stands_alone_while_another_writes_a_set(tmp_path:
         machine = Machine(here.placement)
         held(services[1], busy, free)
         with actor(here.shards, machine, tmp_path) as running:
-            running.put(TakeSnapshot("000001"))
+            running.submit(TakeSnapshot("000001"))
             assert busy.wait(60)
-            running.put(Fence(3, 9))
-            running.put(StandAlone(0, 5))
+            running.submit(Fence(3, 9))
+            running.submit(DetachFollower(0, 5))
             wait_until(lambda: services[0].life.chain.epoch == 5)
             assert machine.done == []
             free.set()
@@ -124,11 +124,11 @@ def test_every_try_to_take_a_set_has_a_folder_of_its_own(tmp_path: Path) -> None
     snapshots = tmp_path / "snapshots"
     (snapshots / "000000000100-0004").mkdir(parents=True)  # begun by a coordinator that died
     shards = ScriptedShards(
-        tmp_path / "snapshots", Unreachable("shard 0 is dead"), Unreachable("shard 0 is dead"), None
+        tmp_path / "snapshots", Unavailable("shard 0 is dead"), Unavailable("shard 0 is dead"), None
     )
     machine = Machine(None)
-    with actor(cast("Shards", shards), machine, tmp_path) as running:
-        running.put(TakeSnapshot("000000000100-0003"))
+    with actor(cast("ShardClient", shards), machine, tmp_path) as running:
+        running.submit(TakeSnapshot("000000000100-0003"))
         wait_until(lambda: machine.done != [])
     assert machine.done == ["000000000100-0006"]
     assert [folder.name[-4:] for folder in shards.folders] == ["0003", "0005", "0006"]

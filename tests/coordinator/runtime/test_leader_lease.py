@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from coordinator.runtime import leader_lease as module
-from coordinator.runtime.leader_lease import LEASE_TTL_S, Leadership
-from dbelief.errors import Refused, Unreachable
+from coordinator.runtime.leader_lease import LEASE_TTL_S, LeaderLease
+from dbelief.errors import Rejected, Unavailable
 from dbelief.process.clock import ManualClock
 from dbelief.registry import MemoryRegistry
 
@@ -26,7 +26,7 @@ class Flaky(MemoryRegistry):
     def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
         if self.away:
             self.away -= 1
-            raise Unreachable("registry: no answer")
+            raise Unavailable("registry: no answer")
         super().write(job, epoch, values)
 
 
@@ -41,11 +41,11 @@ def registry(clock: ManualClock) -> Flaky:
 
 
 @pytest.fixture
-def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], Leadership]]:
-    made: list[Leadership] = []
+def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], LeaderLease]]:
+    made: list[LeaderLease] = []
 
-    def take(owner: str) -> Leadership:
-        leadership = Leadership.take(registry, "mnist", owner, clock, NEVER)
+    def take(owner: str) -> LeaderLease:
+        leadership = LeaderLease.acquire(registry, "mnist", owner, clock, NEVER)
         assert leadership is not None
         made.append(leadership)
         return leadership
@@ -56,7 +56,7 @@ def leads(registry: Flaky, clock: ManualClock) -> Iterator[Callable[[str], Leade
 
 
 @pytest.fixture
-def slept(leads: Callable[[str], Leadership], registry: Flaky) -> tuple[Leadership, Leadership]:
+def slept(leads: Callable[[str], LeaderLease], registry: Flaky) -> tuple[LeaderLease, LeaderLease]:
     """One whose lease ran out unnoticed, and the one who has led since."""
     sleeper = leads("a")
     commit(sleeper, "one")
@@ -66,12 +66,12 @@ def slept(leads: Callable[[str], Leadership], registry: Flaky) -> tuple[Leadersh
     return sleeper, other
 
 
-def commit(leader: Leadership, text: str) -> None:
+def commit(leader: LeaderLease, text: str) -> None:
     """Write down a state that no earlier write holds."""
     leader.commit(lambda: (0, {"state": text, "layout": "always the same"}), 1)
 
 
-def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], Leadership]) -> None:
+def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], LeaderLease]) -> None:
     leader = leads("a")
     taken: list[int] = []
 
@@ -81,12 +81,12 @@ def test_one_write_is_enough_for_all_who_wait(leads: Callable[[str], Leadership]
 
     for step in (2, 1, 3):
         leader.commit(sections, step)
-    assert leader.stored()["state"] == b"1"
+    assert leader.read_state()["state"] == b"1"
     leader.commit(sections, 4)
-    assert leader.stored()["state"] == b"2"
+    assert leader.read_state()["state"] == b"2"
 
 
-def test_only_what_has_changed_is_written(leads: Callable[[str], Leadership], registry: Flaky) -> None:
+def test_only_what_has_changed_is_written(leads: Callable[[str], LeaderLease], registry: Flaky) -> None:
     leader = leads("a")
     written: list[set[str]] = []
     write = registry.write
@@ -103,7 +103,7 @@ def test_only_what_has_changed_is_written(leads: Callable[[str], Leadership], re
 
 
 def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
-    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+    leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leader = leads("a")
     commit(leader, "one")
@@ -115,27 +115,27 @@ def test_a_lease_that_ran_out_is_taken_again_under_a_new_epoch(
 
 
 def test_who_slept_while_another_led_is_deposed_and_writes_nothing(
-    slept: tuple[Leadership, Leadership], registry: Flaky
+    slept: tuple[LeaderLease, LeaderLease], registry: Flaky
 ) -> None:
     sleeper, _ = slept
-    with pytest.raises(Refused, match="another coordinator leads job mnist now"):
+    with pytest.raises(Rejected, match="another coordinator leads job mnist now"):
         commit(sleeper, "three")
     assert registry.read("mnist")["state"] == b"two"
     assert sleeper.lost
 
 
 def test_nor_does_it_lead_when_the_other_has_ended_meanwhile(
-    slept: tuple[Leadership, Leadership], registry: Flaky
+    slept: tuple[LeaderLease, LeaderLease], registry: Flaky
 ) -> None:
     sleeper, other = slept
     other.release()
-    with pytest.raises(Refused, match="another coordinator leads"):
+    with pytest.raises(Rejected, match="another coordinator leads"):
         commit(sleeper, "three")
     assert registry.holder("mnist") is None, "it gives back what it took by mistake"
 
 
 def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
-    leads: Callable[[str], Leadership], registry: Flaky
+    leads: Callable[[str], LeaderLease], registry: Flaky
 ) -> None:
     leader = leads("a")
     commit(leader, "one")
@@ -146,7 +146,7 @@ def test_a_registry_that_lost_its_memory_gives_no_epoch_twice(
 
 
 def test_what_has_to_be_written_waits_for_a_registry_that_is_away(
-    leads: Callable[[str], Leadership],
+    leads: Callable[[str], LeaderLease],
     registry: Flaky,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -162,21 +162,21 @@ def test_what_has_to_be_written_waits_for_a_registry_that_is_away(
 
 
 def test_and_gives_up_after_its_patience(
-    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REGISTRY_S", -1.0)
     monkeypatch.setattr(module, "_AGAIN_S", 0.0)
     leader = leads("a")
     registry.away = 2
-    with pytest.raises(Unreachable, match="no answer"):
+    with pytest.raises(Unavailable, match="no answer"):
         commit(leader, "one")
 
 
 def test_another_stands_by_until_the_lease_is_free(
-    leads: Callable[[str], Leadership], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
+    leads: Callable[[str], LeaderLease], registry: Flaky, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit(leads("a"), "one")
-    got: list[Leadership] = []
+    got: list[LeaderLease] = []
     waiter = threading.Thread(target=lambda: got.append(leads("b")))
     waiter.start()
     assert clock.until_waiting(2)  # the leader's own lease, and the one who stands by
@@ -184,7 +184,7 @@ def test_another_stands_by_until_the_lease_is_free(
     clock.advance(1.0)
     waiter.join(60)
     assert got[0].epoch == 2
-    assert got[0].stored()["state"] == b"one"
+    assert got[0].read_state()["state"] == b"one"
     assert "job mnist is led by a; standing by" in capsys.readouterr().err
 
 
@@ -192,4 +192,4 @@ def test_standing_by_ends_when_asked_to(registry: Flaky, clock: ManualClock) -> 
     registry.acquire("mnist", "a", LEASE_TTL_S)
     asked = threading.Event()
     asked.set()
-    assert Leadership.take(registry, "mnist", "b", clock, asked) is None
+    assert LeaderLease.acquire(registry, "mnist", "b", clock, asked) is None

@@ -11,18 +11,18 @@ import grpc
 import numpy as np
 import pytest
 
-from coordinator.cluster.rebalance import moved
-from coordinator.core.effects import Move
-from coordinator.runtime.shard_client import Shards
-from coordinator.sandblaster.lbfgs import Lbfgs, Space
-from dbelief.core.layout import cut, place
-from dbelief.core.placement import Place, Placement
+from coordinator.cluster.rebalance import apply_migration
+from coordinator.core.effects import MigrateSegments
+from coordinator.runtime.shard_client import ShardClient
+from coordinator.sandblaster.lbfgs import Lbfgs, VectorStore
+from dbelief.core.layout import assign_segments, make_segments
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, dots, lincomb
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.job.load import parse_job
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
 from ps_server.rpc.servicer import ShardService
@@ -50,20 +50,20 @@ class Cluster:
             if prepare is not None:
                 prepare(service)
         servers = [Server("127.0.0.1:0", service.register) for service in services]
-        spans = tuple(cut([(0, size)], 30))
-        runs = place(spans, count)
+        spans = tuple(make_segments([(0, size)], 30))
+        runs = assign_segments(spans, count)
         self.placement = Placement(
-            1, spans, tuple(Place(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
+            1, spans, tuple(ShardPlacement(n, servers[n].address, 1, (run,)) for n, run in enumerate(runs))
         )
         self.dead: set[int] = set()
-        self.shards = Shards(
+        self.shards = ShardClient(
             parse_job(JOB, folder, "job"), lambda: 1, lambda place: place.shard in self.dead, folder / "snapshots"
         )
         for server in servers:
             stack.callback(server.close, 0.0)
         stack.callback(self.shards.close)
         self.servers = servers
-        self.client = ShardedParameters("programs", self.placement, pusher=WRITER, deadline_s=10.0)
+        self.client = ShardedParameterClient("programs", self.placement, pusher=WRITER, deadline_s=10.0)
         stack.callback(self.client.close)
         self.shards.assign(self.placement)
         self._numbers: dict[str, int] = {}
@@ -95,7 +95,7 @@ def gradients(steps: int) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
         yield lambda w: scales * (w - centre)
 
 
-def descended(space: Space, write: Callable[[str, np.ndarray], None], steps: int) -> list[float]:
+def descended(space: VectorStore, write: Callable[[str, np.ndarray], None], steps: int) -> list[float]:
     """Steps of one length along L-BFGS's directions in some space; the squared norms of the gradients."""
     method, w, norms = Lbfgs(4), np.zeros(SIZE), []
     step: float | None = None
@@ -105,8 +105,8 @@ def descended(space: Space, write: Callable[[str, np.ndarray], None], steps: int
         write("gradient", gradient(w))
         reference.vectors["gradient"][:] = gradient(w)
         for one, where in ((method, space), (exact, reference)):
-            one.take(where.run(one.measure(step)))
-            where.run(one.direct()[0])
+            one.absorb(where.run(one.inner_products(step)))
+            where.run(one.direction()[0])
         norms.append(float(method.gram[-1, -1]))
         step = 0.02
         w = w + step * reference.vectors["direction"]
@@ -173,20 +173,20 @@ def test_a_call_whose_answer_is_lost_is_carried_out_once(tmp_path: Path) -> None
 
 def test_a_wrong_program_is_refused_and_a_dead_shard_is_named(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as here:
-        with pytest.raises(Refused, match=r"shard 0 at .*operation 1, dots w x: reads 'x', which holds nothing"):
+        with pytest.raises(Rejected, match=r"shard 0 at .*operation 1, dots w x: reads 'x', which holds nothing"):
             here.shards.run([dots(("w", "x"))])
         here.servers[1].close(0.0)
         here.dead.add(1)
-        with pytest.raises(Unreachable, match=r"shard 1 at "):
+        with pytest.raises(Unavailable, match=r"shard 1 at "):
             here.shards.run([dots(("w", "w"))])
 
 
-def count_bytes(shards: Shards) -> list[int]:
+def count_bytes(shards: ShardClient) -> list[int]:
     """The sizes of all that is sent from now on."""
     counted: list[int] = []
     call = shards._begin
 
-    def counting(place: Place, method: str, request: Any, timeout_s: float) -> Any:
+    def counting(place: ShardPlacement, method: str, request: Any, timeout_s: float) -> Any:
         counted.append(request.ByteSize())
         return call(place, method, request, timeout_s)
 
@@ -202,8 +202,8 @@ def test_what_is_sent_does_not_grow_with_the_vectors(tmp_path: Path) -> None:
             method = Lbfgs(4)
             here.write("gradient", np.ones(size))
             for step in (None, 0.1, 0.1):
-                method.take(here.shards.run(method.measure(step)))
-                here.shards.run(method.direct()[0])
+                method.absorb(here.shards.run(method.inner_products(step)))
+                here.shards.run(method.direction()[0])
             sizes.append(len(counted))
             sizes.append(sum(counted))
     assert sizes[0] == sizes[2] == 3 * 2 * 2, "two round trips a step"
@@ -215,43 +215,45 @@ def test_segments_move_and_what_shards_hold_can_be_told_again(tmp_path: Path) ->
         values = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
         here.write("x", values)
         first = here.placement.places[0]
-        move = Move(0, 2, tuple(first.segments)[-3:])
+        move = MigrateSegments(0, 2, tuple(first.segments)[-3:])
         assert here.shards.move(move) > 0
         with pytest.raises(Moved, match="lives at another shard now"):
             here.read("x")
-        here.shards.hold((0, 2))  # as the placement still has it: the move is undone
+        here.shards.set_ownership((0, 2))  # as the placement still has it: the move is undone
         assert (here.read("x") == values).all()
         here.shards.move(move)
-        here.shards.placement = here.client.placement = moved(here.placement, move)
+        here.shards.placement = here.client.placement = apply_migration(here.placement, move)
         for _ in range(2):
-            here.shards.hold((0, 2))
+            here.shards.set_ownership((0, 2))
             assert (here.read("x") == values).all()
         held = [here.shards.stats(place).segments for place in here.shards.placement.places]
         assert held == [place.count for place in here.shards.placement.places]
         here.dead.add(0)
         here.servers[0].close(0.0)
-        here.shards.hold((0, 1, 2))
-        with pytest.raises(Unreachable, match="shard 0 at "):
-            here.shards.move(Move(0, 1, (0,)))
+        here.shards.set_ownership((0, 1, 2))
+        with pytest.raises(Unavailable, match="shard 0 at "):
+            here.shards.move(MigrateSegments(0, 1, (0,)))
 
 
 def test_a_shard_serves_what_came_only_after_the_placement_is_written(tmp_path: Path) -> None:
     """A client that missed two moves knows the segments where they are to be; the coordinator dies before that."""
     with cluster(tmp_path, 2) as here:
-        there = Move(0, 1, tuple(here.placement.places[0].segments)[-3:])
-        back = Move(1, 0, there.segments)
-        earlier = moved(here.placement, there)
+        there = MigrateSegments(0, 1, tuple(here.placement.places[0].segments)[-3:])
+        back = MigrateSegments(1, 0, there.segments)
+        earlier = apply_migration(here.placement, there)
         for move in (there, back):
             here.shards.move(move)
-            here.shards.placement = here.client.placement = moved(here.shards.placement or here.placement, move)
-            here.shards.hold((0, 1))
-        late = ShardedParameters("programs", earlier, ("sgd", {}), Pusher(1, 2), deadline_s=10.0)
+            here.shards.placement = here.client.placement = apply_migration(
+                here.shards.placement or here.placement, move
+            )
+            here.shards.set_ownership((0, 1))
+        late = ShardedParameterClient("programs", earlier, ("sgd", {}), Pusher(1, 2), deadline_s=10.0)
         try:
             here.shards.move(there)
             ones, held = np.ones(SIZE, np.float32), np.zeros(len(earlier.spans), np.int64)
-            with pytest.raises(Refused, match="lives at another shard now"):
+            with pytest.raises(Rejected, match="lives at another shard now"):
                 late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
-            here.shards.hold((0, 1))  # the next coordinator, first of all
+            here.shards.set_ownership((0, 1))  # the next coordinator, first of all
             late.placement = here.client.placement
             late.push(ones, held, Push(Pusher(1, 2), 1, np.float32(1.0)))
         finally:
@@ -263,11 +265,11 @@ def test_a_move_to_a_shard_that_does_not_answer_fails_and_is_undone(tmp_path: Pa
     with cluster(tmp_path, 2) as here:
         here.servers[1].close(0.0)
         with pytest.raises(Moved, match="carry: shard at "):
-            here.shards.move(Move(0, 1, (0, 1)))
-        with pytest.raises(Unreachable):
-            here.shards.hold((0, 1))
+            here.shards.move(MigrateSegments(0, 1, (0, 1)))
+        with pytest.raises(Unavailable):
+            here.shards.set_ownership((0, 1))
         here.dead.add(1)
-        here.shards.hold((0, 1))
+        here.shards.set_ownership((0, 1))
         assert here.shards.stats(here.placement.places[0]).segments == here.placement.places[0].count
 
 
@@ -275,7 +277,7 @@ def test_channels_to_addresses_outside_the_placement_have_an_end(tmp_path: Path)
     with cluster(tmp_path, 1) as here:
         (address,) = here.shards._channels
         for port in range(1, 41):
-            here.shards._stub(Place(0, f"127.0.0.1:{port}", 1, ()))
+            here.shards._stub(ShardPlacement(0, f"127.0.0.1:{port}", 1, ()))
         assert address in here.shards._channels
         assert len(here.shards._channels) < 12
         here.shards.stats(here.placement.places[0])

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from coordinator.core.effects import RunProgram
-from coordinator.core.states import Compute, Evaluate, Shape, State, Wait, Work
+from coordinator.core.states import Assignment, BundleLease, DatasetSizes, EvaluationLease, State, Wait
 from coordinator.monitoring.summary import summary_of
 from coordinator.sandblaster.batch_method import Sandblaster
-from coordinator.sandblaster.lbfgs_driver import PASSES, Step
-from coordinator.sandblaster.pass_scheduler import Asks, Computed
+from coordinator.sandblaster.lbfgs_driver import PASSES, Phase
+from coordinator.sandblaster.pass_scheduler import BundleResult, WorkRequest
 from dbelief.core.push import Push, Pusher
 from dbelief.job import Sandblaster as Settings
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MakeWorld = Callable[..., "World"]
 STRATEGY = {"name": "sandblaster", "portion": 7, "bundle": 3, "iterations": 8, "l2": 0.01}
-SHAPE = Shape(train=100, validation=0, test=0)
+SHAPE = DatasetSizes(train=100, validation=0, test=0)
 
 
 def loss_and_gradient(w: np.ndarray, samples: range) -> tuple[float, np.ndarray]:
@@ -50,7 +50,9 @@ class Batch:
             fields["snapshots"] = changes.pop("snapshots")
         self.world = make(SHAPE, strategy={**STRATEGY, **changes}, **fields)
         self.world.started()
-        self.holds: dict[int, tuple[Compute, float, np.ndarray, list[int]]] = {}  # by life: what is not pushed yet too
+        self.holds: dict[
+            int, tuple[BundleLease, float, np.ndarray, list[int]]
+        ] = {}  # by life: what is not pushed yet too
 
     @property
     def method(self) -> Any:
@@ -63,9 +65,9 @@ class Batch:
         world, life = self.world, replica.incarnation
         if life not in self.holds:
             work = world.machine.lease(replica.number, life, 1, world.now_s)
-            if isinstance(work, Evaluate):
+            if isinstance(work, EvaluationLease):
                 world.machine.evaluated(replica.number, life, work.id, 0.5, None, world.now_s)
-            elif isinstance(work, Compute):
+            elif isinstance(work, BundleLease):
                 samples = range(work.start, work.stop)
                 loss, gradient = loss_and_gradient(world.vector("trial").astype(np.float64), samples)
                 self.holds[life] = work, loss, gradient.astype(np.float32), list(range(len(world.segments)))
@@ -84,9 +86,11 @@ class Batch:
         shard = next(shard for shard in self.world.shards if index in shard.segments)
         shard.push(push, index, gradient[index])
 
-    def tell(self, replica: Replica, work: Compute, loss: float) -> None:
+    def tell(self, replica: Replica, work: BundleLease, loss: float) -> None:
         number, life, samples = replica.number, replica.incarnation, work.stop - work.start
-        self.world.machine.bundle_done(number, life, Computed(work.turn, work.bundle, loss, samples), self.world.now_s)
+        self.world.machine.bundle_done(
+            number, life, BundleResult(work.turn, work.bundle, loss, samples), self.world.now_s
+        )
 
     def again(self, replica: Replica, rng: random.Random) -> None:
         """Push a segment or tell of a bundle, and do it once more later: the answer was lost."""
@@ -158,7 +162,7 @@ def test_every_pass_is_told(undisturbed: Batch) -> None:
     assert batch.launched == sum(row["launched"] for row in rows) > 0
     assert batch.won == sum(row["won"] for row in rows)
     assert world.machine.progress.pushes == sum(row["bundles"] for row in rows)
-    assert (batch.stride, batch.gradient_norm) == (last["step"], last["gradient_norm"])
+    assert (batch.step_length, batch.gradient_norm) == (last["step"], last["gradient_norm"])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -227,23 +231,23 @@ def test_parameters_are_not_overwritten_while_they_are_evaluated_nor_evaluated_m
     batch = Batch(a_world)
     world, machine = batch.world, batch.world.machine
     one, two = world.replicas[:2]
-    while batch.method.step is not Step.SLOPE:
+    while batch.method.step is not Phase.SLOPE:
         for replica in world.replicas:
             batch.step(replica)
-        if batch.method.step is not Step.SLOPE:
+        if batch.method.step is not Phase.SLOPE:
             world.settle()
     machine.training.evaluations.ask("validation", "w")
     lease = machine.lease(one.number, one.incarnation, 1, world.now_s)
-    assert isinstance(lease, Evaluate)
+    assert isinstance(lease, EvaluationLease)
     world.settle()
-    assert batch.method.step == Step("accept"), "its first trial is good enough"
+    assert batch.method.step == Phase("accept"), "its first trial is good enough"
     machine.evaluated(one.number, one.incarnation, lease.id, 0.5, None, world.now_s)
     assert any(isinstance(action, RunProgram) for action in machine.actions)
     machine.training.evaluations.ask("validation", "w")
     assert isinstance(machine.lease(two.number, two.incarnation, 1, world.now_s), Wait)
     world.settle()
     assert batch.method.iterations == 1
-    assert isinstance(machine.lease(two.number, two.incarnation, 1, world.now_s), Evaluate)
+    assert isinstance(machine.lease(two.number, two.incarnation, 1, world.now_s), EvaluationLease)
 
 
 def test_what_is_told_too_late_or_twice_changes_nothing(a_world: MakeWorld) -> None:
@@ -256,8 +260,10 @@ def test_what_is_told_too_late_or_twice_changes_nothing(a_world: MakeWorld) -> N
     samples = machine.progress.samples
     assert samples == work.stop - work.start
     batch.tell(one, work, loss)
-    machine.bundle_done(one.number, one.incarnation, Computed(work.turn + 1, work.bundle + 1, loss, 5), world.now_s)
-    machine.bundle_done(one.number, one.incarnation + 77, Computed(work.turn, work.bundle + 1, loss, 5), world.now_s)
+    machine.bundle_done(one.number, one.incarnation, BundleResult(work.turn + 1, work.bundle + 1, loss, 5), world.now_s)
+    machine.bundle_done(
+        one.number, one.incarnation + 77, BundleResult(work.turn, work.bundle + 1, loss, 5), world.now_s
+    )
     assert machine.progress.samples == samples
 
 
@@ -269,7 +275,7 @@ def test_where_a_shard_dies_all_go_back_to_the_last_set(a_world: MakeWorld, undi
 
     def disturb() -> None:
         chance = rng.random()
-        if world.state() is not State.READY or world.machine.recovery.away:
+        if world.state() is not State.READY or world.machine.recovery.unavailable:
             return
         if chance < 0.02 and not world.machine.training.snapshots.running:
             world.machine.actions.append(world.machine.training.begin_set())
@@ -315,7 +321,7 @@ def test_a_shard_that_dies_before_training_holds_nothing_up(a_world: MakeWorld) 
     replica.initialise()
     world.settle()
     assert world.state() is State.READY
-    assert isinstance(world.machine.lease(replica.number, replica.incarnation, 1, world.now_s), Compute)
+    assert isinstance(world.machine.lease(replica.number, replica.incarnation, 1, world.now_s), BundleLease)
 
 
 def test_a_shard_that_stays_away_ends_it_by_name(a_world: MakeWorld) -> None:
@@ -348,11 +354,11 @@ def test_who_asks_ahead_gets_no_evaluation_and_nothing_of_an_old_pass(a_world: M
     batch.step(one)
     work, *_ = batch.holds[one.incarnation]
     machine.training.evaluations.ask("validation", "w")
-    asks = Asks(work.turn, (work.bundle,), ahead=True)
+    asks = WorkRequest(work.turn, (work.bundle,), ahead=True)
     following = machine.lease(one.number, one.incarnation, 1, world.now_s, asks)
-    assert isinstance(following, Compute)
+    assert isinstance(following, BundleLease)
     assert following.bundle != work.bundle
-    stale = Asks(work.turn - 1, (work.bundle, following.bundle))
+    stale = WorkRequest(work.turn - 1, (work.bundle, following.bundle))
     machine.training.evaluations.clear()
     assert machine.lease(one.number, one.incarnation, 1, world.now_s, stale) == work, "those numbers mean another pass"
 
@@ -362,13 +368,13 @@ def test_who_is_slow_gets_less(a_world: MakeWorld) -> None:
     batch = Batch(a_world, portion=2, bundle=8)
     world, machine = batch.world, batch.world.machine
     slow, quick = world.replicas[:2]
-    told = Computed(machine.training.batch.method.number, 99, 0.0, 4, seconds=20.0)  # type: ignore[union-attr]
+    told = BundleResult(machine.training.batch.method.number, 99, 0.0, 4, seconds=20.0)  # type: ignore[union-attr]
     machine.bundle_done(slow.number, slow.incarnation, told, world.now_s)
     machine.bundle_done(quick.number, quick.incarnation, told._replace(seconds=1.0), world.now_s)
     sizes = []
     for replica in (slow, quick):
         work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
-        assert isinstance(work, Compute)
+        assert isinstance(work, BundleLease)
         sizes.append((work.stop - work.start) // 2)
     assert sizes == [1, 8]
 
@@ -376,20 +382,20 @@ def test_who_is_slow_gets_less(a_world: MakeWorld) -> None:
 def test_samples_that_nobody_can_compute_end_it_by_name(a_world: MakeWorld) -> None:
     batch = Batch(a_world)
     world, machine = batch.world, batch.world.machine
-    work: Work
+    work: Assignment
     for replica in world.replicas:
         work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
-        while isinstance(work, Compute) and work.start > 0:  # the first portions are the bad ones
+        while isinstance(work, BundleLease) and work.start > 0:  # the first portions are the bad ones
             batch.holds[replica.incarnation] = work, 0.0, np.zeros((4, 1), np.float32), []
             batch.tell(replica, work, 0.0)
             work = machine.lease(replica.number, replica.incarnation, 1, world.now_s)
-        assert isinstance(work, Compute)
+        assert isinstance(work, BundleLease)
         assert world.state() is State.READY
         who = replica.number, replica.incarnation
         machine.bundle_failed(*who, work.turn, work.bundle, "ValueError: bad pixel", world.now_s)
         machine.bundle_failed(*who, work.turn, work.bundle, "ValueError: bad pixel", world.now_s)
     assert world.state() is State.FAILED
-    assert isinstance(work, Compute)
+    assert isinstance(work, BundleLease)
     assert machine.reason == f"samples 0 to {work.stop - 1} failed 3 times: ValueError: bad pixel"
     world.settle()
     assert [row["replica"] for row in world.events("bundle_failed")] == [r.number for r in world.replicas]
@@ -411,7 +417,7 @@ def test_backups_are_counted_over_all_passes_whatever_happens() -> None:
         heir = Sandblaster(Settings(name="sandblaster", portion=1, bundle=1), 2)
         again(heir, json.loads(json.dumps(before)))
         assert (heir.launched, heir.won) == (3, 0)
-    assert math.isnan(heir.stride)
+    assert math.isnan(heir.step_length)
     assert math.isnan(heir.gradient_norm)
 
 
@@ -420,12 +426,12 @@ def test_who_computes_is_watched_though_it_asks_ahead_in_vain(a_world: MakeWorld
     world, machine = batch.world, batch.world.machine
     one = world.replicas[0]
     work = machine.lease(one.number, one.incarnation, 1, world.now_s)
-    assert isinstance(work, Compute)
-    asks = Asks(work.turn, (work.bundle,), ahead=True)
+    assert isinstance(work, BundleLease)
+    asks = WorkRequest(work.turn, (work.bundle,), ahead=True)
     assert isinstance(machine.lease(one.number, one.incarnation, 1, world.now_s, asks), Wait)
     for _ in range(5):  # it tells now and then that it comes on
         world.tick(100.0)
-        machine.heard(one.number, one.incarnation, world.now_s)
+        machine.record_heartbeat_progress(one.number, one.incarnation, world.now_s)
     assert one.incarnation in {m.incarnation for m in machine.members.alive("replica")}
     world.tick(121.0)
     assert one.incarnation not in {m.incarnation for m in machine.members.alive("replica")}

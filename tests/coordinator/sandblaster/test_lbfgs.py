@@ -39,8 +39,8 @@ class Descent:
         return gradient
 
     def _direct(self, step: float | None) -> float:
-        self.method.take(self.space.run(self.method.measure(step)))
-        program, slope = self.method.direct()
+        self.method.absorb(self.space.run(self.method.inner_products(step)))
+        program, slope = self.method.direction()
         self.space.run(program)
         return slope
 
@@ -107,7 +107,7 @@ def test_a_pair_without_curvature_is_skipped_and_leaves_no_trace() -> None:
     descent.step(0.02)
     before = {name: values.copy() for name, values in descent.space.vectors.items() if name[:2] in ("s.", "y.")}
     descent.space.vectors["gradient"][:] = descent.space.vectors["previous"]  # y = 0
-    descent.method.take(descent.space.run(descent.method.measure(0.5)))
+    descent.method.absorb(descent.space.run(descent.method.inner_products(0.5)))
     assert descent.method.skipped == 1
     assert descent.method.pairs == 1
     for name in ("s.0", "y.0"):
@@ -129,8 +129,8 @@ def test_without_a_past_it_descends_steepest() -> None:
     descent = Descent(Lbfgs(3), 12, 7)
     descent.step(0.02)
     descent.method.forget()
-    descent.method.take(descent.space.run(descent.method.measure(None)))
-    program, slope = descent.method.direct()
+    descent.method.absorb(descent.space.run(descent.method.inner_products(None)))
+    program, slope = descent.method.direction()
     descent.space.run(program)
     assert np.array_equal(descent.direction, -descent.gradient())
     assert slope == pytest.approx(-(descent.gradient() @ descent.gradient()))
@@ -138,7 +138,7 @@ def test_without_a_past_it_descends_steepest() -> None:
 
 def test_what_is_not_finite_is_not_gone_on_with() -> None:
     with pytest.raises(FloatingPointError, match="not finite"):
-        Lbfgs().take([float("inf")])
+        Lbfgs().absorb([float("inf")])
 
 
 def test_on_other_samples_the_pairs_stay_and_the_gradient_is_new() -> None:
@@ -148,8 +148,8 @@ def test_on_other_samples_the_pairs_stay_and_the_gradient_is_new() -> None:
         descent.step(0.02)
     other = np.random.default_rng(9).standard_normal(15)
     descent.space.vectors["gradient"][:] = other
-    descent.method.take(descent.space.run(descent.method.measure(None)))
-    program, slope = descent.method.direct()
+    descent.method.absorb(descent.space.run(descent.method.inner_products(None)))
+    program, slope = descent.method.direction()
     descent.space.run(program)
     expected = -dense(descent.pairs, 15) @ other
     assert np.linalg.norm(descent.direction - expected) <= 1e-12 * np.linalg.norm(expected)
@@ -165,8 +165,8 @@ def test_without_a_search_the_iterates_are_torchs() -> None:
     space = LocalSpace({"gradient": matrix @ w - b})
     step: float | None = None
     for wanted in expected:
-        method.take(space.run(method.measure(step)))
-        space.run(method.direct()[0])
+        method.absorb(space.run(method.inner_products(step)))
+        space.run(method.direction()[0])
         first = min(1.0, 1.0 / np.abs(space.vectors["gradient"]).sum())
         step = rate * first if step is None else rate
         w = w + step * space.vectors["direction"]

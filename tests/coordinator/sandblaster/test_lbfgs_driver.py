@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, rosen, rosen_der
 
-from coordinator.sandblaster.lbfgs_driver import PASSES, Iterations, Rules, Step
+from coordinator.sandblaster.lbfgs_driver import PASSES, LbfgsDriver, Phase, StoppingRules
 from tests.local_vectors import LocalSpace
 
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -22,10 +22,10 @@ SAMPLES = 40
 class Problem:
     """A loss, and the space that a method minimises it in."""
 
-    def __init__(self, loss: Loss, start: np.ndarray, rules: Rules, dtype: type = np.float64) -> None:
+    def __init__(self, loss: Loss, start: np.ndarray, rules: StoppingRules, dtype: type = np.float64) -> None:
         self.loss = loss
         self.space = LocalSpace({"w": start, "accrued": np.zeros(len(start))}, dtype)
-        self.method = Iterations(rules)
+        self.method = LbfgsDriver(rules)
         self.trials: list[np.ndarray] = []
         self.twice: random.Random | None = None
 
@@ -44,7 +44,7 @@ class Problem:
             method.answered(answers)
 
     def run(self) -> Problem:
-        while self.method.step is not Step.ENDED:
+        while self.method.step is not Phase.ENDED:
             self.turn()
         return self
 
@@ -85,7 +85,7 @@ def test_it_finds_scipys_optimum_in_as_many_evaluations(dtype: type) -> None:
 
     options = {"maxcor": 10, "ftol": 0, "gtol": 1e-10, "maxiter": 1000}
     best = minimize(noted, np.zeros(12), jac=True, method="L-BFGS-B", options=options).fun
-    problem = Problem(loss, np.zeros(12), Rules(l2=l2, relative_decrease=1e-9), dtype).run()
+    problem = Problem(loss, np.zeros(12), StoppingRules(l2=l2, relative_decrease=1e-9), dtype).run()
     ours = [regularised(loss, l2)(problem.space.vectors["w"].astype(np.float64))[0], problem.method.value]
     assert ours == pytest.approx([best, best], rel=1e-6)
     assert not problem.method.failed
@@ -95,33 +95,33 @@ def test_it_finds_scipys_optimum_in_as_many_evaluations(dtype: type) -> None:
 
 
 def test_a_curved_valley_is_followed_to_its_end() -> None:
-    rules = Rules(gradient_norm=1e-8, iterations=500)
+    rules = StoppingRules(gradient_norm=1e-8, iterations=500)
     problem = Problem(lambda w: (float(rosen(w)), rosen_der(w)), np.full(10, -1.0), rules).run()
     assert problem.method.ended.startswith("the gradient's norm is")
     assert problem.method.value < 1e-14 or problem.method.value == pytest.approx(3.98657, rel=1e-4)  # its other minimum
 
 
 def test_an_iteration_is_two_programs_beside_its_trials() -> None:
-    problem = Problem(logistic(), np.zeros(12), Rules(iterations=12))
+    problem = Problem(logistic(), np.zeros(12), StoppingRules(iterations=12))
     steps = []
-    while problem.method.step is not Step.ENDED:
+    while problem.method.step is not Phase.ENDED:
         steps.append(problem.method.step)
         problem.turn()
-    trials = steps.count(Step.TRIAL_PASS)
-    assert steps.count(Step.SLOPE) == trials
-    assert steps.count(Step.MOVE) == trials - 12
-    assert steps.count(Step.ACCEPT) == steps.count(Step.DIRECTION) == 12
+    trials = steps.count(Phase.TRIAL_PASS)
+    assert steps.count(Phase.SLOPE) == trials
+    assert steps.count(Phase.MOVE) == trials - 12
+    assert steps.count(Phase.ACCEPT) == steps.count(Phase.DIRECTION) == 12
     assert len(steps) == 3 + 2 * trials + (trials - 12) + 2 * 12
 
 
 def test_another_goes_on_at_any_step() -> None:
-    rules = Rules(l2=1e-3, iterations=9)
+    rules = StoppingRules(l2=1e-3, iterations=9)
     alone = Problem(logistic(), np.zeros(12), rules).run()
     handed = Problem(logistic(), np.zeros(12), rules)
     rng = handed.twice = random.Random(3)  # a program may have run before its coordinator died
-    while handed.method.step is not Step.ENDED:
+    while handed.method.step is not Phase.ENDED:
         if rng.random() < 0.5:
-            heir = Iterations(rules)
+            heir = LbfgsDriver(rules)
             heir.restore(json.loads(json.dumps(handed.method.state())))
             handed.method = heir
         handed.turn()
@@ -133,7 +133,7 @@ def test_on_changing_samples_both_gradients_of_a_pair_are_of_the_same() -> None:
     """A quadratic whose centre moves with the batch: differences on one batch know nothing of the move."""
     scales = np.geomspace(1, 20, 8)
 
-    def run(rules: Rules, iterations: int) -> Problem:
+    def run(rules: StoppingRules, iterations: int) -> Problem:
         centres = np.random.default_rng(4).standard_normal((iterations + 2, 8))
         problem = Problem(lambda w: (0.0, w), np.zeros(8), rules)
 
@@ -144,7 +144,7 @@ def test_on_changing_samples_both_gradients_of_a_pair_are_of_the_same() -> None:
         problem.loss = loss
         return problem.run()
 
-    problem = run(Rules(same_batch=False, iterations=10), 10)
+    problem = run(StoppingRules(same_batch=False, iterations=10), 10)
     assert problem.method.iterations == problem.method.batch == 10
     vectors = problem.space.vectors
     assert problem.method.method.pairs == 10
@@ -160,30 +160,32 @@ def test_where_no_step_helps_the_past_is_forgotten_and_then_it_ends() -> None:
         calls[0] += 1
         return float(w @ w) / 2 + calls[0], w if calls[0] < 4 else -w
 
-    problem = Problem(loss, np.ones(3), Rules()).run()
+    problem = Problem(loss, np.ones(3), StoppingRules()).run()
     assert problem.method.ended.startswith("no better point is found: ")
     assert not problem.method.failed
 
 
 @pytest.mark.parametrize(("value", "gradient"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])
 def test_what_is_not_finite_at_the_start_is_a_failure(value: float, gradient: float) -> None:
-    problem = Problem(lambda w: (value, np.full(3, gradient)), np.ones(3), Rules()).run()
+    problem = Problem(lambda w: (value, np.full(3, gradient)), np.ones(3), StoppingRules()).run()
     assert problem.method.failed
     assert "after 0 iterations" in problem.method.ended
 
 
 def test_a_trial_that_is_not_finite_was_too_far() -> None:
-    problem = Problem(lambda w: (-float(np.log(w).sum()) + w.sum(), 1 - 1 / w), np.full(3, 5.0), Rules(iterations=30))
+    problem = Problem(
+        lambda w: (-float(np.log(w).sum()) + w.sum(), 1 - 1 / w), np.full(3, 5.0), StoppingRules(iterations=30)
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         problem.run()
     assert np.allclose(problem.space.vectors["w"], 1.0, atol=1e-4)
 
 
 def test_it_ends_when_it_is_told_to() -> None:
-    problem = Problem(logistic(), np.zeros(12), Rules())
+    problem = Problem(logistic(), np.zeros(12), StoppingRules())
     for _ in range(20):
         problem.turn()
     problem.method.end("stopped by Ctrl-C")
-    assert problem.method.step is Step.ENDED
+    assert problem.method.step is Phase.ENDED
     with pytest.raises(ValueError, match="no program is due at 'ended'"):
         problem.method.program()

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize._dcsrch import DCSRCH
 
-from coordinator.sandblaster.line_search import MOST_TRIALS, Point, Search
+from coordinator.sandblaster.line_search import MOST_TRIALS, LineSearch, Point
 
 Phi = Callable[[float], float]
 
@@ -28,11 +28,11 @@ FUNCTIONS: dict[str, tuple[Phi, Phi]] = {  # the first two are More and Thuente'
 CONDITIONS = [(1e-4, 0.9), (1e-3, 1e-3), (0.1, 0.1)]
 
 
-def searched(search: Search, phi: Phi, slope: Phi) -> list[float]:
+def searched(search: LineSearch, phi: Phi, slope: Phi) -> list[float]:
     trials = []
     while not search.ended:
         trials.append(search.t)
-        search.tell(phi(search.t), slope(search.t))
+        search.update(phi(search.t), slope(search.t))
     return trials
 
 
@@ -51,7 +51,7 @@ def test_it_tries_what_minpack_tries(name: str, decrease: float, curvature: floa
     first = 10.0**exponent
     theirs = DCSRCH(noted, slope, ftol=decrease, gtol=curvature, xtol=1e-15, stpmin=0, stpmax=1e50)
     *_, task = theirs(first, phi0=phi(0), derphi0=slope(0), maxiter=100)
-    search = Search(Point(0, phi(0), slope(0)), first, decrease, curvature, noise=0)
+    search = LineSearch(Point(0, phi(0), slope(0)), first, decrease, curvature, noise=0)
     trials = searched(search, phi, slope)
     # At the bottom of a flat valley rounding decides whether a step or two more are made, all to the same place.
     most = max(len(trials), len(expected))
@@ -65,7 +65,7 @@ def test_what_is_accepted_holds_the_strong_wolfe_conditions(
     name: str, exponent: float, conditions: tuple[float, float]
 ) -> None:
     (phi, slope), (decrease, curvature) = FUNCTIONS[name], conditions
-    search = Search(Point(0, phi(0), slope(0)), 10.0**exponent, decrease, curvature, noise=0)
+    search = LineSearch(Point(0, phi(0), slope(0)), 10.0**exponent, decrease, curvature, noise=0)
     searched(search, phi, slope)
     assert search.accepted, search.ended
     assert phi(search.t) <= phi(0) + decrease * search.t * slope(0)
@@ -73,17 +73,17 @@ def test_what_is_accepted_holds_the_strong_wolfe_conditions(
 
 
 def test_a_trial_that_is_not_finite_was_too_far() -> None:
-    search = Search(Point(0, 1.0, -1.0), 100.0)
-    search.tell(math.inf, math.nan)
+    search = LineSearch(Point(0, 1.0, -1.0), 100.0)
+    search.update(math.inf, math.nan)
     assert search.t == pytest.approx(10.0)
-    search.tell(math.nan, 0.0)
+    search.update(math.nan, 0.0)
     assert search.t == pytest.approx(1.0)
-    search.tell(0.5, -0.1)
+    search.update(0.5, -0.1)
     assert search.accepted
 
 
 def test_it_gives_up_after_so_many_trials() -> None:
-    search = Search(Point(0, 0.0, -1.0), 1.0)
+    search = LineSearch(Point(0, 0.0, -1.0), 1.0)
     trials = searched(search, lambda t: -t, lambda t: -1.0)  # falls forever
     assert len(trials) == MOST_TRIALS
     assert not search.accepted
@@ -92,35 +92,35 @@ def test_it_gives_up_after_so_many_trials() -> None:
 
 def test_where_rounding_hides_the_decrease_the_slopes_decide() -> None:
     start = Point(0, 1.0, -1e-12)
-    hidden = Search(start, 1.0, noise=1e-10)
-    hidden.tell(1.0 + 1e-15, 1e-13)
+    hidden = LineSearch(start, 1.0, noise=1e-10)
+    hidden.update(1.0 + 1e-15, 1e-13)
     assert hidden.accepted
-    seen = Search(start, 1.0, noise=0)
-    seen.tell(1.0 + 1e-15, 1e-13)
+    seen = LineSearch(start, 1.0, noise=0)
+    seen.update(1.0 + 1e-15, 1e-13)
     assert not seen.accepted
 
 
 def test_another_goes_on_from_the_state() -> None:
     phi, slope = FUNCTIONS["flat far away"]
-    alone = Search(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
-    handed = Search(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
+    alone = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
+    handed = LineSearch(Point(0, phi(0), slope(0)), 0.01, 1e-3, 1e-3)
     while not alone.ended:
         assert handed.t == alone.t
-        handed = Search(**json.loads(json.dumps(handed.state())))
+        handed = LineSearch(**json.loads(json.dumps(handed.state())))
         for search in (alone, handed):
-            search.tell(phi(search.t), slope(search.t))
+            search.update(phi(search.t), slope(search.t))
     assert handed.accepted
 
 
 @pytest.mark.parametrize(("slope", "t"), [(0.0, 1.0), (1.0, 1.0), (math.nan, 1.0), (-1.0, 0.0), (-1.0, math.inf)])
 def test_a_search_needs_a_descent_and_a_step(slope: float, t: float) -> None:
     with pytest.raises(ValueError, match=r"slope is|first step is"):
-        Search(Point(0, 1.0, slope), t)
+        LineSearch(Point(0, 1.0, slope), t)
 
 
 def test_a_value_that_is_all_rounding_was_too_far() -> None:
-    search = Search(Point(0.0, 1.0, -1.0), 1.0)
-    search.tell(1e17, 1e10)
+    search = LineSearch(Point(0.0, 1.0, -1.0), 1.0)
+    search.update(1e17, 1e10)
     assert not search.ended
     assert 0 < search.t < 1
-    Search(**search.state())
+    LineSearch(**search.state())

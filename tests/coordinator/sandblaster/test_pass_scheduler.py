@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.sandblaster.pass_scheduler import ATTEMPTS, Asks, Bundle, Computed, Pass
+from coordinator.sandblaster.pass_scheduler import ATTEMPTS, Bundle, BundleResult, PassScheduler, WorkRequest
 from dbelief.core.push import MOST_AHEAD
 
 
-def simulated(turn: Pass, seconds: Sequence[float]) -> float:
+def simulated(turn: PassScheduler, seconds: Sequence[float]) -> float:
     """The time that a pass takes where replica i needs seconds[i] for a portion."""
     everyone = range(len(seconds))
     queue = [(0.0, number) for number in everyone]
@@ -27,7 +27,7 @@ def simulated(turn: Pass, seconds: Sequence[float]) -> float:
         now_s, number = heapq.heappop(queue)
         if number in holds:
             bundle = holds.pop(number)
-            turn.told(number, Computed(0, bundle.number, bundle.portions, bundle.portions), now_s)
+            turn.record_result(number, BundleResult(0, bundle.number, bundle.portions, bundle.portions), now_s)
             for waiting in idle:
                 heapq.heappush(queue, (now_s, waiting))
             idle.clear()
@@ -49,18 +49,18 @@ def ideal(portions: int) -> float:
 
 
 def test_a_slow_replica_costs_little() -> None:
-    assert simulated(Pass(64, 4), SLOW) <= 1.25 * ideal(64)
-    later = Pass(64, 4, paces=dict(enumerate(SLOW)))
+    assert simulated(PassScheduler(64, 4), SLOW) <= 1.25 * ideal(64)
+    later = PassScheduler(64, 4, paces=dict(enumerate(SLOW)))
     assert simulated(later, SLOW) <= 1.1 * ideal(64)
     assert {run.bundle.portions for run in later.runs if run.replica == 3 and not run.backup} == {1}
 
 
 def test_what_small_portions_and_backups_are_for() -> None:
-    static = simulated(Pass(4, 1, backups=False), SLOW) / ideal(4)
-    coarse = simulated(Pass(16, 1, backups=False), SLOW) / ideal(16)
+    static = simulated(PassScheduler(4, 1, backups=False), SLOW) / ideal(4)
+    coarse = simulated(PassScheduler(16, 1, backups=False), SLOW) / ideal(16)
     assert 7 <= static <= 8
     assert 1.5 <= coarse <= 2.0
-    assert simulated(Pass(16, 1), SLOW) / ideal(16) < 0.8 * coarse
+    assert simulated(PassScheduler(16, 1), SLOW) / ideal(16) < 0.8 * coarse
 
 
 @given(
@@ -73,7 +73,7 @@ def test_what_small_portions_and_backups_are_for() -> None:
 def test_every_portion_is_in_one_bundle(
     portions: int, most: int, seconds: list[float], backups: bool, ordered: bool
 ) -> None:
-    turn = Pass(portions, most, backups, ordered)
+    turn = PassScheduler(portions, most, backups, ordered)
     simulated(turn, seconds)
     bundles = {run.bundle for run in turn.runs}
     held = sorted(portion for bundle in bundles for portion in range(bundle.first, bundle.stop))
@@ -90,27 +90,27 @@ def test_every_portion_is_in_one_bundle(
 def test_in_order_the_bundles_do_not_depend_on_who_computes_them(
     portions: int, most: int, seconds: list[float]
 ) -> None:
-    turn = Pass(portions, most, ordered=True)
+    turn = PassScheduler(portions, most, ordered=True)
     simulated(turn, seconds)
     cuts = [Bundle(i // most + 1, i, min(most, portions - i)) for i in range(0, portions, most)]
     assert sorted({run.bundle for run in turn.runs}) == cuts
 
 
 def test_in_order_no_bundle_is_far_ahead_of_one_that_is_outstanding() -> None:
-    turn = Pass(2 * MOST_AHEAD, 1, backups=False, ordered=True)
+    turn = PassScheduler(2 * MOST_AHEAD, 1, backups=False, ordered=True)
     assert turn.take(0, 10, [0, 1], 0.0) == Bundle(1, 0, 1)
     for number in range(2, MOST_AHEAD + 1):
         assert turn.take(1, 11, [0, 1], 0.0) == Bundle(number, number - 1, 1)
-        turn.told(11, Computed(0, number, 1.0, 1), 0.0)
+        turn.record_result(11, BundleResult(0, number, 1.0, 1), 0.0)
     assert turn.take(1, 11, [0, 1], 0.0) is None
-    turn.gone(10, died=True, now_s=0.0)
+    turn.holder_lost(10, died=True, now_s=0.0)
     assert turn.take(1, 11, [0, 1], 0.0) == Bundle(1, 0, 1)
-    turn.told(11, Computed(0, 1, 1.0, 1), 0.0)
+    turn.record_result(11, BundleResult(0, 1, 1.0, 1), 0.0)
     assert turn.take(1, 11, [0, 1], 0.0) == Bundle(MOST_AHEAD + 1, MOST_AHEAD, 1)
 
 
 def test_replicas_of_one_speed_go_on_where_they_were() -> None:
-    turn = Pass(1_000, 4)
+    turn = PassScheduler(1_000, 4)
     simulated(turn, [0.02] * 4)
     follows = before = 0
     last: dict[int, int] = {}
@@ -126,7 +126,7 @@ def test_replicas_of_one_speed_go_on_where_they_were() -> None:
 def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
     """Lives end at any moment, ask ahead, and repeat calls; another coordinator goes on from what was written."""
     rng = random.Random(seed)
-    turn = Pass(rng.randint(1, 40), rng.randint(1, 5), rng.random() < 0.7, rng.random() < 0.3)
+    turn = PassScheduler(rng.randint(1, 40), rng.randint(1, 5), rng.random() < 0.7, rng.random() < 0.3)
     portions: set[int] = set()
     lives = {which: which for which in range(3)}
     holds: dict[int, list[Bundle]] = {0: [], 1: [], 2: []}
@@ -138,12 +138,12 @@ def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
         one, what = lives[which], rng.random()
         if what < 0.05 and deaths:
             deaths -= 1
-            turn.gone(one, rng.random() < 0.5, now_s)
+            turn.holder_lost(one, rng.random() < 0.5, now_s)
             if rng.random() < 0.3 and holds[which]:  # what it had computed arrives all the same
                 deliver(turn, portions, one, holds[which][0], now_s)
             holds[which], lives[which] = [], max(lives.values()) + 1
         elif what < 0.08:
-            heir = Pass(turn.portions, turn._most, turn._backups, turn._ordered)
+            heir = PassScheduler(turn.portions, turn._most, turn._backups, turn._ordered)
             heir.restore(json.loads(json.dumps(turn.state())))
             turn = heir
         elif what < 0.5 and holds[which]:
@@ -152,7 +152,7 @@ def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
                 del holds[which][0]
         elif len(holds[which]) < 2:
             has = tuple(bundle.number for bundle in holds[which])
-            work = turn.take(which, one, range(3), now_s, Asks(0, has, ahead=bool(has)))
+            work = turn.take(which, one, range(3), now_s, WorkRequest(0, has, ahead=bool(has)))
             if work is not None and rng.random() < 0.9:  # else the answer was lost
                 holds[which].append(work)
                 assert work.number not in has
@@ -162,19 +162,19 @@ def test_whoever_dies_or_repeats_every_portion_counts_once(seed: int) -> None:
         assert turn.samples == turn.portions
 
 
-def deliver(turn: Pass, portions: set[int], one: int, bundle: Bundle, now_s: float) -> None:
-    if turn.told(one, Computed(0, bundle.number, 0.0, bundle.portions), now_s):
+def deliver(turn: PassScheduler, portions: set[int], one: int, bundle: Bundle, now_s: float) -> None:
+    if turn.record_result(one, BundleResult(0, bundle.number, 0.0, bundle.portions), now_s):
         new = set(range(bundle.first, bundle.stop))
         assert not new & portions
         portions |= new
 
 
 def test_a_repeated_call_gets_the_same() -> None:
-    turn = Pass(10, 2)
+    turn = PassScheduler(10, 2)
     first = turn.take(0, 7, [0, 1], 0.0)
     assert first is not None
     assert turn.take(0, 7, [0, 1], 1.0) == first
-    ahead = Asks(0, (first.number,), ahead=True)
+    ahead = WorkRequest(0, (first.number,), ahead=True)
     second = turn.take(0, 7, [0, 1], 2.0, ahead)
     assert second is not None
     assert second.first == first.stop
@@ -183,42 +183,42 @@ def test_a_repeated_call_gets_the_same() -> None:
 
 
 def test_near_the_end_nobody_hoards() -> None:
-    turn = Pass(5, 1)
+    turn = PassScheduler(5, 1)
     first = turn.take(0, 7, [0, 1], 0.0)
     second = turn.take(1, 8, [0, 1], 0.0)
     assert first is not None
     assert second is not None
-    assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (first.number,), ahead=True)) is None, "3 are left for 2"
+    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,), ahead=True)) is None, "3 are left for 2"
     for number in (3, 4, 5):
-        last = turn.take(2, 9, [0, 1], 0.0, Asks(0, (3, 4)))
+        last = turn.take(2, 9, [0, 1], 0.0, WorkRequest(0, (3, 4)))
         assert last is not None
         assert last.number == number
-    assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (first.number,), ahead=True)) is None, "no copies for the busy"
-    assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (first.number,))) == second, "nor of what it has itself"
+    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,), ahead=True)) is None, "no copies for the busy"
+    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (first.number,))) == second, "nor of what it has itself"
 
 
 def test_the_slow_do_not_hoard_at_all() -> None:
-    turn = Pass(16, 1, paces={0: 0.02, 1: 0.2})
+    turn = PassScheduler(16, 1, paces={0: 0.02, 1: 0.2})
     quick, slow = turn.take(0, 7, [0, 1], 0.0), turn.take(1, 8, [0, 1], 0.0)
     assert quick is not None
     assert slow is not None
-    assert turn.take(0, 7, [0, 1], 0.0, Asks(0, (quick.number,), ahead=True)) is not None
-    assert turn.take(1, 8, [0, 1], 0.0, Asks(0, (slow.number,), ahead=True)) is None
+    assert turn.take(0, 7, [0, 1], 0.0, WorkRequest(0, (quick.number,), ahead=True)) is not None
+    assert turn.take(1, 8, [0, 1], 0.0, WorkRequest(0, (slow.number,), ahead=True)) is None
 
 
 def test_a_bundle_that_always_fails_is_given_up() -> None:
-    turn = Pass(2, 1)
+    turn = PassScheduler(2, 1)
     bad = turn.take(0, 10, [0, 1], 0.0)
     good = turn.take(1, 11, [0, 1], 0.0)
     assert bad is not None
     assert good is not None
     assert turn.failed_at(10, bad.number, "ValueError: no", 1.0) == bad
     assert turn.failed_at(10, bad.number, "ValueError: no", 1.0) is None, "the call is repeated"
-    assert turn.told(11, Computed(0, good.number, 0.0, 1), 1.0)
+    assert turn.record_result(11, BundleResult(0, good.number, 0.0, 1), 1.0)
     assert turn.take(1, 11, [0, 1], 1.0) == bad
-    turn.gone(11, True, 2.0)
+    turn.holder_lost(11, True, 2.0)
     assert turn.failed is None
-    heir = Pass(2, 1)
+    heir = PassScheduler(2, 1)
     heir.restore(json.loads(json.dumps(turn.state())))
     assert heir.take(0, 10, [0, 1], 2.0) == bad
     heir.failed_at(10, bad.number, "ValueError: no", 3.0)
@@ -226,36 +226,36 @@ def test_a_bundle_that_always_fails_is_given_up() -> None:
 
 
 def test_copies_that_go_together_are_one_failure_and_a_goodbye_is_none() -> None:
-    turn = Pass(1, 1)
+    turn = PassScheduler(1, 1)
     for life in range(4):
         assert turn.take(life, life, range(4), 0.0) is not None
     for life in range(3):
-        turn.gone(life, died=True, now_s=1.0)
-    turn.gone(3, died=False, now_s=1.0)
+        turn.holder_lost(life, died=True, now_s=1.0)
+    turn.holder_lost(3, died=False, now_s=1.0)
     for life in (5, 6):
         assert turn.take(5, life, [5, 8], 2.0) is not None
         assert turn.take(8, 80 + life, [5, 8], 2.0) is None or life == 5, "what killed somebody is for one at a time"
         for holder in (life, 80 + life):
-            turn.gone(holder, died=True, now_s=3.0)
+            turn.holder_lost(holder, died=True, now_s=3.0)
     assert turn.failed is None
     assert turn.take(5, 7, [5], 2.0) is not None
-    turn.gone(7, died=True, now_s=3.0)
+    turn.holder_lost(7, died=True, now_s=3.0)
     assert turn.failed is not None
 
 
 def test_who_failed_at_a_bundle_tries_another_first() -> None:
-    turn = Pass(2, 1)
+    turn = PassScheduler(2, 1)
     one, other = turn.take(0, 10, [0, 1], 0.0), turn.take(1, 11, [0, 1], 0.0)
     assert one is not None
     turn.failed_at(10, one.number, "no", 1.0)
-    turn.gone(11, True, 1.0)
+    turn.holder_lost(11, True, 1.0)
     assert turn.take(0, 10, [0], 1.0) == other
 
 
 def test_the_idle_copy_what_has_been_under_way_the_longest() -> None:
-    turn = Pass(3, 1)
+    turn = PassScheduler(3, 1)
     bundles: Mapping[int, Bundle | None] = {life: turn.take(life, life, range(3), 0.0) for life in range(3)}
-    assert turn.told(2, Computed(0, bundles[2].number, 0.0, 1), 1.0)  # type: ignore[union-attr]
+    assert turn.record_result(2, BundleResult(0, bundles[2].number, 0.0, 1), 1.0)  # type: ignore[union-attr]
     assert turn.take(2, 2, range(3), 1.0) == bundles[0]
     assert turn.take(3, 3, range(4), 1.0) == bundles[1], "the other one is computed twice already"
     assert turn.launched == 2
@@ -263,25 +263,25 @@ def test_the_idle_copy_what_has_been_under_way_the_longest() -> None:
 
 @pytest.mark.parametrize("portions", [1, 3])
 def test_without_backups_the_idle_wait(portions: int) -> None:
-    turn = Pass(portions, 1, backups=False)
+    turn = PassScheduler(portions, 1, backups=False)
     for life in range(portions):
         assert turn.take(life, life, range(portions), 0.0) is not None
     assert turn.take(9, 9, range(portions), 0.0) is None
 
 
 def test_the_picture_of_a_pass_begins_with_its_first_bundle_and_ends_with_it() -> None:
-    turn = Pass(3, 2)
+    turn = PassScheduler(3, 2)
     first, second = turn.take(0, 10, [0], 5.0), turn.take(1, 11, [0], 5.5)
     assert first is not None
     assert second is not None
     assert turn.portions_done == 0
-    assert turn.told(10, Computed(0, first.number, 0.0, first.portions), 6.0)
+    assert turn.record_result(10, BundleResult(0, first.number, 0.0, first.portions), 6.0)
     assert turn.portions_done == first.portions
     left = turn.take(0, 10, [0], 6.0)
     while left is not None and left.number != second.number:
-        assert turn.told(10, Computed(0, left.number, 0.0, left.portions), 7.0)
+        assert turn.record_result(10, BundleResult(0, left.number, 0.0, left.portions), 7.0)
         left = turn.take(0, 10, [0], 7.0)
-    assert turn.told(10, Computed(0, second.number, 0.0, second.portions), 8.0)
+    assert turn.record_result(10, BundleResult(0, second.number, 0.0, second.portions), 8.0)
     assert turn.complete
     assert turn.portions_done == 3
     rows = turn.picture(8.0)
@@ -290,9 +290,9 @@ def test_the_picture_of_a_pass_begins_with_its_first_bundle_and_ends_with_it() -
 
 
 def test_a_pass_that_another_coordinator_began_has_no_beginning() -> None:
-    turn = Pass(1, 1)
+    turn = PassScheduler(1, 1)
     turn.take(0, 10, [0], 5.0)
-    heir = Pass(1, 1)
+    heir = PassScheduler(1, 1)
     heir.restore(json.loads(json.dumps(turn.state())))
-    assert heir.told(10, Computed(0, 1, 0.0, 1), 1.0), "who had it tells the heir"
+    assert heir.record_result(10, BundleResult(0, 1, 0.0, 1), 1.0), "who had it tells the heir"
     assert (heir.began_s, heir.picture(1.0)) == (None, [])

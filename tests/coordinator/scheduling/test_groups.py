@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.effects import Action, TakeSnapshot
-from coordinator.core.states import Evaluate, Together, Wait, Work
-from coordinator.sandblaster.pass_scheduler import NOTHING, Asks
-from coordinator.scheduling.groups import IN_VAIN_AT_MOST, Groups
+from coordinator.core.states import Assignment, EvaluationLease, GroupLease, Wait
+from coordinator.sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
+from coordinator.scheduling.groups import IN_VAIN_AT_MOST, GroupPolicy
 from coordinator.scheduling.leases import Leases
 from coordinator.scheduling.training import Training
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from tests.coordinator.world import SHAPE, make_job
 
 BATCH, EPOCH = 4, 90
@@ -28,8 +28,8 @@ class Played:
 
     def __init__(self, seed: int, workers: int, epochs: int = 1) -> None:
         self.random = np.random.default_rng(seed)
-        self.groups = Groups()
-        self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, Cadence(BATCH))
+        self.groups = GroupPolicy()
+        self.leases = Leases(EPOCH, EPOCH * epochs, 3 * BATCH, FetchPushSchedule(BATCH))
         self.shards: Samples = Counter()
         self.living: dict[int, int] = {}  # incarnation by replica
         self.results: dict[int, Samples] = {}  # by incarnation
@@ -45,7 +45,7 @@ class Played:
 
     @property
     def over(self) -> bool:
-        return self.leases.finished and not self.groups.unwritten
+        return self.leases.finished and not self.groups.unpersisted_steps
 
     def join(self) -> None:
         """Another worker; numbers of the dead are given out again."""
@@ -54,13 +54,15 @@ class Played:
         self.living[number] = self.incarnations
         self.next_sequence[self.incarnations] = 1
 
-    def ask(self, number: int) -> Together | None:
+    def ask(self, number: int) -> GroupLease | None:
         life = self.living[number]
-        self.leases.settle(life, self.next_sequence[life])
+        self.leases.finish_implicitly(life, self.next_sequence[life])
         held = self.groups.held(number, life, self.last.get(life, 0))
         if held is None:
-            asks = Asks(last=self.last.get(life, 0), steps=self.made.get(life, 0), broken=self.broken.get(life, 0))
-            self.groups.asks(number, life, self.next_sequence[life], asks)
+            asks = WorkRequest(
+                last=self.last.get(life, 0), steps=self.made.get(life, 0), broken=self.broken.get(life, 0)
+            )
+            self.groups.request_work(number, life, self.next_sequence[life], asks)
             self.groups.settle(self.leases)
             if self.groups.complete(self.living):
                 self.groups.form(self.living, self.leases)
@@ -70,7 +72,7 @@ class Played:
         life = self.living.pop(number)
         self.groups.gone(life)
         if not self.groups.fenced(number, life):
-            self.leases.give_back(life, 0, 0)
+            self.leases.revoke(life, 0, 0)
         self.groups.settle(self.leases)
 
     def block(self, dies_at: int | None = None) -> None:
@@ -97,7 +99,7 @@ class Played:
                 self._step(group, together, step, group)
         self.shards = self.results[self.living[group[0]]].copy()
 
-    def _agree(self, group: list[int], work: Together) -> None:
+    def _agree(self, group: list[int], work: GroupLease) -> None:
         clock = work.lease.clock
         source = max((self.living[n] for n in group), key=lambda life: self.at.get(life, -1))
         most = self.results[source] if self.at.get(source, -1) >= max(0, work.written) else self.shards
@@ -105,7 +107,7 @@ class Played:
             self.results[self.living[number]] = most.copy()
             self.at[self.living[number]] = clock
 
-    def _step(self, group: list[int], together: dict[int, Together], step: int, heard: list[int]) -> None:
+    def _step(self, group: list[int], together: dict[int, GroupLease], step: int, heard: list[int]) -> None:
         """Make a step; only those who `heard` the sum have it."""
         for number in group:
             lease = together[number].lease
@@ -121,7 +123,7 @@ class Played:
     def _count(self, number: int, group: list[int]) -> None:
         self.next_sequence[self.living[number]] += 1
 
-    def _break(self, group: list[int], together: dict[int, Together], step: int, steps: int) -> None:
+    def _break(self, group: list[int], together: dict[int, GroupLease], step: int, steps: int) -> None:
         """One dies; of the others some have the step that was under way, and some have not."""
         dying = int(self.random.choice(group))
         survivors = [number for number in group if number != dying]
@@ -169,21 +171,23 @@ def test_each_sample_is_in_the_result_once_whoever_dies(seed: int, workers: int,
 
 
 def asked(
-    groups: Groups,
+    groups: GroupPolicy,
     leases: Leases,
     living: dict[int, int],
     sequence: int,
     last: dict[int, int],
     broken: int = 0,
     steps: int = 0,
-) -> list[Together]:
+) -> list[GroupLease]:
     """All ask for work until they have some."""
     for _ in range(2):
         found = []
         for number, life in living.items():
             held = groups.held(number, life, last.get(life, 0))
             if held is None:
-                groups.asks(number, life, sequence, Asks(steps=steps, broken=broken, why="no way to 10.0.0.2"))
+                groups.request_work(
+                    number, life, sequence, WorkRequest(steps=steps, broken=broken, why="no way to 10.0.0.2")
+                )
                 groups.settle(leases)
                 if groups.complete(living):
                     groups.form(living, leases)
@@ -212,19 +216,19 @@ def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_ke
     training, living = Training(job, SHAPE), {0: 1, 1: 2}
     training.begin(0.0)
 
-    def ask(number: int, asks: Asks = NOTHING) -> Work:
+    def ask(number: int, asks: WorkRequest = NO_REQUEST) -> Assignment:
         return training.work(number, living[number], 1, True, True, living, 0.0, asks)
 
     def block(now_s: float, steps: int = 0, broken: int = 0) -> list[Action]:
         """Both have made so much of the last block, and ask for the next."""
         for number in living:
-            assert isinstance(ask(number, Asks(last=last.get(number, 0), steps=steps, broken=broken)), Wait)
-        training.settle(now_s)
+            assert isinstance(ask(number, WorkRequest(last=last.get(number, 0), steps=steps, broken=broken)), Wait)
+        training.settle_groups(now_s)
         return training.advance(living, now_s)
 
     def leases() -> dict[int, int]:
-        work = [ask(number, Asks(last=last.get(number, 0))) for number in living]
-        return {number: one.lease.id for number, one in zip(living, work, strict=True) if isinstance(one, Together)}
+        work = [ask(number, WorkRequest(last=last.get(number, 0))) for number in living]
+        return {number: one.lease.id for number, one in zip(living, work, strict=True) if isinstance(one, GroupLease)}
 
     last: dict[int, int] = {}
     assert block(0.0) == []
@@ -237,11 +241,11 @@ def test_what_the_shards_do_not_hold_yet_is_written_before_it_is_evaluated_or_ke
     actions = block(100.0, steps=3)
     assert [type(action) for action in actions] == [TakeSnapshot]
     training.end_set(100.0)
-    assert isinstance(ask(0, Asks(last=last[0])), Evaluate)
+    assert isinstance(ask(0, WorkRequest(last=last[0])), EvaluationLease)
 
 
 def test_one_group_lasts_while_nobody_comes_or_goes() -> None:
-    groups, leases = Groups(), Leases(EPOCH, 4 * EPOCH, 3 * BATCH, Cadence(BATCH))
+    groups, leases = GroupPolicy(), Leases(EPOCH, 4 * EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
     living, last = {0: 1, 1: 2}, dict[int, int]()
     first = asked(groups, leases, living, 1, last)
     second = asked(groups, leases, living, 4, last, steps=3)
@@ -249,13 +253,13 @@ def test_one_group_lasts_while_nobody_comes_or_goes() -> None:
     assert [one.lease.clock for one in first + second] == [0, 0, 3, 3]
     assert {one.samples_before for one in second} == {2 * 3 * BATCH}
     living[2] = 3
-    groups.asks(2, 3, 1)
+    groups.request_work(2, 3, 1)
     third = [groups.held(n, life, last.get(life, 0)) for n, life in living.items()]
     assert third == [None] * 3
 
 
 def test_those_who_come_to_no_step_end_with_the_reason() -> None:
-    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
     living, last, broken = {0: 1, 1: 2}, dict[int, int](), 0
     for turn in range(IN_VAIN_AT_MOST):
         assert not groups.failed
@@ -267,28 +271,28 @@ def test_those_who_come_to_no_step_end_with_the_reason() -> None:
 
 
 def test_an_answer_that_was_lost_is_given_again() -> None:
-    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
     work = asked(groups, leases, {0: 1}, 1, {})
     assert groups.held(0, 1, 0) == work[0]
     assert groups.held(0, 1, work[0].lease.id) is None
 
 
 def test_another_coordinator_goes_on() -> None:
-    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
     asked(groups, leases, {0: 1, 1: 2}, 1, {})
-    groups.asks(0, 1, 4, Asks(steps=3))
-    other = Groups()
+    groups.request_work(0, 1, 4, WorkRequest(steps=3))
+    other = GroupPolicy()
     other.restore(json.loads(json.dumps(groups.state())))
     assert other == groups
-    other.asks(1, 2, 4, Asks(steps=3))
+    other.request_work(1, 2, 4, WorkRequest(steps=3))
     settled = other.settle(leases)
     assert [(one.pushes, one.samples) for one in settled] == [(3, 12), (3, 12)]
-    assert other.between
+    assert other.idle
     assert other.clock == 3
 
 
 def test_without_a_survivor_the_block_is_told_as_lost() -> None:
-    groups, leases = Groups(), Leases(EPOCH, EPOCH, 3 * BATCH, Cadence(BATCH))
+    groups, leases = GroupPolicy(), Leases(EPOCH, EPOCH, 3 * BATCH, FetchPushSchedule(BATCH))
     work = asked(groups, leases, {0: 1, 1: 2}, 1, {})
     leases.acknowledge(work[0].lease.id, 2)
     for number, life in {0: 1, 1: 2}.items():

@@ -13,28 +13,28 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.scheduling.leases import Leases
-from dbelief.core.lease import Cadence, Lease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 
-BATCH_10 = Cadence(10)
+BATCH_10 = FetchPushSchedule(10)
 
 
-def leases(epoch: int = 100, total: int = 200, size: int = 30, cadence: Cadence = BATCH_10) -> Leases:
+def leases(epoch: int = 100, total: int = 200, size: int = 30, cadence: FetchPushSchedule = BATCH_10) -> Leases:
     return Leases(epoch, total, size, cadence)
 
 
-def take(pool: Leases, life: int = 1, sequence: int = 1, **options: int) -> Lease:
-    lease = pool.take(0, life, sequence, **options)
+def take(pool: Leases, life: int = 1, sequence: int = 1, **options: int) -> DataLease:
+    lease = pool.grant(0, life, sequence, **options)
     assert lease is not None
     return lease
 
 
-def finish(pool: Leases, lease: Lease) -> int:
+def finish(pool: Leases, lease: DataLease) -> int:
     return pool.acknowledge(lease.id, pool.cadence.pushes(lease.samples))
 
 
 def test_ranges_follow_one_another_and_the_short_last_one_of_an_epoch_is_kept() -> None:
     pool = leases()
-    ranges = [(lease.epoch, lease.start, lease.stop) for lease in iter(lambda: pool.take(0, 1, 1), None)]
+    ranges = [(lease.epoch, lease.start, lease.stop) for lease in iter(lambda: pool.grant(0, 1, 1), None)]
     assert ranges == [
         *[(0, 0, 30), (0, 30, 60), (0, 60, 90), (0, 90, 100)],
         *[(1, 0, 30), (1, 30, 60), (1, 60, 90), (1, 90, 100)],
@@ -45,7 +45,7 @@ def test_ranges_follow_one_another_and_the_short_last_one_of_an_epoch_is_kept() 
 
 def test_the_total_cuts_the_last_lease() -> None:
     pool = leases(total=110)
-    assert [lease.samples for lease in iter(lambda: pool.take(0, 1, 1), None)] == [30, 30, 30, 10, 10]
+    assert [lease.samples for lease in iter(lambda: pool.grant(0, 1, 1), None)] == [30, 30, 30, 10, 10]
 
 
 def test_a_lease_knows_its_place_in_the_schedule_and_has_an_id_of_its_own() -> None:
@@ -59,13 +59,13 @@ def test_a_lease_knows_its_place_in_the_schedule_and_has_an_id_of_its_own() -> N
 
 def test_no_more_is_leased_than_asked_for() -> None:
     pool = leases()
-    assert pool.take(0, 1, 1, at_most=0) is None
+    assert pool.grant(0, 1, 1, at_most=0) is None
     assert take(pool, at_most=7).samples == 7
     assert take(pool, at_most=1000).samples == 30
 
 
 def test_without_data_nothing_is_leased() -> None:
-    assert leases(epoch=0).take(0, 1, 1) is None
+    assert leases(epoch=0).grant(0, 1, 1) is None
 
 
 def test_acknowledgements_are_totals_so_a_repeated_one_changes_nothing() -> None:
@@ -82,15 +82,15 @@ def test_acknowledgements_are_totals_so_a_repeated_one_changes_nothing() -> None
 def test_a_lease_whose_answer_was_lost_is_found_again_until_its_first_push_is_made() -> None:
     pool = leases()
     lease = take(pool, life=7, sequence=5)
-    assert pool.held(7, 5) == lease
-    assert pool.held(7, 6) is None
-    assert pool.held(8, 5) is None
+    assert pool.find_unstarted(7, 5) == lease
+    assert pool.find_unstarted(7, 6) is None
+    assert pool.find_unstarted(8, 5) is None
 
 
 def test_the_dead_ones_rest_is_handed_out_first_and_in_pieces_if_need_be() -> None:
     pool = leases()
     take(pool, life=1, sequence=5)
-    assert pool.give_back(1, lowest=5, highest=5) == (10, 0)
+    assert pool.revoke(1, lowest=5, highest=5) == (10, 0)
     assert (pool.done, pool.leased) == (10, 10)
     again = [take(pool, life=2, at_most=15), take(pool, life=2), take(pool, life=2)]
     assert [(lease.start, lease.stop) for lease in again] == [(10, 25), (25, 30), (30, 60)]
@@ -112,7 +112,7 @@ def test_the_dead_ones_rest_is_handed_out_first_and_in_pieces_if_need_be() -> No
 def test_ledgers_tell_what_a_dead_life_had_done(lowest: int, highest: int, expected: tuple[int, int]) -> None:
     pool = leases()
     take(pool, life=1, sequence=5)
-    assert pool.give_back(1, lowest, highest) == expected
+    assert pool.revoke(1, lowest, highest) == expected
     assert pool.done == expected[0]
     assert not pool.outstanding
     assert sum(stop - start for _, start, stop in pool.returned) == 30 - expected[0]
@@ -122,14 +122,14 @@ def test_what_was_told_before_the_death_counts_once() -> None:
     pool = leases()
     lease = take(pool, life=1, sequence=5)
     pool.acknowledge(lease.id, 2)
-    assert pool.give_back(1, lowest=6, highest=7) == (0, 1)
+    assert pool.revoke(1, lowest=6, highest=7) == (0, 1)
     assert pool.done == 20
 
 
 def test_segments_of_a_set_may_be_many_pushes_apart() -> None:
     pool = leases()
     take(pool, life=1, sequence=5)
-    assert pool.give_back(1, lowest=5, highest=7) == (10, 2)
+    assert pool.revoke(1, lowest=5, highest=7) == (10, 2)
 
 
 def test_pushes_that_were_told_and_are_gone_with_a_shard_are_not_trained_twice() -> None:
@@ -137,7 +137,7 @@ def test_pushes_that_were_told_and_are_gone_with_a_shard_are_not_trained_twice()
     pool = leases()
     lease = take(pool, life=1, sequence=5)
     pool.acknowledge(lease.id, 2)
-    assert pool.give_back(1, lowest=4, highest=6) == (0, 0)
+    assert pool.revoke(1, lowest=4, highest=6) == (0, 0)
     assert list(pool.returned) == [(0, 20, 30)]
 
 
@@ -145,14 +145,14 @@ def test_only_the_dead_lifes_leases_are_given_back() -> None:
     pool = leases()
     take(pool, life=1)
     other = take(pool, life=2)
-    pool.give_back(1, 0, 0)
+    pool.revoke(1, 0, 0)
     assert list(pool.outstanding) == [other.id]
 
 
 def test_several_steps_behind_one_push_are_given_back_together() -> None:
-    pool = leases(size=60, cadence=Cadence(10, n_push=2))
+    pool = leases(size=60, cadence=FetchPushSchedule(10, n_push=2))
     take(pool, life=1, sequence=1)
-    assert pool.give_back(1, lowest=1, highest=1) == (20, 0)
+    assert pool.revoke(1, lowest=1, highest=1) == (20, 0)
     assert list(pool.returned) == [(0, 20, 60)]
 
 
@@ -195,7 +195,7 @@ def test_a_lease_that_a_fence_found_done_is_done_whatever_the_set_says() -> None
     pool = leases()
     take(pool, life=1, sequence=1)
     pool.begin_set()
-    pool.give_back(1, lowest=3, highest=3)
+    pool.revoke(1, lowest=3, highest=3)
     heir, _ = restored(pool, {})
     assert (heir.done, list(heir.returned)) == (30, [])
 
@@ -204,7 +204,7 @@ def test_so_is_one_that_was_told_to_be_done_before_the_fence() -> None:
     pool = leases()
     pool.begin_set()
     finish(pool, take(pool, life=1, sequence=1))
-    pool.give_back(1, lowest=3, highest=3)
+    pool.revoke(1, lowest=3, highest=3)
     heir, _ = restored(pool, {})
     assert (heir.done, list(heir.returned)) == (30, [])
 
@@ -220,9 +220,9 @@ def test_the_ledgers_may_hold_more_than_was_told() -> None:
 def test_what_was_held_is_counted_in_the_batches_of_its_time() -> None:
     pool = leases()
     take(pool, life=1, sequence=1)
-    heir, _ = restored(pool, {1: (2, 2)}, cadence=Cadence(3))
+    heir, _ = restored(pool, {1: (2, 2)}, cadence=FetchPushSchedule(3))
     assert heir.done == 20
-    assert heir.cadence == Cadence(3)
+    assert heir.cadence == FetchPushSchedule(3)
 
 
 @dataclass
@@ -231,7 +231,7 @@ class Life:
 
     replica: int
     applied: list[int] = field(default_factory=lambda: [0, 0])
-    lease: Lease | None = None
+    lease: DataLease | None = None
     told: int = 0
 
 
@@ -242,9 +242,9 @@ class Pool(RuleBasedStateMachine):
         epoch=st.integers(1, 40),
         total=st.integers(1, 100),
         size=st.integers(1, 30),
-        cadence=st.builds(Cadence, st.integers(1, 12), st.just(1), st.integers(1, 3), st.booleans()),
+        cadence=st.builds(FetchPushSchedule, st.integers(1, 12), st.just(1), st.integers(1, 3), st.booleans()),
     )
-    def begin(self, epoch: int, total: int, size: int, cadence: Cadence) -> None:
+    def begin(self, epoch: int, total: int, size: int, cadence: FetchPushSchedule) -> None:
         self.options = epoch, total, size, cadence
         self.pool = Leases(*self.options)
         self.counts: list[Counter[tuple[int, int]]] = [Counter(), Counter()]
@@ -268,7 +268,7 @@ class Pool(RuleBasedStateMachine):
     def ask(self, pick: int, at_most: int | None) -> None:
         for life, own in list(self.lives.items())[pick : pick + 1]:
             if own.lease is None:
-                own.lease = self.pool.take(own.replica, life, own.applied[0] + 1, at_most)
+                own.lease = self.pool.grant(own.replica, life, own.applied[0] + 1, at_most)
                 own.told = 0
 
     @rule(pick=st.integers(0, 2), whole=st.booleans())
@@ -304,7 +304,7 @@ class Pool(RuleBasedStateMachine):
     def die(self, pick: int) -> None:
         for life in list(self.lives)[pick : pick + 1]:
             own = self.lives.pop(life)
-            self.twice += self.pool.give_back(life, min(own.applied), max(own.applied))[1]
+            self.twice += self.pool.revoke(life, min(own.applied), max(own.applied))[1]
 
     @precondition(lambda self: self.writing is None)
     @rule()

@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.core.states import Shape
+from coordinator.core.states import DatasetSizes
 from coordinator.scheduling.sizing import cadence, lease_size, progress
-from dbelief.core.lease import Cadence
+from dbelief.core.lease import FetchPushSchedule
 from dbelief.job import Job
 
 MakeJob = Callable[..., Job]
-SHAPE = Shape(train=10_000, validation=1_000, test=500)
-BLIND = Shape(train=10_000, validation=0, test=0)
+SHAPE = DatasetSizes(train=10_000, validation=1_000, test=500)
+BLIND = DatasetSizes(train=10_000, validation=0, test=0)
 
 
 def test_cadence_is_the_strategys(a_job: MakeJob) -> None:
     job = a_job(strategy__batch=8, strategy__n_fetch=2, strategy__n_push=3, strategy__literal=True)
-    assert cadence(job) == Cadence(8, 2, 3, True)
+    assert cadence(job) == FetchPushSchedule(8, 2, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_cadence_is_the_strategys(a_job: MakeJob) -> None:
 )
 def test_a_lease_is_an_eighth_of_a_replicas_share(a_job: MakeJob, replicas: int, train: int, samples: int) -> None:
     job = a_job(strategy__lease=None, replicas=replicas)
-    assert lease_size(job, Shape(train, 0, 0)) == samples
+    assert lease_size(job, DatasetSizes(train, 0, 0)) == samples
 
 
 @pytest.mark.parametrize(("wanted", "samples"), [(10, 60), (89, 60), (91, 120), (600, 600)])

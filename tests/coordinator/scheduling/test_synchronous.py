@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from coordinator.core.states import Wait
 from coordinator.scheduling.leases import Leases
-from coordinator.scheduling.synchronous import Rounds
-from dbelief.core.lease import Cadence, Lease
+from coordinator.scheduling.synchronous import SynchronousPolicy
+from dbelief.core.lease import DataLease, FetchPushSchedule
 
 
 class Block:
     """Rounds with a pool of leases of four mini-batches, and the lives that ask."""
 
     def __init__(self, total: int = 1_000, size: int = 40, epoch: int = 1_000, turns: bool = False) -> None:
-        self.pool = Leases(epoch, total, size, Cadence(10))
-        self.rounds = Rounds(turns)
+        self.pool = Leases(epoch, total, size, FetchPushSchedule(10))
+        self.rounds = SynchronousPolicy(turns)
         self.next: dict[int, int] = {}  # next sequence by incarnation
 
     def ask(self, *lives: int) -> None:
@@ -32,20 +32,20 @@ class Block:
         living = {life % 100: life for life in lives}
         return self.rounds.complete(living) and self.rounds.form(living, self.pool)
 
-    def held(self, life: int) -> Lease | Wait | None:
+    def held(self, life: int) -> DataLease | Wait | None:
         return self.rounds.held(life % 100, life, self.next.setdefault(life, 1))
 
-    def lease(self, life: int) -> Lease:
+    def lease(self, life: int) -> DataLease:
         lease = self.held(life)
-        assert isinstance(lease, Lease), lease
+        assert isinstance(lease, DataLease), lease
         return lease
 
-    def work(self, life: int) -> Lease:
+    def work(self, life: int) -> DataLease:
         lease = self.lease(life)
         self.finish(life, lease)
         return lease
 
-    def finish(self, life: int, lease: Lease) -> None:
+    def finish(self, life: int, lease: DataLease) -> None:
         pushes = self.pool.cadence.pushes(lease.samples)
         self.next[life] = lease.first_sequence + pushes
         self.pool.acknowledge(lease.id, pushes)
@@ -53,7 +53,7 @@ class Block:
     def start(self, *lives: int) -> None:
         self.ask(*lives)
         assert self.form(*lives)
-        self.rounds.armed = True
+        self.rounds.shards_informed = True
 
 
 def test_a_block_waits_until_all_the_living_ask() -> None:
@@ -73,9 +73,9 @@ def test_no_lease_is_handed_out_before_the_shards_know_the_members() -> None:
     block = Block()
     block.ask(1)
     assert block.form(1)
-    assert not block.rounds.armed
+    assert not block.rounds.shards_informed
     assert isinstance(block.held(1), Wait)
-    block.rounds.armed = True
+    block.rounds.shards_informed = True
     assert block.lease(1).clock == 0
 
 
@@ -121,14 +121,14 @@ def test_those_for_whom_no_data_is_left_are_not_in_the_block() -> None:
     block.work(1)
     block.ask(1, 2)
     assert not block.form(1, 2)
-    assert block.rounds.armed
+    assert block.rounds.shards_informed
 
 
 def test_one_who_dies_in_mid_block_drops_out_of_the_clocks_that_are_left() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
-    assert block.rounds.died(2, 2)
+    assert block.rounds.remove(2, 2)
     assert block.rounds.member_epoch == 2
     assert block.rounds.membership() == [(0, [1]), (4, [])]
 
@@ -137,8 +137,8 @@ def test_one_who_dies_before_it_fetched_its_part_holds_up_nobody() -> None:
     block = Block()
     block.start(1, 2)
     block.work(1)
-    assert block.rounds.died(2, 2)
-    block.pool.give_back(2, 0, 0)
+    assert block.rounds.remove(2, 2)
+    block.pool.revoke(2, 0, 0)
     block.start(1)
     assert (block.lease(1).start, block.lease(1).clock) == (40, 4)
 
@@ -146,7 +146,7 @@ def test_one_who_dies_before_it_fetched_its_part_holds_up_nobody() -> None:
 def test_the_death_of_one_who_only_asked_is_no_news_for_the_shards() -> None:
     block = Block()
     block.ask(2)
-    assert not block.rounds.died(2, 2)
+    assert not block.rounds.remove(2, 2)
     block.ask(1)
     assert not block.form(1, 2)
 
@@ -154,10 +154,10 @@ def test_the_death_of_one_who_only_asked_is_no_news_for_the_shards() -> None:
 def test_the_longest_part_still_sets_the_clock_when_its_holder_dies() -> None:
     block = Block(total=60)
     block.start(1, 2)
-    assert block.rounds.died(1, 1)
+    assert block.rounds.remove(1, 1)
     assert block.rounds.membership() == [(0, [2]), (2, []), (4, [])]
     block.work(2)
-    block.pool.give_back(1, 0, 0)
+    block.pool.revoke(1, 0, 0)
     block.start(2)
     assert block.lease(2).clock == 4
 
@@ -170,18 +170,18 @@ def test_a_shard_that_lost_rounds_is_told_who_is_done_with_them() -> None:
     block.work(3)
     assert block.held(1) is None
     block.rounds.done(1, 1)
-    assert not block.rounds.news(), "as long as no shard came back, nobody needs to know"
+    assert not block.rounds.membership_changed(), "as long as no shard came back, nobody needs to know"
     block.rounds.shard_back()
-    assert block.rounds.news()
-    assert not block.rounds.news()
+    assert block.rounds.membership_changed()
+    assert not block.rounds.membership_changed()
     assert block.rounds.membership() == [(0, [2, 3]), (2, [2]), (4, [])]
     epoch = block.rounds.member_epoch
     block.rounds.done(3, 103)  # another life
     block.rounds.done(2, 2)  # it has not begun
-    assert not block.rounds.news()
+    assert not block.rounds.membership_changed()
     block.rounds.done(3, 3)
     block.rounds.done(3, 3)
-    assert block.rounds.news()
+    assert block.rounds.membership_changed()
     assert block.rounds.member_epoch == epoch + 1
     assert block.rounds.membership() == [(0, [2]), (4, [])]
 
@@ -194,7 +194,7 @@ def test_a_joiner_waits_for_the_next_block() -> None:
     block.work(1)
     block.ask(1)
     assert block.form(1, 2)
-    block.rounds.armed = True
+    block.rounds.shards_informed = True
     assert block.lease(2).clock == block.lease(1).clock == 4
 
 
@@ -205,7 +205,7 @@ def test_a_new_life_takes_over_a_number_without_the_old_ones_part() -> None:
     assert block.held(102) is None
     block.ask(102)
     assert not block.form(1, 102)
-    assert block.rounds.died(2, 2)
+    assert block.rounds.remove(2, 2)
     block.ask(1)
     assert block.form(1, 102)
 
@@ -218,7 +218,7 @@ def test_the_old_lifes_end_does_not_take_the_new_one_out_of_its_block() -> None:
     block.ask(1, 102)
     assert block.form(1, 102)
     before = block.rounds.membership()
-    assert not block.rounds.died(2, 2)
+    assert not block.rounds.remove(2, 2)
     assert block.rounds.membership() == before == [(4, [1, 2]), (8, [])]
 
 
@@ -227,7 +227,7 @@ def test_what_an_old_life_asked_for_is_not_given_in_the_name_of_the_new_one() ->
     block.ask(1, 2)
     assert not block.form(1, 102)
     block.ask(102)
-    assert not block.rounds.died(2, 2)
+    assert not block.rounds.remove(2, 2)
     assert block.form(1, 102)
 
 
@@ -249,8 +249,8 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
     for happening in [*story, *["work"] * 200]:
         if happening == "die" and len(living) > 1:
             life = living.pop(picks.randrange(len(living)))
-            block.rounds.died(life % 100, life)
-            block.pool.give_back(life, 0, 0)
+            block.rounds.remove(life % 100, life)
+            block.pool.revoke(life, 0, 0)
         elif happening == "join":
             newest += 1
             living.append(newest)
@@ -258,7 +258,7 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
             if block.held(life) is None:
                 block.ask(life)
         if block.form(*living):
-            block.rounds.armed = True
+            block.rounds.shards_informed = True
             edges = block.rounds.membership()
             assert edges[0][0] == clock, "a block begins where the one before ended"
             assert [len(replicas) for _, replicas in edges] == sorted((len(rs) for _, rs in edges), reverse=True)
@@ -267,7 +267,7 @@ def test_clocks_never_overlap_and_every_sample_is_in_some_block(
         if happening == "work":
             for life in living:
                 lease = block.held(life)
-                if isinstance(lease, Lease):
+                if isinstance(lease, DataLease):
                     members = [rs for edge, rs in block.rounds.membership() if edge <= lease.clock][-1]
                     assert life % 100 in members
                     trained.update((lease.epoch, position) for position in range(lease.start, lease.stop))
@@ -303,11 +303,11 @@ def test_in_turn_each_clock_is_one_replicas() -> None:
 def test_the_turns_of_the_dead_are_nobodys() -> None:
     block = Block(turns=True)
     block.start(1, 2)
-    assert block.rounds.died(2, 2)
+    assert block.rounds.remove(2, 2)
     assert block.rounds.membership() == [(clock, [1] if clock % 2 == 0 else []) for clock in range(7)] + [
         (7, []),
         (8, []),
     ]
-    taken = Rounds(turns=True)
+    taken = SynchronousPolicy(turns=True)
     taken.restore(block.rounds.state())
     assert taken.membership() == block.rounds.membership()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, aligned, choose
+from dbelief.arrays.backend import Backend, aligned, select_backend
 from dbelief.errors import JobError
 
 
@@ -42,30 +42,30 @@ def with_cupy(monkeypatch: pytest.MonkeyPatch, devices: int | Exception) -> Fake
 
 def test_cpu_is_numpy_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cupy(monkeypatch, 1)
-    assert choose("cpu") == Backend("numpy", np)
+    assert select_backend("cpu") == Backend("numpy", np)
 
 
 @pytest.mark.usefixtures("no_cupy")
 def test_auto_without_cupy_is_numpy() -> None:
-    assert choose("auto") == Backend("numpy", np)
+    assert select_backend("auto") == Backend("numpy", np)
 
 
 @pytest.mark.parametrize("devices", [0, RuntimeError("no driver")])
 def test_auto_without_a_device_is_numpy(monkeypatch: pytest.MonkeyPatch, devices: int | Exception) -> None:
     with_cupy(monkeypatch, devices)
-    assert choose("auto").name == "numpy"
+    assert select_backend("auto").name == "numpy"
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_a_device_is_taken(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
     fake = with_cupy(monkeypatch, 2)
-    assert choose(device) == Backend("cupy", fake)
+    assert select_backend(device) == Backend("cupy", fake)
 
 
 @pytest.mark.usefixtures("no_cupy")
 def test_cuda_without_cupy_says_so() -> None:
     with pytest.raises(JobError, match="cuda is asked for, but CuPy does not import"):
-        choose("cuda")
+        select_backend("cuda")
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_cuda_without_cupy_says_so() -> None:
 def test_cuda_without_a_device_says_so(monkeypatch: pytest.MonkeyPatch, devices: int | Exception, reason: str) -> None:
     with_cupy(monkeypatch, devices)
     with pytest.raises(JobError, match=reason):
-        choose("cuda")
+        select_backend("cuda")
 
 
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ValueError, match="'tpu'"):
-        choose("tpu")  # type: ignore[arg-type]
+        select_backend("tpu")  # type: ignore[arg-type]
 
 
 def test_numpy_arrays_pass_through_uncopied() -> None:
@@ -94,7 +94,7 @@ def test_numpy_arrays_pass_through_uncopied() -> None:
 
 def test_device_arrays_go_there_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cupy(monkeypatch, 1)
-    backend = choose("cuda")
+    backend = select_backend("cuda")
     there = backend.to_device(np.arange(3))
     assert there.values == [0, 1, 2]
     np.testing.assert_array_equal(backend.to_host(there), [0, 1, 2])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
-from dbelief.arrays.push_source import OnDevice, OnHost
+from dbelief.arrays.backend import select_backend
+from dbelief.arrays.push_source import DeviceSource, HostSource
 from dbelief.errors import JobError
 from tests.device.standin.cupy import standing_in
 from tests.device.standin.machine import Machine
@@ -32,15 +32,15 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def xp(machine: Machine) -> Any:
-    return choose("cuda").xp
+    return select_backend("cuda").xp
 
 
 @given(st.lists(st.integers(0, 60), min_size=2, unique=True).map(sorted), st.integers(0, 99))
 def test_every_block_holds_the_numbers_of_its_range(edges: list[int], seed: int) -> None:
     values = np.arange(60, dtype=np.float32)
     with standing_in(seed=seed, eagerness=seed / 99) as machine:
-        xp = choose("cuda").xp
-        for source in (OnHost(values), OnDevice(xp, xp.asarray(values))):
+        xp = select_backend("cuda").xp
+        for source in (HostSource(values), DeviceSource(xp, xp.asarray(values))):
             for (start, stop), block in zip(ranges_of(edges), source.blocks(ranges_of(edges)), strict=True):
                 np.testing.assert_array_equal(block, values[start:stop])
     of_asarray, *buffers = machine.memory.requests[-1]
@@ -63,7 +63,7 @@ def test_the_next_block_is_on_its_way_while_one_is_sent(xp: Any, monkeypatch: py
 
     monkeypatch.setattr(xp.ndarray, "get", noted)
     monkeypatch.setattr(xp.cuda.Stream.func, "wait_event", waited)
-    source = OnDevice(xp, xp.arange(12, dtype=np.float32))
+    source = DeviceSource(xp, xp.arange(12, dtype=np.float32))
     for number, _ in enumerate(source.blocks(ranges_of([0, 3, 6, 9, 12]))):
         notes.append(f"send {number}")
     assert notes == [
@@ -74,7 +74,7 @@ def test_the_next_block_is_on_its_way_while_one_is_sent(xp: Any, monkeypatch: py
 
 def test_walks_at_the_same_time_do_not_meet(xp: Any) -> None:
     values = np.arange(40, dtype=np.float32)
-    source = OnDevice(xp, xp.asarray(values))
+    source = DeviceSource(xp, xp.asarray(values))
     left, right = ranges_of([0, 5, 10, 15, 20]), ranges_of([20, 25, 30, 35, 40])
     broken = source.blocks(left)
     next(broken)
@@ -86,7 +86,7 @@ def test_walks_at_the_same_time_do_not_meet(xp: Any) -> None:
 def test_a_walk_that_broke_off_spoils_no_buffer_of_the_next_one(xp: Any) -> None:
     """Pinned memory is given again at once, and what was being copied into it is not over then."""
     values = np.arange(40, dtype=np.float32)
-    source = OnDevice(xp, xp.asarray(values))
+    source = DeviceSource(xp, xp.asarray(values))
     broken = source.blocks(ranges_of([0, 5, 10, 15, 20]))
     next(broken)
     del broken
@@ -99,7 +99,7 @@ def test_a_walk_that_broke_off_spoils_no_buffer_of_the_next_one(xp: Any) -> None
 @pytest.fixture
 def cupy() -> Iterator[Any]:
     try:
-        yield choose("cuda").xp
+        yield select_backend("cuda").xp
     except JobError as error:
         pytest.skip(str(error))
 
@@ -117,7 +117,7 @@ def test_cupy_fills_the_next_block_while_nobody_asks_for_it(cupy: Any, monkeypat
     monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", noted)
     values = cupy.arange(count * length, dtype=cupy.float32)
     ranges = ranges_of(list(range(0, count * length + 1, length)))
-    for number, block in enumerate(OnDevice(cupy, values).blocks(ranges)):
+    for number, block in enumerate(DeviceSource(cupy, values).blocks(ranges)):
         np.testing.assert_array_equal(block, np.arange(*ranges[number], dtype=np.float32))
         if number + 1 < count:
             following = np.frombuffer(pinned[(number + 1) % 2], np.float32, length)

@@ -20,8 +20,16 @@ import numpy as np
 import pytest
 
 from dbelief.arrays import shared_memory
-from dbelief.arrays.shared_memory import FOLDER, HEADER_BYTES, STALE_S, Block, make_block, open_block, sweep
-from dbelief.errors import Refused
+from dbelief.arrays.shared_memory import (
+    FOLDER,
+    HEADER_BYTES,
+    STALE_S,
+    Block,
+    make_block,
+    open_block,
+    remove_stale_blocks,
+)
+from dbelief.errors import Rejected
 from tests.faults.machines import trouble
 
 ROOM = 40_000
@@ -99,7 +107,7 @@ def test_an_array_is_found_by_where_it_lies() -> None:
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 4), (HEADER_BYTES - 4, 8), (HEADER_BYTES, ROOM + 4), (1 << 62, 4)])
 def test_nothing_but_its_numbers_is_given(offset: int, length: int) -> None:
-    with pytest.raises(Refused, match="are not within a block"):
+    with pytest.raises(Rejected, match="are not within a block"):
         made().bytes(offset, length)
 
 
@@ -107,7 +115,7 @@ def test_nothing_but_its_numbers_is_given(offset: int, length: int) -> None:
 
 
 def refused(reason: str, name: str, token: bytes, size: int) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         open_block(name, token, size)
 
 
@@ -313,17 +321,17 @@ def test_the_name_that_a_killed_process_left_is_swept_away() -> None:
             grown_old(name)
         maker.send_signal(signal.SIGKILL)
         maker.wait()
-        sweep()
+        remove_stale_blocks()
         assert name not in names()
 
 
 def test_a_name_that_has_just_been_made_may_have_no_listener_yet(path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(path))
-        sweep()
+        remove_stale_blocks()
         assert path.exists()
         grown_old(path.name)
-        sweep()
+        remove_stale_blocks()
         assert not path.exists()
 
 
@@ -338,7 +346,7 @@ def test_other_files_stay(path: Path) -> None:
         stranger.touch(0o600)
         grown_old(stranger.name)
     try:
-        sweep()
+        remove_stale_blocks()
         assert all(stranger.exists() for stranger in strangers)
     finally:
         for stranger in strangers:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays import streaming_copy
-from dbelief.arrays.streaming_copy import LARGE, LINE, copy, warm_up
+from dbelief.arrays import streaming_copy as module
+from dbelief.arrays.streaming_copy import LARGE, LINE, streaming_copy, warm_up
 
 
 @given(
@@ -23,11 +23,11 @@ def test_it_copies_what_numpy_does_and_nothing_else(
     begins = -target.ctypes.data % LINE + max(0, there - 35) * size
     expected = target.copy()
     expected[begins : begins + length * size] = source[here : here + length * size]
-    copy(target[begins : begins + length * size].view(kind), source[here : here + length * size].view(kind))
+    streaming_copy(target[begins : begins + length * size].view(kind), source[here : here + length * size].view(kind))
     np.testing.assert_array_equal(target, expected)
 
 
 def test_it_is_compiled_before_it_is_needed() -> None:
-    streaming_copy._stream.cache_clear()
+    module._stream.cache_clear()
     warm_up()
-    assert streaming_copy._stream.cache_info().currsize == (platform.machine() in ("x86_64", "AMD64"))
+    assert module._stream.cache_info().currsize == (platform.machine() in ("x86_64", "AMD64"))

@@ -19,7 +19,7 @@ from dbelief.bench.ray_peer import Ray
 from dbelief.bench.shards import Shards
 from dbelief.bench.torch_peer import Gloo, TorchRpc
 from dbelief.bench.workers import TRANSPORTS
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 
 pytestmark = pytest.mark.processes
 TINY = ["--sizes", "1", "--rounds", "1", "--workers", "1,2", "--shards", "1", "--turns", "6", "--crowd-mib", "1"]
@@ -114,9 +114,9 @@ def test_what_is_not_installed_and_what_does_not_come_up_is_told(
 
 def test_a_shard_that_does_not_come_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dbelief.launch.child_process.with_parent.__file__", str(tmp_path / "missing.py"))
-    with pytest.raises(Failure, match="no shard to measure: ps-0 ended with exit code 2"):
+    with pytest.raises(RuntimeFailure, match="no shard to measure: ps-0 ended with exit code 2"):
         Shards(tmp_path, 4096)
-    with pytest.raises(Failure, match="no socket to measure: socket ended with exit code 2"):
+    with pytest.raises(RuntimeFailure, match="no socket to measure: socket ended with exit code 2"):
         peers.Peer("socket", tmp_path)
 
 
@@ -127,7 +127,7 @@ def test_a_worker_that_gets_no_memory_to_share_is_not_measured_as_if_it_had(
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(tmp_path, 4096))
         workers.worker(stack, tmp_path, shards, transport="tcp")
-        with pytest.raises(Failure, match=r"worker-1-shm-of-.* shares no memory with its shards"):
+        with pytest.raises(RuntimeFailure, match=r"worker-1-shm-of-.* shares no memory with its shards"):
             workers.worker(stack, tmp_path, shards, 1, transport="shm")
 
 
@@ -135,7 +135,7 @@ def test_a_peer_that_dies_is_told_of(tmp_path: Path) -> None:
     with peers.Peer("socket", tmp_path) as peer:
         assert peer.child.process is not None
         peer.child.process.kill()
-        with pytest.raises(Failure, match="socket was killed by SIGKILL"):
+        with pytest.raises(RuntimeFailure, match="socket was killed by SIGKILL"):
             peer.ask({"bytes": 8, "fast": False})
 
 

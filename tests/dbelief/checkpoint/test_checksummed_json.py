@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.checkpoint.checksummed_json import read_sealed, seal, write_sealed
-from dbelief.errors import SnapshotError, Torn
+from dbelief.checkpoint.checksummed_json import checksum, read_checksummed, write_checksummed
+from dbelief.errors import CorruptSnapshot, SnapshotError
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -21,41 +21,41 @@ contents = st.dictionaries(st.text().filter(lambda name: name not in ("format", 
 @given(content=contents)
 def test_what_is_written_is_read(content: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "sealed.json"
-    write_sealed(path, 2, content)
-    assert read_sealed(path, 2) == {"format": 2, **content}
+    write_checksummed(path, 2, content)
+    assert read_checksummed(path, 2) == {"format": 2, **content}
 
 
 def test_spacing_does_not_matter(tmp_path: Path) -> None:
-    write_sealed(tmp_path / "a.json", 1, {"samples": 40})
+    write_checksummed(tmp_path / "a.json", 1, {"samples": 40})
     (tmp_path / "a.json").write_text(json.dumps(json.loads((tmp_path / "a.json").read_text()), indent=4))
-    assert read_sealed(tmp_path / "a.json", 1)["samples"] == 40
+    assert read_checksummed(tmp_path / "a.json", 1)["samples"] == 40
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "{}", '{"format": 1}', '{"format": "x"}', "\xff"])
 def test_what_cannot_be_read_is_torn(text: str, tmp_path: Path) -> None:
     path = tmp_path / "set.json"
     path.write_text(text, "latin-1")
-    with pytest.raises(Torn, match=r"set\.json: cannot be read: "):
-        read_sealed(path, 1)
+    with pytest.raises(CorruptSnapshot, match=r"set\.json: cannot be read: "):
+        read_checksummed(path, 1)
 
 
 def test_a_file_that_is_not_there_is_torn(tmp_path: Path) -> None:
-    with pytest.raises(Torn, match=r"set\.json: cannot be read: FileNotFoundError"):
-        read_sealed(tmp_path / "set.json", 1)
+    with pytest.raises(CorruptSnapshot, match=r"set\.json: cannot be read: FileNotFoundError"):
+        read_checksummed(tmp_path / "set.json", 1)
 
 
 def test_another_value_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "set.json"
-    write_sealed(path, 1, {"samples": 40})
+    write_checksummed(path, 1, {"samples": 40})
     path.write_text(path.read_text().replace("40", "41"))
-    with pytest.raises(Torn, match=r"set\.json: does not match its checksum"):
-        read_sealed(path, 1)
+    with pytest.raises(CorruptSnapshot, match=r"set\.json: does not match its checksum"):
+        read_checksummed(path, 1)
 
 
 @pytest.mark.parametrize(("form", "age"), [(1, "older"), (3, "newer")])
 def test_another_format_is_no_damage(form: int, age: str, tmp_path: Path) -> None:
-    write_sealed(tmp_path / "set.json", form, {})
+    write_checksummed(tmp_path / "set.json", form, {})
     with pytest.raises(SnapshotError, match=f"format {form} is {age} than 2, which this version reads") as caught:
-        read_sealed(tmp_path / "set.json", 2)
-    assert not isinstance(caught.value, Torn)
-    assert seal({"format": form}) == json.loads((tmp_path / "set.json").read_text())["crc32"]
+        read_checksummed(tmp_path / "set.json", 2)
+    assert not isinstance(caught.value, CorruptSnapshot)
+    assert checksum({"format": form}) == json.loads((tmp_path / "set.json").read_text())["crc32"]

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from dbelief.checkpoint.export import write_model
-from dbelief.core.layout import Box, Layout, Span, cut
-from dbelief.errors import Failure, Unreachable
+from dbelief.core.layout import Box, Layout, SegmentSpan, make_segments
+from dbelief.errors import RuntimeFailure, Unavailable
 from dbelief.rundir.result import read_model
 
 WHOLE = Layout.of(
@@ -37,8 +37,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def parts(layout: Layout, flat: np.ndarray, nominal: int) -> list[tuple[Span, np.ndarray]]:
-    return [(span, flat[span.start : span.stop]) for span in cut(layout.rank_ranges(), nominal)]
+def parts(layout: Layout, flat: np.ndarray, nominal: int) -> list[tuple[SegmentSpan, np.ndarray]]:
+    return [(span, flat[span.start : span.stop]) for span in make_segments(layout.rank_ranges(), nominal)]
 
 
 @pytest.mark.parametrize("layout", [WHOLE, OVER_TWO_RANKS], ids=["one rank", "two ranks"])
@@ -60,7 +60,7 @@ def test_a_tensor_of_two_names_is_there_under_both(path: Path) -> None:
     tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
     layout = Layout.of(tensors, {"a": ["c"]})
     flat = layout.flatten(tensors, np.empty(8, np.float32))
-    spans = cut(layout.rank_ranges(), 5)
+    spans = make_segments(layout.rank_ranges(), 5)
     write_model(path, layout, [(span, flat[span.start : span.stop]) for span in spans], {})
     held = load_file(path)
     assert held.keys() == {"a", "b", "c"}
@@ -97,11 +97,11 @@ def test_a_file_that_was_begun_never_has_the_name_of_a_whole_one(path: Path) -> 
     write_model(path, WHOLE, parts(WHOLE, flat, 8), {})
     before = path.read_bytes()
 
-    def broken() -> Iterator[tuple[Span, np.ndarray]]:
+    def broken() -> Iterator[tuple[SegmentSpan, np.ndarray]]:
         yield from parts(WHOLE, 2 * flat, 8)[:2]
-        raise Unreachable("the shard is gone")
+        raise Unavailable("the shard is gone")
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unavailable):
         write_model(path, WHOLE, broken(), {})
     assert path.read_bytes() == before
     write_model(path, WHOLE, parts(WHOLE, 3 * flat, 8), {})
@@ -114,7 +114,7 @@ def test_a_file_that_was_begun_never_has_the_name_of_a_whole_one(path: Path) -> 
 def test_every_segment_has_to_come_once(layout: Layout, wrong: Callable[[Any], Any], path: Path) -> None:
     complete = parts(layout, np.ones(layout.size, np.float32), 3)
     with pytest.raises(
-        Failure, match=r"model\.safetensors: not written: the numbers from \d+ on did not come, or came"
+        RuntimeFailure, match=r"model\.safetensors: not written: the numbers from \d+ on did not come, or came"
     ):
         write_model(path, layout, wrong(complete), {})
     assert list(path.parent.iterdir()) == []

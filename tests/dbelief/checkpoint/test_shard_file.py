@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from dbelief.checkpoint.checksummed_json import seal
-from dbelief.checkpoint.shard_file import Stored, check_parts, read_parts, write_part
+from dbelief.checkpoint.checksummed_json import checksum
+from dbelief.checkpoint.shard_file import StoredSegment, read_segments, verify_shards, write_shard
 from dbelief.checkpoint.snapshot_set import write_set
-from dbelief.core.layout import Span, cut, place
+from dbelief.core.layout import SegmentSpan, assign_segments, make_segments
 from dbelief.core.push import Pusher
-from dbelief.errors import Failure, NotWritten, SnapshotError, Torn
+from dbelief.errors import CorruptSnapshot, RuntimeFailure, SnapshotError, WriteFailed
 from tests.dbelief.process.test_atomic_file import files_end_at
 
-TABLE = cut([(0, 40), (40, 60)], 7)
+TABLE = make_segments([(0, 40), (40, 60)], 7)
 ABOUT = {"job": "digits", "set": "set-7", "rule": "momentum", "shard_epoch": 3}
 
 
-def stored(span: Span) -> Stored:
+def stored(span: SegmentSpan) -> StoredSegment:
     """A segment that is like no other; its names differ from segment to segment."""
     random = np.random.default_rng(span.index)
     arrays: dict[str, np.ndarray] = {
@@ -36,36 +36,38 @@ def stored(span: Span) -> Stored:
     if span.index % 2:
         del arrays["best.0"]
     ledger = {("w", Pusher(1, 11)): span.index, ("w", Pusher(2, 12, 3)): 1 << 40}
-    return Stored(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays)
+    return StoredSegment(span, (1 << 40) + span.index, 5 * span.index, 2, span.index, ledger, arrays)
 
 
-def write(folder: Path, number: int, spans: Iterable[Span], **about: Any) -> Path:
+def write(folder: Path, number: int, spans: Iterable[SegmentSpan], **about: Any) -> Path:
     """One shard's part."""
     segments = [stored(span) for span in spans]
     table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
-    manifest, size = write_part(folder, number, {**ABOUT, **about}, table, segments)
+    manifest, size = write_shard(folder, number, {**ABOUT, **about}, table, segments)
     assert manifest == folder / f"shard-{number}.json"
     assert size == manifest.with_suffix(".safetensors").stat().st_size
     return manifest
 
 
-def write_all(folder: Path, shards: int, table: Sequence[Span] = TABLE) -> Path:
+def write_all(folder: Path, shards: int, table: Sequence[SegmentSpan] = TABLE) -> Path:
     """All parts of a set."""
-    for number, (first, count) in enumerate(place(table, shards)):
+    for number, (first, count) in enumerate(assign_segments(table, shards)):
         write(folder, number, table[first : first + count])
     return folder
 
 
-def plain(one: Stored) -> Any:
+def plain(one: StoredSegment) -> Any:
     arrays = {name: (values.dtype, values.tobytes()) for name, values in one.arrays.items()}
     return one.version, one.applied, one.rounds, dict(one.ledger), arrays
 
 
-def read(folder: Path, spans: Sequence[Span] = TABLE, set_id: str = "set-7", job: str = "digits") -> dict[int, Any]:
-    return {one.span.index: plain(one) for one in read_parts(folder, set_id, job, "momentum", spans)}
+def read(
+    folder: Path, spans: Sequence[SegmentSpan] = TABLE, set_id: str = "set-7", job: str = "digits"
+) -> dict[int, Any]:
+    return {one.span.index: plain(one) for one in read_segments(folder, set_id, job, "momentum", spans)}
 
 
-def whole(table: Iterable[Span]) -> dict[int, Any]:
+def whole(table: Iterable[SegmentSpan]) -> dict[int, Any]:
     return {span.index: plain(stored(span)) for span in table}
 
 
@@ -74,10 +76,10 @@ def whole(table: Iterable[Span]) -> dict[int, Any]:
 def test_what_any_number_of_shards_wrote_any_number_reads(
     before: int, after: int, size: int, nominal: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    table = cut([(0, size)], nominal)
+    table = make_segments([(0, size)], nominal)
     folder = write_all(tmp_path_factory.mktemp("set"), before, table)
-    check_parts(folder, "set-7", "digits", "momentum", len(table))
-    runs = [table[first : first + count] for first, count in place(table, after)]
+    verify_shards(folder, "set-7", "digits", "momentum", len(table))
+    runs = [table[first : first + count] for first, count in assign_segments(table, after)]
     assert [read(folder, run) for run in runs] == [whole(run) for run in runs]
 
 
@@ -103,10 +105,13 @@ def test_a_full_disk_is_named_and_what_was_there_stays(room: int, tmp_path: Path
     (tmp_path / "before").mkdir()
     before = write_all(tmp_path / "before", 1)
     (tmp_path / "now").mkdir()
-    with files_end_at(room), pytest.raises(Failure, match=r"now/shard-0\.\w+: cannot be written: File too large"):
+    with (
+        files_end_at(room),
+        pytest.raises(RuntimeFailure, match=r"now/shard-0\.\w+: cannot be written: File too large"),
+    ):
         write_all(tmp_path / "now", 1)
     assert [path.name for path in (tmp_path / "now").iterdir() if path.suffix != ".safetensors"] == []
-    with pytest.raises(Torn, match="set set-7 lacks segment 0"):
+    with pytest.raises(CorruptSnapshot, match="set set-7 lacks segment 0"):
         read(tmp_path / "now")
     assert read(before) == whole(TABLE)
 
@@ -132,7 +137,7 @@ def rewrite(path: Path, change: Change, sealed: bool = True) -> None:
     content = json.loads(path.read_text())
     crc = content.pop("crc32")
     change(content)
-    path.write_text(json.dumps({**content, "crc32": seal(content) if sealed else crc}))
+    path.write_text(json.dumps({**content, "crc32": checksum(content) if sealed else crc}))
 
 
 def tear(name: str, share: float) -> Callable[[Path], None]:
@@ -210,8 +215,8 @@ def _to_folder(path: Path) -> None:
 def test_damage_is_one_line_that_names_the_file(damage: str, folder: Path) -> None:
     do, reason = DAMAGE[damage]
     do(folder)
-    for look in (lambda: read(folder), lambda: check_parts(folder, "set-7", "digits", "momentum", len(TABLE))):
-        with pytest.raises(Torn, match=reason) as caught:
+    for look in (lambda: read(folder), lambda: verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))):
+        with pytest.raises(CorruptSnapshot, match=reason) as caught:
             look()
         assert "\n" not in str(caught.value)
 
@@ -240,8 +245,8 @@ def test_another_rules_state_is_no_damage(folder: Path) -> None:
     with pytest.raises(
         SnapshotError, match=r"shard-0\.json: holds the state of rule momentum; the job's is sgd"
     ) as caught:
-        list(read_parts(folder, "set-7", "digits", "sgd", TABLE))
-    assert not isinstance(caught.value, Torn)
+        list(read_segments(folder, "set-7", "digits", "sgd", TABLE))
+    assert not isinstance(caught.value, CorruptSnapshot)
 
 
 @pytest.mark.parametrize(("format", "age"), [(1, "older"), (3, "newer")])
@@ -249,24 +254,26 @@ def test_another_format_is_no_damage(format: int, age: str, folder: Path) -> Non
     rewrite(folder / "shard-0.json", lambda content: content.update(format=format))
     with pytest.raises(SnapshotError, match=rf"shard-0\.json: format {format} is {age} than 2, which this") as caught:
         read(folder)
-    assert not isinstance(caught.value, Torn)
+    assert not isinstance(caught.value, CorruptSnapshot)
 
 
 def test_another_segment_table_is_named(folder: Path) -> None:
     with pytest.raises(SnapshotError, match=r"shard-0\.json: segment 0 holds 7 numbers from 0; the job's table has 6"):
-        read(folder, [Span(0, 0, 6)])
+        read(folder, [SegmentSpan(0, 0, 6)])
 
 
 def test_a_segment_that_two_manifests_hold_is_named(folder: Path) -> None:
     write(folder, 2, TABLE[3:4])
-    with pytest.raises(Torn, match=r"shard-2\.json: holds segment 3, which another shard's manifest holds too"):
-        check_parts(folder, "set-7", "digits", "momentum", len(TABLE))
+    with pytest.raises(
+        CorruptSnapshot, match=r"shard-2\.json: holds segment 3, which another shard's manifest holds too"
+    ):
+        verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
 
 
 def test_a_set_that_lacks_its_last_segments_is_noticed_without_the_jobs_table(folder: Path) -> None:
     (folder / "shard-1.json").unlink()
-    with pytest.raises(Torn, match=r"set set-7 lacks segment 4 \(5 missing\)"):
-        check_parts(folder, "set-7", "digits", "momentum", len(TABLE))
+    with pytest.raises(CorruptSnapshot, match=r"set set-7 lacks segment 4 \(5 missing\)"):
+        verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
 
 
 # -- writers that were stopped -------------------------------------------------------------------------------
@@ -278,16 +285,16 @@ def test_a_writer_that_was_stopped_leaves_the_part_of_its_successor(tmp_path: Pa
     segments = [stored(span) for span in spans]
     table = [(one.span, {name: values.dtype for name, values in one.arrays.items()}) for one in segments]
 
-    def stopped() -> Iterator[Stored]:
+    def stopped() -> Iterator[StoredSegment]:
         yield segments[0]
         write(tmp_path, 0, spans)  # another process took its place meanwhile
         yield from segments[1:]
 
     for rows in (stopped(), iter(segments)):
         with pytest.raises(
-            NotWritten, match=r"shard-0\.json: was written in shard epoch 3, and stays; this shard is in 2"
+            WriteFailed, match=r"shard-0\.json: was written in shard epoch 3, and stays; this shard is in 2"
         ):
-            write_part(tmp_path, 0, late, table, rows)
+            write_shard(tmp_path, 0, late, table, rows)
         assert read(tmp_path, spans) == whole(spans)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-0.json", "shard-0.safetensors"]
 
@@ -296,10 +303,10 @@ def test_a_part_of_another_life_than_the_set_was_completed_with_is_noticed(folde
     """Those that the set does not name are not read."""
     write(folder, 2, TABLE[:2])
     write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3}})
-    check_parts(folder, "set-7", "digits", "momentum", len(TABLE))
+    verify_shards(folder, "set-7", "digits", "momentum", len(TABLE))
     write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 4}})
-    with pytest.raises(Torn, match=r"shard-1\.json: of shard epoch 3; the set has that of 4"):
+    with pytest.raises(CorruptSnapshot, match=r"shard-1\.json: of shard epoch 3; the set has that of 4"):
         read(folder)
     write_set(folder, "set-7", "digits", {"parts": {"shard-0.json": 3, "shard-1.json": 3, "shard-9.json": 3}})
-    with pytest.raises(Torn, match=r"shard-9\.json: cannot be read"):
+    with pytest.raises(CorruptSnapshot, match=r"shard-9\.json: cannot be read"):
         read(folder)

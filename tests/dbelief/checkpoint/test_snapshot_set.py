@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.snapshot_schedule import Snapshots
-from dbelief.checkpoint.checksummed_json import seal
+from coordinator.core.snapshot_schedule import SnapshotSchedule
+from dbelief.checkpoint.checksummed_json import checksum
 from dbelief.checkpoint.snapshot_set import (
-    drop_old_sets,
+    complete_until,
+    latest_valid_set,
     newest_count,
-    newest_set,
-    set_aside,
+    prune_sets,
+    quarantine_set,
     sets_in,
-    up_to,
     write_set,
 )
-from dbelief.core.layout import Span
-from dbelief.errors import Mistake, SnapshotError, Torn
+from dbelief.core.layout import SegmentSpan
+from dbelief.errors import CorruptSnapshot, SnapshotError, UserError
 from tests.dbelief.checkpoint.test_shard_file import write
 
-SPANS = (Span(0, 0, 7), Span(1, 7, 7))
+SPANS = (SegmentSpan(0, 0, 7), SegmentSpan(1, 7, 7))
 
 
 def begun(snapshots: Path, set_id: str, job: str = "digits") -> Path:
@@ -41,19 +41,19 @@ def written(snapshots: Path, set_id: str, job: str = "digits", state: int = 1) -
 
 
 def newest(snapshots: Path) -> str:
-    return newest_set(snapshots, "digits", "momentum")[0]
+    return latest_valid_set(snapshots, "digits", "momentum")[0]
 
 
 def test_what_is_written_is_found(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001", state=7)
-    set_id, state, skipped = newest_set(tmp_path, "digits", "momentum")
+    set_id, state, skipped = latest_valid_set(tmp_path, "digits", "momentum")
     assert set_id == "000000000100-0001"
     assert state["state"] == 7
     assert skipped == []
 
 
 def test_the_newest_complete_one_is_taken(tmp_path: Path) -> None:
-    turns = Snapshots(None)
+    turns = SnapshotSchedule(None)
     ids = [turns.begin(samples).set_id for samples in (0, 0, 900, 10_000, 10_000)]
     assert ids == sorted(set(ids))
     for set_id in ids[:-1]:
@@ -75,7 +75,7 @@ def test_a_set_is_newer_by_its_count_alone(newer: str, tmp_path: Path) -> None:
 
 def test_no_set_is_a_mistake_of_the_one_who_resumes(tmp_path: Path) -> None:
     begun(tmp_path, "000000000100-0001")
-    with pytest.raises(Mistake, match="no complete snapshot set to resume from"):
+    with pytest.raises(UserError, match="no complete snapshot set to resume from"):
         newest(tmp_path)
     assert newest_count(tmp_path / "000000000100-0001") == 0
 
@@ -90,7 +90,7 @@ def state_of(change: Callable[[dict[str, object]], object]) -> Callable[[Path], 
         content = json.loads((folder / "set.json").read_text())
         del content["crc32"]
         change(content)
-        (folder / "set.json").write_text(json.dumps({**content, "crc32": seal(content)}))
+        (folder / "set.json").write_text(json.dumps({**content, "crc32": checksum(content)}))
 
     return damage
 
@@ -115,11 +115,11 @@ def test_a_set_that_is_not_whole_is_skipped(damage: str, tmp_path: Path) -> None
     do, reason = DAMAGE[damage]
     written(tmp_path, "000000000100-0001", state=1)
     do(written(tmp_path, "000000000200-0002", state=2))
-    set_id, state, skipped = newest_set(tmp_path, "digits", "momentum")
+    set_id, state, skipped = latest_valid_set(tmp_path, "digits", "momentum")
     assert (set_id, state["state"]) == ("000000000100-0001", 1)
     assert [one.set_id for one in skipped] == ["000000000200-0002"]
-    with pytest.raises(Torn, match=rf"000000000200-0002.*{reason}"):
-        raise Torn(skipped[0].reason)
+    with pytest.raises(CorruptSnapshot, match=rf"000000000200-0002.*{reason}"):
+        raise CorruptSnapshot(skipped[0].reason)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -134,8 +134,8 @@ def test_where_none_is_whole_every_reason_is_told(damage: str, tmp_path: Path) -
 def test_what_is_set_aside_is_not_looked_at_again(tmp_path: Path) -> None:
     for set_id in ("000000000100-0001", "000000000200-0002"):
         written(tmp_path, set_id)
-    set_aside(tmp_path, "000000000200-0002")
-    assert newest_set(tmp_path, "digits", "momentum")[::2] == ("000000000100-0001", [])
+    quarantine_set(tmp_path, "000000000200-0002")
+    assert latest_valid_set(tmp_path, "digits", "momentum")[::2] == ("000000000100-0001", [])
     assert newest_count(tmp_path) == 2
 
 
@@ -143,12 +143,12 @@ def test_what_a_shard_may_come_back_with(tmp_path: Path) -> None:
     first, second, third, fourth = (f"000000000{samples}-{n:04}" for n, samples in enumerate((100, 200, 150, 300), 1))
     for set_id in (first, second, third, fourth):
         written(tmp_path, set_id)
-    assert up_to(tmp_path, third) == [third, second, first]
-    set_aside(tmp_path, third)
-    assert up_to(tmp_path, third) == [second, first]
+    assert complete_until(tmp_path, third) == [third, second, first]
+    quarantine_set(tmp_path, third)
+    assert complete_until(tmp_path, third) == [second, first]
     shutil.rmtree(tmp_path / first)
-    set_aside(tmp_path, second)
-    assert up_to(tmp_path, second) == [second], "its shard says what is wrong with it"
+    quarantine_set(tmp_path, second)
+    assert complete_until(tmp_path, second) == [second], "its shard says what is wrong with it"
 
 
 def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_another_jobs_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
 def test_another_rules_set_is_refused_and_not_skipped(tmp_path: Path) -> None:
     written(tmp_path, "000000000100-0001")
     with pytest.raises(SnapshotError, match=r"shard-0\.json: holds the state of rule momentum; the job's is adam"):
-        newest_set(tmp_path, "digits", "adam")
+        latest_valid_set(tmp_path, "digits", "adam")
 
 
 def test_a_newer_format_is_refused_and_not_skipped(tmp_path: Path) -> None:
@@ -181,11 +181,11 @@ def test_the_newest_complete_sets_are_kept(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     for incomplete in (1, 3):  # the disk was full
         (tmp_path / ids[incomplete] / "set.json").unlink()
-    drop_old_sets(tmp_path, keep=3)
+    prune_sets(tmp_path, keep=3)
     assert [folder.name for folder in sets_in(tmp_path)] == ids[2:]
-    drop_old_sets(tmp_path, keep=2)
+    prune_sets(tmp_path, keep=2)
     assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
-    drop_old_sets(tmp_path, keep=5)
+    prune_sets(tmp_path, keep=5)
     assert [folder.name for folder in sets_in(tmp_path)] == ids[4:]
     assert (tmp_path / "notes").exists()
 
@@ -195,7 +195,7 @@ def test_the_only_complete_set_stays_beside_those_that_were_only_begun(tmp_path:
     for count in (2, 3, 4):
         shutil.copytree(tmp_path / "000000000100-0001", tmp_path / f"000000000100-{count:04d}")
         (tmp_path / f"000000000100-{count:04d}" / "set.json").unlink()
-    drop_old_sets(tmp_path, keep=2)
+    prune_sets(tmp_path, keep=2)
     assert newest(tmp_path) == "000000000100-0001"
 
 
@@ -203,8 +203,8 @@ def test_the_only_complete_set_stays_beside_those_that_were_only_begun(tmp_path:
 
 
 def test_a_set_is_due_when_the_last_one_is_old_enough_and_complete() -> None:
-    turns = Snapshots(every_s=30.0)
-    turns.rest(100.0)
+    turns = SnapshotSchedule(every_s=30.0)
+    turns.restart_timer(100.0)
     assert not turns.due(129.9)
     assert turns.due(130.0)
     turns.begin(0)
@@ -215,17 +215,17 @@ def test_a_set_is_due_when_the_last_one_is_old_enough_and_complete() -> None:
 
 
 def test_a_set_is_due_after_so_many_iterations_too() -> None:
-    turns = Snapshots(every_s=None, every_iterations=5)
-    turns.rest(0.0, 3)
+    turns = SnapshotSchedule(every_s=None, every_iterations=5)
+    turns.restart_timer(0.0, 3)
     assert not turns.due(1e9, 7)
     assert turns.due(0.0, 8)
     turns.begin(0)
     assert not turns.due(0.0, 20)
     turns.complete(0.0, 9)
     assert not turns.due(0.0, 13)
-    turns.rest(0.0, 7)  # back to a set
+    turns.restart_timer(0.0, 7)  # back to a set
     assert turns.due(0.0, 12)
 
 
 def test_without_a_time_none_is_due() -> None:
-    assert not Snapshots(every_s=None).due(1e9)
+    assert not SnapshotSchedule(every_s=None).due(1e9)

@@ -11,7 +11,7 @@ import pytest
 
 from dbelief.cli import job_control as module
 from dbelief.cli.job_control import scale_job, scale_shards, stop_job
-from dbelief.errors import Failure, Mistake, Refused, Unreachable
+from dbelief.errors import Rejected, RuntimeFailure, Unavailable, UserError
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -94,7 +94,9 @@ def test_nobody_need_wait(coordinator: Coordinator, server: Server) -> None:
 
 def test_a_job_that_goes_on_ending_is_told_after_the_deadline(coordinator: Coordinator, server: Server) -> None:
     coordinator.ends = [wire.STATE_CLOSING]
-    with pytest.raises(Failure, match=r"^job digits was asked to end, is finishing after 0\.05 s, and goes on ending$"):
+    with pytest.raises(
+        RuntimeFailure, match=r"^job digits was asked to end, is finishing after 0\.05 s, and goes on ending$"
+    ):
         stop_job(server.address, "enough", 0.05)
 
 
@@ -102,7 +104,9 @@ def test_a_job_that_had_not_begun_leaves_nothing(coordinator: Coordinator, serve
     (run / "model.safetensors").unlink()
     (run / "snapshots" / "100-1").rmdir()
     coordinator.ends = [wire.STATE_FAILED]
-    with pytest.raises(Failure, match=f"^job digits failed: enough; nothing was kept in {run}: it had not begun to"):
+    with pytest.raises(
+        RuntimeFailure, match=f"^job digits failed: enough; nothing was kept in {run}: it had not begun to"
+    ):
         stop_job(server.address, "enough", 60.0)
 
 
@@ -110,12 +114,12 @@ def test_a_coordinator_that_ends_between_two_looks_has_left_its_summary(
     coordinator: Coordinator, server: Server, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: object) -> wire.StatusReply:
-        raise Unreachable("gone")
+        raise Unavailable("gone")
 
     monkeypatch.setattr(CoordinatorClient, "status", gone)
     found = {"job": "digits", "state": "ready", "reason": "", "run_folder": str(run)}
-    monkeypatch.setattr(module, "look", lambda place: found)
-    with pytest.raises(Failure, match=r"the coordinator of job digits is gone$"):
+    monkeypatch.setattr(module, "get_status", lambda place: found)
+    with pytest.raises(RuntimeFailure, match=r"the coordinator of job digits is gone$"):
         stop_job(server.address, "enough", 60.0)
     (run / "summary.json").write_text(json.dumps({**SUMMARY, "state": "done", "reason": "enough"}))
     assert stop_job(server.address, "enough", 60.0).startswith("job digits ended: enough; kept: model.safetensors")
@@ -124,14 +128,14 @@ def test_a_coordinator_that_ends_between_two_looks_has_left_its_summary(
 def test_a_job_that_has_ended_already(run: Path) -> None:
     (run / "summary.json").write_text(json.dumps(SUMMARY))
     assert stop_job(str(run), "enough", 60.0) == "job digits has ended already: diverged"
-    with pytest.raises(Mistake, match=r"^job digits has ended: diverged$"):
+    with pytest.raises(UserError, match=r"^job digits has ended: diverged$"):
         scale_job(str(run), 3)
 
 
 def test_more_or_fewer_replicas_are_asked_for(coordinator: Coordinator, server: Server) -> None:
     assert scale_job(server.address, 5) == "job digits: 5 replicas wanted, 2 there now"
     assert coordinator.wanted == 5
-    with pytest.raises(Refused, match=r"nobody can$"):
+    with pytest.raises(Rejected, match=r"nobody can$"):
         scale_job(server.address, 1)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dbelief.codec import Codec, give_back
 from dbelief.codec.one_bit import BLOCK, OneBit
 from dbelief.codec.threshold import Threshold
-from dbelief.errors import NotFinite
+from dbelief.errors import NonFinite
 
 
 def decoded(codec: Codec, payload: np.ndarray, size: int) -> np.ndarray:
@@ -169,7 +169,7 @@ def test_what_was_not_delivered_goes_back(codec: Codec) -> None:
 def test_what_is_not_finite_is_never_sent(codec: Codec, wrong: float, at: int) -> None:
     values = np.zeros(171, np.float32)
     values[at] = wrong
-    with pytest.raises(NotFinite, match="no finite"):
+    with pytest.raises(NonFinite, match="no finite"):
         codec.encode(values, np.zeros(171, np.float32))
 
 

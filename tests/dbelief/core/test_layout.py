@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Box, Layout, cut, nominal_length, place
+from dbelief.core.layout import Box, Layout, assign_segments, make_segments, nominal_length
 from dbelief.errors import ModelError
 
 
@@ -166,7 +166,7 @@ def test_a_bad_layout_is_refused(boxes: list[Box], reason: str) -> None:
 def test_segments_are_a_partition_that_no_part_shares(parts: list[int], nominal: int) -> None:
     edges = np.cumsum([0, *parts]).tolist()
     ranges = list(itertools.pairwise(edges))
-    spans = cut(ranges, nominal)
+    spans = make_segments(ranges, nominal)
     assert [span.index for span in spans] == list(range(len(spans)))
     numbers = [number for span in spans for number in range(span.start, span.stop)]
     assert numbers == list(range(edges[-1]))
@@ -198,8 +198,8 @@ def test_the_nominal_length_at_its_edges(size: int, shards: int, length: int) ->
 @given(lengths=st.lists(st.integers(1, 1_000), max_size=60), shards=st.integers(1, 10))
 def test_every_segment_is_placed_once_in_contiguous_runs_and_balanced(lengths: list[int], shards: int) -> None:
     edges = np.cumsum([0, *lengths]).tolist()
-    spans = cut(itertools.pairwise(edges), 1_000)
-    runs = place(spans, shards)
+    spans = make_segments(itertools.pairwise(edges), 1_000)
+    runs = assign_segments(spans, shards)
     assert len(runs) == shards
     assert [index for first, count in runs for index in range(first, first + count)] == list(range(len(spans)))
     if spans:
@@ -210,23 +210,23 @@ def test_every_segment_is_placed_once_in_contiguous_runs_and_balanced(lengths: l
 
 @pytest.mark.parametrize("shards", range(1, 11))
 def test_equal_segments_fall_evenly(shards: int) -> None:
-    counts = [count for _, count in place(cut([(0, 100 * 40)], 100), shards)]
+    counts = [count for _, count in assign_segments(make_segments([(0, 100 * 40)], 100), shards)]
     assert sum(counts) == 40
     assert max(counts) - min(counts) <= 1
 
 
 def test_shards_without_segments_are_empty() -> None:
-    spans = cut([(0, 2_000)], 1_000)
-    runs = place(spans, 10)
+    spans = make_segments([(0, 2_000)], 1_000)
+    runs = assign_segments(spans, 10)
     assert sum(count for _, count in runs) == 2
     assert max(count for _, count in runs) == 1
-    assert place([], 3) == [(0, 0)] * 3
+    assert assign_segments([], 3) == [(0, 0)] * 3
 
 
 @given(layouts(), st.integers(1, 10))
 def test_the_whole_way_from_layout_to_shards(layout: Layout, shards: int) -> None:
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, shards))
     assert sum(span.length for span in spans) == layout.size
     parts = layout.rank_ranges()
     assert all(any(a <= span.start and span.stop <= b for a, b in parts) for span in spans)
-    assert sum(count for _, count in place(spans, shards)) == len(spans)
+    assert sum(count for _, count in assign_segments(spans, shards)) == len(spans)

@@ -4,15 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.lease import Cadence, Lease
+from dbelief.core.lease import DataLease, FetchPushSchedule
 
 cadences = st.builds(
-    Cadence, batch=st.integers(1, 40), n_fetch=st.integers(1, 6), n_push=st.integers(1, 6), literal=st.booleans()
+    FetchPushSchedule,
+    batch=st.integers(1, 40),
+    n_fetch=st.integers(1, 6),
+    n_push=st.integers(1, 6),
+    literal=st.booleans(),
 )
 samples = st.integers(1, 500)
 
 
-def replayed(cadence: Cadence, samples: int) -> list[int]:
+def replayed(cadence: FetchPushSchedule, samples: int) -> list[int]:
     """Samples done at each push of a lease, as a replica makes them: mini-batch by mini-batch."""
     done, step, at_pushes = 0, 0, []
     steps = cadence.steps(samples)
@@ -26,14 +30,14 @@ def replayed(cadence: Cadence, samples: int) -> list[int]:
 
 
 @given(cadences, samples)
-def test_coordinator_and_replica_agree_about_every_push(cadence: Cadence, samples: int) -> None:
+def test_coordinator_and_replica_agree_about_every_push(cadence: FetchPushSchedule, samples: int) -> None:
     at_pushes = replayed(cadence, samples)
     assert cadence.pushes(samples) == len(at_pushes)
     assert [cadence.samples_in(samples, n) for n in range(1, len(at_pushes) + 1)] == at_pushes
 
 
 @given(cadences, samples)
-def test_the_last_push_completes_the_lease_and_no_push_is_empty(cadence: Cadence, samples: int) -> None:
+def test_the_last_push_completes_the_lease_and_no_push_is_empty(cadence: FetchPushSchedule, samples: int) -> None:
     behind = [cadence.samples_in(samples, n) for n in range(cadence.pushes(samples) + 1)]
     assert behind[0] == 0
     assert behind[-1] == samples
@@ -41,18 +45,18 @@ def test_the_last_push_completes_the_lease_and_no_push_is_empty(cadence: Cadence
 
 
 @given(cadences, samples, st.integers(1, 10))
-def test_counts_outside_the_lease_are_taken_for_its_ends(cadence: Cadence, samples: int, more: int) -> None:
+def test_counts_outside_the_lease_are_taken_for_its_ends(cadence: FetchPushSchedule, samples: int, more: int) -> None:
     assert cadence.samples_in(samples, -more) == 0
     assert cadence.samples_in(samples, cadence.pushes(samples) + more) == samples
 
 
 @given(cadences)
-def test_an_empty_lease_has_nothing(cadence: Cadence) -> None:
+def test_an_empty_lease_has_nothing(cadence: FetchPushSchedule) -> None:
     assert cadence.steps(0) == cadence.pushes(0) == cadence.samples_in(0, 1) == 0
 
 
 @given(cadences, samples)
-def test_a_lease_begins_with_a_fetch_and_goes_on_in_turns(cadence: Cadence, samples: int) -> None:
+def test_a_lease_begins_with_a_fetch_and_goes_on_in_turns(cadence: FetchPushSchedule, samples: int) -> None:
     fetches = [step for step in range(cadence.steps(samples)) if cadence.fetches_at(step)]
     assert fetches == list(range(0, cadence.steps(samples), cadence.n_fetch))
 
@@ -69,15 +73,15 @@ def test_a_lease_begins_with_a_fetch_and_goes_on_in_turns(cadence: Cadence, samp
     ],
 )
 def test_both_orders_of_the_paper(literal: bool, steps: int, pushes: list[int]) -> None:
-    cadence = Cadence(batch=4, n_fetch=3, n_push=3, literal=literal)
+    cadence = FetchPushSchedule(batch=4, n_fetch=3, n_push=3, literal=literal)
     assert [step for step in range(steps) if cadence.pushes_after(step, steps)] == pushes
 
 
 def test_a_short_last_batch_is_kept() -> None:
-    cadence = Cadence(batch=32)
+    cadence = FetchPushSchedule(batch=32)
     assert cadence.steps(100) == cadence.pushes(100) == 4
     assert [cadence.samples_in(100, n) for n in range(5)] == [0, 32, 64, 96, 100]
 
 
 def test_a_lease_counts_its_samples() -> None:
-    assert Lease(id=1, epoch=0, start=30, stop=100, first_sequence=1, samples_before=30).samples == 70
+    assert DataLease(id=1, epoch=0, start=30, stop=100, first_sequence=1, samples_before=30).samples == 70

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.launch.child_process import BACK_OFF_S, Child, end_all
+from dbelief.launch.child_process import BACK_OFF_S, ChildProcess, terminate_all
 from dbelief.process.clock import SystemClock
 
 pytestmark = pytest.mark.processes
@@ -32,7 +32,7 @@ while True:
     signal.pause()
 """
 
-MakeChild = Callable[..., Child]
+MakeChild = Callable[..., ChildProcess]
 
 
 @pytest.fixture
@@ -43,10 +43,10 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild
     monkeypatch.setattr(
         "dbelief.launch.child_process.program", lambda arguments: [sys.executable, str(script), *arguments]
     )
-    made: list[Child] = []
+    made: list[ChildProcess] = []
 
-    def make(what: str, value: str = "0", restarts: int = 0) -> Child:
-        made.append(Child(f"worker-{len(made)}", [what, value], tmp_path / f"worker-{len(made)}.log", restarts))
+    def make(what: str, value: str = "0", restarts: int = 0) -> ChildProcess:
+        made.append(ChildProcess(f"worker-{len(made)}", [what, value], tmp_path / f"worker-{len(made)}.log", restarts))
         return made[-1]
 
     yield make
@@ -56,14 +56,14 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeChild
             one.process.wait()
 
 
-def started(one: Child) -> Child:
+def started(one: ChildProcess) -> ChildProcess:
     """Start it, and wait until it says so."""
     one.start()
     soon(lambda: one.log.read_text() != "" or one.code is not None, f"{one.name} said nothing")
     return one
 
 
-def ended(one: Child) -> Child:
+def ended(one: ChildProcess) -> ChildProcess:
     """Wait for its end."""
     assert one.process is not None
     one.process.wait(60)
@@ -81,7 +81,7 @@ def soon(holds: Callable[[], bool], what: str) -> None:
 def test_one_that_was_not_started_has_no_end(child: MakeChild) -> None:
     one = child("exit")
     assert one.code is None
-    assert one.revive(0.0)
+    assert one.restart_if_due(0.0)
     assert one.started == 0
     assert one.last_words() == ""
     one.end(0.0)
@@ -115,15 +115,15 @@ def test_one_that_died_is_started_again_a_few_times_ever_later(child: MakeChild)
     now_s = 1000.0
     for times, back_off_s in enumerate(BACK_OFF_S, start=1):
         ended(one)
-        assert one.revive(now_s)
-        assert one.revive(now_s + back_off_s - 0.01)
+        assert one.restart_if_due(now_s)
+        assert one.restart_if_due(now_s + back_off_s - 0.01)
         assert one.started == times
         now_s += back_off_s
-        assert one.revive(now_s)
+        assert one.restart_if_due(now_s)
         assert one.started == times + 1
     ended(one)
-    assert not one.revive(now_s)
-    assert not one.revive(now_s + 1e6)
+    assert not one.restart_if_due(now_s)
+    assert not one.restart_if_due(now_s + 1e6)
     assert one.started == 4
 
 
@@ -132,8 +132,8 @@ def test_one_that_ended_well_or_still_runs_is_left_alone(child: MakeChild) -> No
     well.start()
     ended(well)
     for one in (well, running):
-        assert one.revive(0.0)
-        assert one.revive(1e6)
+        assert one.restart_if_due(0.0)
+        assert one.restart_if_due(1e6)
         assert one.started == 1
 
 
@@ -143,8 +143,8 @@ def test_one_that_was_killed_is_started_again(child: MakeChild) -> None:
     first = one.process.pid
     one.process.kill()
     assert ended(one).code == -signal.SIGKILL
-    assert one.revive(0.0)
-    assert one.revive(1e6)
+    assert one.restart_if_due(0.0)
+    assert one.restart_if_due(1e6)
     assert one.started == 2
     assert one.process.pid != first
 
@@ -152,13 +152,13 @@ def test_one_that_was_killed_is_started_again(child: MakeChild) -> None:
 def test_without_restarts_the_first_death_is_the_last(child: MakeChild) -> None:
     one = child("exit", "3")
     one.start()
-    assert not ended(one).revive(0.0)
+    assert not ended(one).restart_if_due(0.0)
 
 
 def test_a_mistake_is_not_tried_again(child: MakeChild) -> None:
     one = child("exit", "2", restarts=3)
     one.start()
-    assert not ended(one).revive(0.0)
+    assert not ended(one).restart_if_due(0.0)
     assert one.fate().endswith(" ended with exit code 2: leaving with 2")
 
 
@@ -184,13 +184,13 @@ def test_it_is_killed_where_it_does_not(child: MakeChild) -> None:
 def test_all_are_given_time_to_end_by_themselves(child: MakeChild) -> None:
     by_itself = child("exit", "5")
     by_itself.start()
-    end_all([by_itself], grace_s=30.0)
+    terminate_all([by_itself], grace_s=30.0)
     assert by_itself.code == 5
 
 
 def test_those_who_do_not_end_by_themselves_are_ended(child: MakeChild) -> None:
     asked, other, never = started(child("wait")), started(child("finish", "7")), child("wait")
-    end_all([asked, other, never], grace_s=0.0)
+    terminate_all([asked, other, never], grace_s=0.0)
     assert (asked.code, other.code, never.code) == (-signal.SIGTERM, 7, None)
 
 
@@ -201,7 +201,7 @@ def test_what_it_said_is_that_of_its_last_start(child: MakeChild) -> None:
         one.start()
         assert one.process is not None
         one.process.wait(60)
-    assert one.said() == ["leaving with 0"]
+    assert one.log_messages() == ["leaving with 0"]
     assert one.log.read_text().count("\n") == 3
 
 
@@ -220,7 +220,7 @@ def test_it_ends_with_a_launcher_that_was_killed(child: MakeChild, tmp_path: Pat
         "import pathlib, sys\n"
         "from dbelief.launch import child_process\n"
         "child_process.program = lambda arguments: [sys.executable, sys.argv[2], *arguments]\n"
-        "child_process.Child('orphan', ['wait', '0'], pathlib.Path(sys.argv[1])).start()\n"
+        "child_process.ChildProcess('orphan', ['wait', '0'], pathlib.Path(sys.argv[1])).start()\n"
         "sys.stdin.read()"
     )
     script = tmp_path / "program.py"

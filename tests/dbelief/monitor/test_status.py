@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from dbelief.cli.inspect_run import show_top, tell_status
-from dbelief.core.push import STALENESS, Spread
-from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.core.push import STALENESS, StalenessHistogram
+from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.monitor import status as module
-from dbelief.monitor.status import Place, look, status_of, watch
+from dbelief.monitor.status import JobLocation, get_status, to_dict, watch
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.rpc import coordination_pb2_grpc as stubs
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -91,25 +91,25 @@ def ended(folder: Path) -> None:
 
 
 def test_a_place_is_an_address_or_a_run_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Place.of("host.example:7070") == Place("host.example:7070")
-    assert Place.of("[::1]:7070") == Place("[::1]:7070")
-    assert Place.of(str(run)) == Place(None, run)
+    assert JobLocation.of("host.example:7070") == JobLocation("host.example:7070")
+    assert JobLocation.of("[::1]:7070") == JobLocation("[::1]:7070")
+    assert JobLocation.of(str(run)) == JobLocation(None, run)
     (run / ADDRESS).write_text("127.0.0.1:1")
     monkeypatch.chdir(run)
-    assert Place.of(".") == Place("127.0.0.1:1", run)
-    with pytest.raises(Mistake, match=r"^runs/other: neither a run folder nor HOST:PORT of a coordinator$"):
-        Place.of("runs/other")
-    with pytest.raises(Mistake, match=r"is no run folder: it holds no job\.yaml$"):
-        Place.of(str(run.parent))
+    assert JobLocation.of(".") == JobLocation("127.0.0.1:1", run)
+    with pytest.raises(UserError, match=r"^runs/other: neither a run folder nor HOST:PORT of a coordinator$"):
+        JobLocation.of("runs/other")
+    with pytest.raises(UserError, match=r"is no run folder: it holds no job\.yaml$"):
+        JobLocation.of(str(run.parent))
 
 
 def test_a_batch_method_is_told_in_plain_words() -> None:
     batch = wire.BatchStatus(iteration=3, turn=5, portions_done=1, portions=9, backups=2)
     batch.loss = batch.gradient_norm = batch.step = math.nan
     status = wire.StatusReply(job="digits", state=wire.STATE_READY)
-    assert status_of(status)["batch"] is None
+    assert to_dict(status)["batch"] is None
     status.batch.CopyFrom(batch)
-    assert status_of(status)["batch"] == {
+    assert to_dict(status)["batch"] == {
         "iteration": 3, "iterations": None, "loss": None, "gradient_norm": None, "step": None, "evaluations": 0,
         "pass": 5, "portions_done": 1, "portions": 9, "bundles": 0, "backups_launched": 2, "backups_won": 0,
     }  # fmt: skip
@@ -131,16 +131,16 @@ def test_a_coordinator_tells_how_its_job_goes(address: str, run: Path, capsys: p
 
 @pytest.mark.processes
 def test_nobody_there_is_one_line(nobody: str, run: Path) -> None:
-    with pytest.raises(Unreachable, match=f"^{nobody}: no coordinator answers there$"):
-        look(Place(nobody))
+    with pytest.raises(Unavailable, match=f"^{nobody}: no coordinator answers there$"):
+        get_status(JobLocation(nobody))
     stranger = Server("127.0.0.1:0", lambda _: None)
     try:
-        with pytest.raises(Failure, match=f"^{stranger.address}: somebody answers there who is no coordinator"):
-            look(Place(stranger.address))
+        with pytest.raises(RuntimeFailure, match=f"^{stranger.address}: somebody answers there who is no coordinator"):
+            get_status(JobLocation(stranger.address))
     finally:
         stranger.close(grace_s=0.0)
-    with pytest.raises(Failure, match=r"no coordinator answers, and there is no summary\.json"):
-        look(Place(nobody, run))
+    with pytest.raises(RuntimeFailure, match=r"no coordinator answers, and there is no summary\.json"):
+        get_status(JobLocation(nobody, run))
 
 
 @pytest.mark.processes
@@ -150,8 +150,8 @@ def test_a_run_folder_whose_run_is_over_tells_how_it_ended(
     ended(run)
     other = run.rename(tmp_path / "digits.previous")
     # No address; one that nobody answers at; one that another job's coordinator has got since.
-    for place in (Place(None, other), Place(nobody, other), Place(address, other)):
-        told = look(place)
+    for place in (JobLocation(None, other), JobLocation(nobody, other), JobLocation(address, other)):
+        told = get_status(place)
         assert isinstance(told, Summary)
         assert told.reason == "diverged"
     tell_status(str(other), True)
@@ -184,14 +184,14 @@ def test_a_coordinator_that_goes_while_it_is_watched(
 
     def gone(self: object, curves: bool = False) -> wire.StatusReply:
         if curves:
-            raise Unreachable("gone")
+            raise Unavailable("gone")
         return coordinator.Status(wire.StatusRequest(), None)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CoordinatorClient, "status", gone)
-    with pytest.raises(Failure, match=f"^{address}: the coordinator of job digits is gone, after 1 samples$"):
-        watch(Place(address), show, threading.Event())
+    with pytest.raises(RuntimeFailure, match=f"^{address}: the coordinator of job digits is gone, after 1 samples$"):
+        watch(JobLocation(address), show, threading.Event())
     ended(run)
-    assert isinstance(watch(Place(address, run), show, threading.Event()), Summary)
+    assert isinstance(watch(JobLocation(address, run), show, threading.Event()), Summary)
     assert len(shown) == 2
 
 
@@ -199,10 +199,10 @@ def test_pushes_are_told_by_staleness_with_the_classes_of_the_metrics() -> None:
     (row,) = (row for row in TABLE["worker"] if row.name == "staleness")
     assert row.buckets == STALENESS
     counts = list(range(len(STALENESS) + 1))
-    told = status_of(wire.StatusReply(state=wire.STATE_READY, staleness=counts))["staleness"]
+    told = to_dict(wire.StatusReply(state=wire.STATE_READY, staleness=counts))["staleness"]
     assert [row["pushes"] for row in told] == counts
     assert [row["up_to"] for row in told] == [*STALENESS, None]
-    spread = Spread()
+    spread = StalenessHistogram()
     for staleness in (0.0, 0.5, 1.0, 5.0, 128.0, 128.5, 1e9):
         spread.add(staleness)
     assert [(row, count) for row, count in zip([*STALENESS, None], spread.counts, strict=True) if count] == [

@@ -3,7 +3,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.layers import Layer
 from dbelief.nn.workspace import Workspace
 
@@ -47,7 +47,7 @@ def check_layer(check_gradient: Check) -> CheckLayer:
     """Check a layer's dL/dx and dL/dparameters at an x for L = <c, layer(x)> with a random c."""
 
     def check(layer: Layer, x: np.ndarray) -> None:
-        rng, work = np.random.default_rng(x.size), Workspace(choose("cpu"))
+        rng, work = np.random.default_rng(x.size), Workspace(select_backend("cpu"))
         inputs = x.shape[1:]
         parameters = [rng.standard_normal(p.shape) for p in layer.initial(inputs, rng, False)]
         c, y = (rng.standard_normal((len(x), *layer.outputs(inputs))) for _ in range(2))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, Model
 from dbelief.nn.autoencoder import EVALUATED, Eq1, SparseAutoencoder
@@ -23,7 +23,7 @@ Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray
 Tensors = dict[str, np.ndarray]
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "torch_autoencoder.npz")
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 SMALL = Eq1(window=4, block=2, maps=3, pool=3)
 IMAGE = (8, 10, 2)
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Network, build_network, load_python_model
 
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 KINDS = "dense, relu, sigmoid, tanh, image, conv, local, max_pool, average_pool, l2_pool, lcn, dropout"
 MODEL = """
 from dataclasses import dataclass

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.signal import correlate
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import convolution
 from dbelief.nn.convolution import Conv
 from dbelief.nn.workspace import Workspace
 
 CheckLayer = Callable[[Any, Any], None]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 4)
 

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Network
 from dbelief.nn.dropout import Dropout, batch_key
 from dbelief.nn.layers import Dense, Tanh
@@ -12,7 +12,7 @@ from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.nn.workspace import Workspace
 
 Check = Callable[[Any, Any, Any], None]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 X = np.random.default_rng(0).standard_normal((50, 40)).astype(np.float32)
 
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.layers import Dense, Layer, ReLU, Sigmoid, Tanh
 from dbelief.nn.workspace import Workspace
 
 CheckLayer = Callable[[Any, Any], None]
 sizes = st.integers(1, 9)
-WORK = Workspace(choose("cpu"))
+WORK = Workspace(select_backend("cpu"))
 
 
 def away_from_zero(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.lcn import Lcn
 from dbelief.nn.workspace import Workspace
 
 CheckLayer = Callable[[Any, Any], None]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 4)
 

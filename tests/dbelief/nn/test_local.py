@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn.convolution import Conv
 from dbelief.nn.local import Local
 from dbelief.nn.workspace import Workspace
 
 CheckLayer = Callable[[Any, Any], None]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 few = st.integers(1, 3)
 more = st.integers(0, 2)
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_expit, log_softmax
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import DataError, ModelError
 from dbelief.nn.losses import Loss, OneVsAll, SoftmaxCrossEntropy, SquareLoss
 from dbelief.nn.workspace import Workspace
@@ -21,14 +21,14 @@ def targets_for(loss: Loss, m: int, k: int, rng: np.random.Generator) -> np.ndar
 
 
 def total(loss: Loss, outputs: np.ndarray, targets: np.ndarray) -> float:
-    work = Workspace(choose("cpu"))
+    work = Workspace(select_backend("cpu"))
     return float(loss.forward(work, outputs, targets, np.empty_like(outputs)))
 
 
 @settings(deadline=None, max_examples=30)
 @given(loss=st.sampled_from([SoftmaxCrossEntropy(), OneVsAll(), SquareLoss()]), m=sizes, k=sizes)
 def test_gradient_of_the_mean(check_gradient: Check, loss: Loss, m: int, k: int) -> None:
-    rng, work = np.random.default_rng(m * 100 + k), Workspace(choose("cpu"))
+    rng, work = np.random.default_rng(m * 100 + k), Workspace(select_backend("cpu"))
     outputs, targets = rng.standard_normal((m, k)), targets_for(loss, m, k, rng)
     slope = np.empty_like(outputs)
     loss.forward(work, outputs, targets, slope)
@@ -68,7 +68,7 @@ def test_square_loss_by_hand() -> None:
 
 
 def test_right_answers() -> None:
-    work = Workspace(choose("cpu"))
+    work = Workspace(select_backend("cpu"))
     outputs = np.array([[1.0, 2.0], [3.0, 2.0], [5.0, 5.0]])
     for loss in (SoftmaxCrossEntropy(), OneVsAll()):
         assert loss.right(work, outputs, np.array([1, 1, 0])) == 2
@@ -77,7 +77,7 @@ def test_right_answers() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
 def test_log_probabilities_against_scipy(scale: float) -> None:
-    work, outputs = Workspace(choose("cpu")), np.random.default_rng(0).standard_normal((40, 7)) * scale
+    work, outputs = Workspace(select_backend("cpu")), np.random.default_rng(0).standard_normal((40, 7)) * scale
     found = SoftmaxCrossEntropy().log_probabilities(work, outputs)
     np.testing.assert_allclose(found, log_softmax(outputs, axis=1), rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(OneVsAll().log_probabilities(work, outputs), log_expit(outputs), rtol=1e-13)
@@ -85,7 +85,7 @@ def test_log_probabilities_against_scipy(scale: float) -> None:
 
 def test_square_loss_knows_no_probabilities() -> None:
     with pytest.raises(ModelError, match=r"^loss square: knows no classes"):
-        SquareLoss().log_probabilities(Workspace(choose("cpu")), np.zeros((2, 3)))
+        SquareLoss().log_probabilities(Workspace(select_backend("cpu")), np.zeros((2, 3)))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates, Model, Network
 from dbelief.nn.image import Image
@@ -16,7 +16,7 @@ from dbelief.nn.losses import Loss, SoftmaxCrossEntropy, SquareLoss
 
 Check = Callable[[Any, Any, Any], None]
 Views = dict[str, np.ndarray]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 
 
 def classifier(*hidden: Layer, features: int = 6, classes: int = 4) -> Network:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import BatchBuffer, load
 from dbelief.job import DigitsData
 from dbelief.nn import Batch, Network, build_network
 
 Check = Callable[[Any, Any, Any], None]
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 EVERY: list[tuple[str, dict[str, Any]]] = [
     ("conv", {"maps": 6, "kernel": 3}), ("sigmoid", {}), ("l2_pool", {"size": 2}), ("lcn", {"size": 3}),
     ("conv", {"maps": 4, "kernel": 2}), ("tanh", {}), ("average_pool", {"size": 2, "stride": 1}),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, SparseAutoencoder, build_network
 from dbelief.nn.autoencoder import Eq1
 from dbelief.nn.neuron_response import Neurons
@@ -54,7 +54,7 @@ def test_cuda_agrees_with_the_host(cuda: Backend, loss: str) -> None:
     inputs = rng.standard_normal((64, 50), dtype=np.float32)
     targets = rng.integers(0, 10, 64) if loss != "square" else rng.standard_normal((64, 10), dtype=np.float32)
     mean, gradient, (total, right) = step(cuda, loss, inputs, targets)
-    host_mean, host_gradient, (host_total, host_right) = step(choose("cpu"), loss, inputs, targets)
+    host_mean, host_gradient, (host_total, host_right) = step(select_backend("cpu"), loss, inputs, targets)
     assert mean == pytest.approx(host_mean, rel=1e-5)
     assert total == pytest.approx(host_total, rel=1e-5)
     assert right == host_right
@@ -67,7 +67,7 @@ def test_layers_of_images_agree_with_the_host(cuda: Backend) -> None:
     inputs, targets = rng.standard_normal((16, 256), dtype=np.float32), rng.integers(0, 10, 16)
     mean, gradient, (total, right) = step(cuda, "softmax_cross_entropy", inputs, targets, IMAGES)
     host_mean, host_gradient, (host_total, host_right) = step(
-        choose("cpu"), "softmax_cross_entropy", inputs, targets, IMAGES
+        select_backend("cpu"), "softmax_cross_entropy", inputs, targets, IMAGES
     )
     assert mean == pytest.approx(host_mean, rel=1e-4)
     assert total == pytest.approx(host_total, rel=1e-4)
@@ -83,7 +83,10 @@ def test_an_autoencoder_agrees_with_the_host(cuda: Backend) -> None:
     def found(backend: Backend) -> tuple[Any, ...]:
         return model_step(backend, SparseAutoencoder((24, 20, 2), eq1, backend), inputs, np.zeros(10, np.int64))
 
-    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = found(cuda), found(choose("cpu"))
+    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = (
+        found(cuda),
+        found(select_backend("cpu")),
+    )
     assert mean == pytest.approx(host_mean, rel=1e-4)
     assert total == pytest.approx(host_total, rel=1e-4)
     np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
@@ -98,7 +101,10 @@ def test_stacks_agree_with_the_host(cuda: Backend, train: int | None) -> None:
     def found(backend: Backend) -> tuple[Any, ...]:
         return model_step(backend, Stacks(IMAGE, SMALL, train, w, backend), inputs, np.zeros(10, np.int64))
 
-    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = found(cuda), found(choose("cpu"))
+    (mean, gradient, (total, _)), (host_mean, host_gradient, (host_total, _)) = (
+        found(cuda),
+        found(select_backend("cpu")),
+    )
     assert mean == pytest.approx(host_mean, rel=1e-4)
     assert total == pytest.approx(host_total, rel=1e-4)
     np.testing.assert_allclose(gradient, host_gradient, rtol=1e-3, atol=1e-3 * np.abs(host_gradient).max())
@@ -108,6 +114,8 @@ def test_stacks_agree_with_the_host(cuda: Backend, train: int | None) -> None:
 def test_neurons_agree_with_the_host(cuda: Backend) -> None:
     w, chosen = drawn(IMAGE, SMALL, "float32"), np.arange(10)
     inputs = np.random.default_rng(5).standard_normal((10, *IMAGE), dtype=np.float32)
-    here, there = (Neurons(IMAGE, SMALL, w, backend).gradients(inputs, chosen) for backend in (cuda, choose("cpu")))
+    here, there = (
+        Neurons(IMAGE, SMALL, w, backend).gradients(inputs, chosen) for backend in (cuda, select_backend("cpu"))
+    )
     for found, expected in zip(here, there, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.autoencoder import Eq1, SparseAutoencoder
 from dbelief.nn.kernels import depth_to_space
 from dbelief.nn.lcn import Lcn
@@ -13,7 +13,7 @@ from dbelief.nn.neuron_response import Neurons
 from dbelief.nn.optimal_stimulus import optimal_stimuli
 from tests.dbelief.nn.test_stacks import IMAGE, SMALL, drawn
 
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 STARTS = np.random.default_rng(7).standard_normal((4, *IMAGE))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.convolution import Conv
 from dbelief.nn.dropout import Dropout
 from dbelief.nn.image import Image
@@ -17,7 +17,7 @@ from dbelief.nn.lcn import Lcn
 from dbelief.nn.pooling import AveragePool, L2Pool, MaxPool
 from dbelief.nn.workspace import Workspace
 
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 LAYERS: list[Layer] = [
     ReLU(), Dropout(0.5), Conv(3, 4), Conv(3, 4, 2), Conv(2, 2, 3),
     MaxPool(3), AveragePool(3, 2), L2Pool(5), Lcn(), Lcn(3),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch, Evaluates
 from dbelief.nn.autoencoder import EVALUATED, Eq1, SparseAutoencoder
@@ -26,7 +26,7 @@ Check = Callable[[Callable[[], float], Sequence[np.ndarray], Sequence[np.ndarray
 Tensors = dict[str, np.ndarray]
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "torch_stacks.npz")
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 IMAGE = (14, 12, 2)
 SMALL = [(Eq1(4, 2, 3, 3), Lcn(3)), (Eq1(4, 2, 2, 2, sparsity=0.4), Lcn(1))]
 

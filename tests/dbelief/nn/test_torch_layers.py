@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.build import LAYERS, LOSSES
 from dbelief.nn.workspace import Workspace
 
 TESTS = Path(__file__).parents[2]
-WORK = choose("cpu")
+WORK = select_backend("cpu")
 
 with np.load(TESTS / "golden" / "torch_layers.npz") as file:
     GOLDEN = dict(file)

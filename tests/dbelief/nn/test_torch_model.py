@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.checkpoint.export import write_model
-from dbelief.core.layout import Layout, Span
+from dbelief.core.layout import Layout, SegmentSpan
 from dbelief.data import load
 from dbelief.errors import ModelError
 from dbelief.job import load_job
@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_our_own_layers(torch: Any, net: Callable[[], An
         ("dense", {"units": 40}), ("relu", {}), ("dense", {"units": 30}), ("sigmoid", {}),
         ("dense", {"units": 20}), ("tanh", {}), ("dense", {"units": 10}),
     ]  # fmt: skip
-    own = build_network(layers, "softmax_cross_entropy", features=50, outputs=10, backend=choose("cpu"))
+    own = build_network(layers, "softmax_cross_entropy", features=50, outputs=10, backend=select_backend("cpu"))
     names = {f"dense{place // 2 + 1}": str(place) for place in (0, 2, 4, 6)}  # torch's weights are (outputs, inputs)
     ours = {
         f"{layer}.{part}": np.ascontiguousarray(views[f"{place}.{part}"].T)
@@ -160,7 +160,7 @@ def test_tied_weights_are_in_the_model_file_under_all_their_names(torch: Any, tm
     model = TorchModel(Tied, torch.nn.MSELoss())
     layout, flat = initial_values(load_job(EXAMPLES / "torch_digits.yaml"), model)
     assert [box.names for box in layout.boxes] == [("one.weight", "two.weight"), ("one.bias",), ("two.bias",)]
-    write_model(tmp_path / "model.safetensors", layout, [(Span(0, 0, layout.size), flat)], {})
+    write_model(tmp_path / "model.safetensors", layout, [(SegmentSpan(0, 0, layout.size), flat)], {})
     held = {name: torch.from_numpy(values) for name, values in load_file(tmp_path / "model.safetensors").items()}
     Tied().load_state_dict(held)
 
@@ -244,5 +244,5 @@ def test_evaluation_of_a_whole_split(torch: Any) -> None:
     layout, flat, _ = on_vector(model)
     views = layout.views(flat)
     scores = data.test.inputs * np.float32(data.test.scale) @ views["weight"].T + views["bias"]
-    _, accuracy = evaluate(model, views, data.test, layout, choose("cpu"))
+    _, accuracy = evaluate(model, views, data.test, layout, select_backend("cpu"))
     assert accuracy == pytest.approx(np.mean(scores.argmax(1) == data.test.targets))

@@ -7,7 +7,7 @@ import pytest
 from dbelief.job import build_job
 from dbelief.optim.caffe_momentum import CaffeMomentum
 from dbelief.optim.momentum import Momentum
-from dbelief.training.schedule import rate_at
+from dbelief.training.schedule import learning_rate
 
 Run = Callable[..., np.ndarray]
 
@@ -26,7 +26,7 @@ def rates(schedule: dict[str, object]) -> list[float]:
         "schedule": schedule,
     }
     job = build_job(fields, Path())
-    return [rate_at(job, 32 * push) for push in range(30)]
+    return [learning_rate(job, 32 * push) for push in range(30)]
 
 
 def caffe(w0: np.ndarray, gradients: np.ndarray, rates: list[float], mu: float, decay: float) -> list[list[float]]:

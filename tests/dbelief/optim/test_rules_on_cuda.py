@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.optim import RULES, make_rule
 
 
@@ -17,7 +17,7 @@ def test_cuda_agrees_with_the_host(cuda: Backend, name: str) -> None:
     )
     gradients[:, ::10] = 0
     ends = []
-    for backend in (cuda, choose("cpu")):
+    for backend in (cuda, select_backend("cpu")):
         w = backend.xp.array(w0)
         states = tuple(backend.xp.full_like(w, rule.initial(state)) for state in rule.state)
         for count, gradient in enumerate(gradients, start=1):

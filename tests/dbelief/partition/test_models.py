@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import build_network
 from dbelief.partition import Grid, layout_of
@@ -18,7 +18,7 @@ def test_a_network_s_boxes_are_its_tensors() -> None:
         "softmax_cross_entropy",
         features=(7, 6, 1),
         outputs=3,
-        backend=choose("cpu"),
+        backend=select_backend("cpu"),
     )
     tensors = dict(network.parameters(np.random.default_rng(0)))
     layout = layout_of(network, Grid(2, 1))

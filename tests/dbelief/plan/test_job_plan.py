@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.codec import make_codec
-from dbelief.core.layout import Layout, cut, nominal_length, place
+from dbelief.core.layout import Layout, assign_segments, make_segments, nominal_length
 from dbelief.data import load
-from dbelief.errors import DataError, JobError, Mistake, ModelError
+from dbelief.errors import DataError, JobError, ModelError, UserError
 from dbelief.job import Job, Wire, build_job, load_job
 from dbelief.partition import Grid, layout_of
 from dbelief.plan import Plan, make_plan
@@ -101,7 +101,7 @@ MODELS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: next(iter(model)))
 def test_sizes_are_those_of_the_model_itself(model: dict[str, Any]) -> None:
     planned = job(model, data={"source": "digits"})
-    built, _ = build_model(planned, load(planned.data, planned.folder), choose("cpu"))
+    built, _ = build_model(planned, load(planned.data, planned.folder), select_backend("cpu"))
     layout, _ = initial_values(planned, built)
     plan = make_plan(planned)
     assert {name: shape for layer in plan.layers for name, shape in layer.tensors.items()} == {
@@ -115,7 +115,7 @@ def test_sizes_are_those_of_the_model_itself(model: dict[str, Any]) -> None:
 @pytest.mark.parametrize("model", MODELS[1:3], ids=["layers", "autoencoder"])
 def test_ranks_have_what_the_cut_gives_them(model: dict[str, Any]) -> None:
     planned = job(model, data={"source": "digits"}, grid=[2, 3], shards=3)
-    built, _ = build_model(planned, load(planned.data, planned.folder), choose("cpu"))
+    built, _ = build_model(planned, load(planned.data, planned.folder), select_backend("cpu"))
     layout = layout_of(built, Grid(2, 3))
     plan = make_plan(planned)
     assert [rank.parameters for rank in plan.ranks] == [layout.part(rank).size for rank in range(6)]
@@ -125,8 +125,8 @@ def test_ranks_have_what_the_cut_gives_them(model: dict[str, Any]) -> None:
 
 def talks(layout: Layout, shards: int) -> list[list[tuple[int, int]]]:
     """By rank, segments by shard: each segment has a shard, and a number of it a rank."""
-    spans = cut(layout.rank_ranges(), nominal_length(layout.size, shards))
-    shard_of = np.repeat(np.arange(shards), [count for _, count in place(spans, shards)])
+    spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, shards))
+    shard_of = np.repeat(np.arange(shards), [count for _, count in assign_segments(spans, shards)])
     rank_of = np.repeat([box.rank for box in layout.boxes], [box.size for box in layout.boxes])
     found = np.zeros((rank_of.max() + 1, shards), int)
     for span, shard in zip(spans, shard_of, strict=True):
@@ -203,7 +203,7 @@ def test_ranks_take_the_devices_in_turn(devices: int, fullest: list[int], monkey
 
     cuda = SimpleNamespace(Device=Device, runtime=SimpleNamespace(getDeviceCount=lambda: devices))
     backend = Backend("cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr("dbelief.plan.job_plan.choose", lambda device: backend)
+    monkeypatch.setattr("dbelief.plan.job_plan.select_backend", lambda device: backend)
     plan = make_plan(job(MODELS[2], grid=[2, 2], replicas=2))
     needs = 2 * sum(plan.ranks[rank].memory.device_bytes for rank in fullest)
     assert plan.fits[-1] == Fit("the fullest of this machine's GPUs", needs, 5 * GIB)
@@ -227,9 +227,9 @@ def test_a_job_for_a_gpu_is_planned_without_one(monkeypatch: pytest.MonkeyPatch)
     def none_here(device: str) -> Any:
         if device == "cuda":
             raise JobError("device: cuda is asked for, but there is none")
-        return choose("cpu")
+        return select_backend("cpu")
 
-    monkeypatch.setattr("dbelief.plan.job_plan.choose", none_here)
+    monkeypatch.setattr("dbelief.plan.job_plan.select_backend", none_here)
     host, gpu = (make_plan(job(MODELS[2], device=device)) for device in ("cpu", "cuda"))
     assert (host.on_device, gpu.on_device) == (False, True)
     (on_host,), (on_gpu,) = host.ranks, gpu.ranks
@@ -284,5 +284,5 @@ def test_json_holds_all_of_it() -> None:
 
 
 def test_a_mistake_is_one_that_a_person_can_put_right() -> None:
-    with pytest.raises(Mistake):
+    with pytest.raises(UserError):
         make_plan(job({"autoencoder": {"window": 8}}, data={"source": "digits"}))

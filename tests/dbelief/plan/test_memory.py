@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy.optimize import rosen, rosen_der
 
-from coordinator.sandblaster.lbfgs_driver import PASSES, Iterations, Rules, Step
-from dbelief.arrays.backend import choose, floats
+from coordinator.sandblaster.lbfgs_driver import PASSES, LbfgsDriver, Phase, StoppingRules
+from dbelief.arrays.backend import aligned_float32, select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.push import Push, Pusher
-from dbelief.core.ranks import Alone
+from dbelief.core.ranks import SingleRank
 from dbelief.data import BatchBuffer, Split
 from dbelief.job import Job, build_job
 from dbelief.nn import Batch
@@ -28,8 +28,8 @@ from dbelief.plan.memory import METHOD, SET, machine_bytes, shard_memory
 from dbelief.training.session import build_model, initial_values
 from ps_server.store.shard import Shard
 from tests.local_vectors import LocalSpace
-from worker.comm import Comm, run_ranks
-from worker.partition import partitioned
+from worker.comm import Communicator, run_ranks
+from worker.partition import build_partitioned
 from worker.replica import Replica
 
 MODEL = {"autoencoder": {"window": 8, "block": 4, "maps": 4, "pool": 3, "image": [64, 64, 1]}}
@@ -73,11 +73,11 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
     planned = job(strategy)
     split = Split(np.zeros((40, 64, 64, 1), np.float32), np.zeros(40, np.int64))
     data = SimpleNamespace(train=split, features=(64, 64, 1))
-    model, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    model, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
     layout, _ = initial_values(planned, model)
     session = SimpleNamespace(
-        job=planned, data=data, ranks=Alone(), part=layout.part(0), backend=choose("cpu"), pusher=None,
-        parameters=SimpleNamespace(placement=placed(layout, 2), array=floats),
+        job=planned, data=data, ranks=SingleRank(), part=layout.part(0), backend=select_backend("cpu"), pusher=None,
+        parameters=SimpleNamespace(placement=placed(layout, 2), array=aligned_float32),
     )  # fmt: skip
     replica, held, _ = traced(lambda: Replica(session, model, None, threading.Event()))  # type: ignore[arg-type]
     for threads in (replica._trains, replica._bundles):
@@ -92,7 +92,7 @@ def test_a_replica_has_the_buffers_that_are_planned(strategy: dict[str, Any]) ->
 def test_the_whole_model_is_drawn_at_the_start() -> None:
     planned = job(DOWNPOUR)
     data = SimpleNamespace(train=BatchBuffer, features=(64, 64, 1))
-    model, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    model, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
     _, _, most = traced(lambda: initial_values(planned, model))
     assert most == pytest.approx(make_plan(planned).ranks[0].memory.start, rel=0.05)
 
@@ -118,10 +118,10 @@ def test_activations_of_a_step(model: dict[str, Any], more: float, grid: Grid) -
     planned = job(DOWNPOUR, grid=[grid.rows, grid.columns], model=model)
     batch = Batch(np.zeros((32, 64, 64, 1), np.float32), np.zeros(32, np.int64))
     data = SimpleNamespace(train=batch, features=(64, 64, 1), classes=10)
-    whole, _ = build_model(planned, data, choose("cpu"))  # type: ignore[arg-type]
+    whole, _ = build_model(planned, data, select_backend("cpu"))  # type: ignore[arg-type]
 
-    def rank(comm: Comm) -> Any:
-        mine = partitioned(whole, comm, grid) if comm.size > 1 else whole
+    def rank(comm: Communicator) -> Any:
+        mine = build_partitioned(whole, comm, grid) if comm.size > 1 else whole
         own = layout_of(whole, grid)
         views, out = (own.views(vector, comm.rank) for vector in vectors)
         mine.loss_and_gradient(views, batch, out)
@@ -164,7 +164,7 @@ def test_a_shard_has_the_rules_state(rule: str) -> None:
     def written() -> Shard:
         shard = made()
         for segment in shard.segments.values():
-            segment.be_marked()
+            segment.begin_snapshot()
         for span in placement.spans:
             shard.push(Push(Pusher(0, 1), 3, np.float32(0.1)), span.index, values[span.start : span.stop])
         return shard
@@ -185,8 +185,8 @@ def test_a_shard_keeps_what_else_the_strategy_needs() -> None:
 def test_a_batch_method_has_so_many_vectors(history: int) -> None:
     start = np.linspace(-1.2, 1.5, 6)
     space = LocalSpace({"w": start, "accrued": np.zeros(6)})
-    method = Iterations(Rules(iterations=10), history)
-    while method.step is not Step.ENDED:
+    method = LbfgsDriver(StoppingRules(iterations=10), history)
+    while method.step is not Phase.ENDED:
         if method.step in PASSES:
             space.vectors["accrued"][:] = rosen_der(space.vectors["trial"])
             method.passed(float(rosen(space.vectors["trial"])), 1)

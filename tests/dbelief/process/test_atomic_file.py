@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from dbelief.errors import NotWritten
-from dbelief.process.atomic_file import Disk, sweep, whole_file, write_whole
+from dbelief.errors import WriteFailed
+from dbelief.process.atomic_file import Disk, atomic_write, sweep, write_whole
 
 
 @contextmanager
@@ -28,11 +28,11 @@ def files_end_at(size: int) -> Iterator[None]:
 
 def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "set.json"
-    with whole_file(path) as file:
+    with atomic_write(path) as file:
         file.write(b"one")
         assert not path.exists()
     assert path.read_bytes() == b"one"
-    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
         file.write(b"half of two" * (1 // 0))
     assert path.read_bytes() == b"one"
     assert list(tmp_path.iterdir()) == [path]
@@ -46,7 +46,7 @@ def test_what_a_crash_left_behind_goes(tmp_path: Path) -> None:
     run = tmp_path / "run" / "snapshots"
     run.mkdir(parents=True)
     (run / ".dbelief-0123456789abcdef.writing").write_bytes(b"of a writer that died")
-    with whole_file(run / "set.json") as file:
+    with atomic_write(run / "set.json") as file:
         file.write(b"{}")
         sweep(tmp_path / "run")  # while a writer is at work
     assert contents(run) == {"set.json": b"{}"}
@@ -73,7 +73,7 @@ def test_a_writer_whose_file_was_swept_before_its_lock_begins_again(tmp_path: Pa
             return file
 
     disk = Swept()
-    with whole_file(tmp_path / "set.json", disk=disk) as file:
+    with atomic_write(tmp_path / "set.json", disk=disk) as file:
         file.write(b"{}")
     assert (contents(tmp_path), disk.created) == ({"set.json": b"{}"}, 2)
 
@@ -82,7 +82,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "other").write_bytes(b"a person's")
     monkeypatch.setattr(secrets, "token_hex", lambda count: "0" * 2 * count)
     (tmp_path / f".dbelief-{'0' * 16}.writing").symlink_to("other")
-    with pytest.raises(NotWritten, match=r"model\.npz: cannot be written: File exists"):
+    with pytest.raises(WriteFailed, match=r"model\.npz: cannot be written: File exists"):
         write_whole(tmp_path / "model.npz", b"new")
     assert (tmp_path / "other").read_bytes() == b"a person's"
     assert (tmp_path / f".dbelief-{'0' * 16}.writing").is_symlink()
@@ -90,9 +90,9 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_two_writers_of_one_path_both_write_whole_files(tmp_path: Path) -> None:
     path = tmp_path / "model.npz"
-    with whole_file(path) as one:
+    with atomic_write(path) as one:
         one.write(b"one")
-        with whole_file(path) as two:
+        with atomic_write(path) as two:
             two.write(b"two, longer")
         assert path.read_bytes() == b"two, longer"
         one.write(b", and more")
@@ -115,7 +115,7 @@ def test_content_reaches_the_disk_before_the_name_and_the_name_before_the_end(tm
             super().sync_folder(folder)
             steps.append("folder")
 
-    with whole_file(tmp_path / "set.json", disk=Noted()) as file:
+    with atomic_write(tmp_path / "set.json", disk=Noted()) as file:
         file.write(b"{}")
     assert steps == ["content", "name", "folder"]
 
@@ -125,7 +125,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(size: int, tmp_path: Pat
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"before")
     reason = rf"^{path}: cannot be written: {os.strerror(errno.EFBIG)}$"
-    with files_end_at(size), pytest.raises(NotWritten, match=reason), whole_file(path) as file:
+    with files_end_at(size), pytest.raises(WriteFailed, match=reason), atomic_write(path) as file:
         file.writelines([bytes(10_000)] * 20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {path.name: b"before"}
 
@@ -137,12 +137,12 @@ def test_a_disk_that_fails_only_when_it_must_be_safe_is_a_failure_too(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(NotWritten, match="No space left on device"), whole_file(tmp_path / "set.json") as file:
+    with pytest.raises(WriteFailed, match="No space left on device"), atomic_write(tmp_path / "set.json") as file:
         file.write(b"{}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     reason = r"nowhere/set\.json: cannot be written: No such file"
-    with pytest.raises(NotWritten, match=reason), whole_file(tmp_path / "nowhere" / "set.json"):
+    with pytest.raises(WriteFailed, match=reason), atomic_write(tmp_path / "nowhere" / "set.json"):
         pass

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from dbelief.errors import DataError, Failure, Interrupted
-from dbelief.process.console import DEBUG, exits_cleanly, on_signals
+from dbelief.errors import DataError, Interrupted, RuntimeFailure
+from dbelief.process.console import DEBUG, cli_errors, interrupt_event
 
 JOB = """
 name: none
@@ -28,7 +28,7 @@ limits: {epochs: 1}
     ("error", "code", "line"),
     [
         (DataError("x.npz: is empty"), 2, "Error: x.npz: is empty"),
-        (Failure("shard 1 is gone"), 1, "Error: shard 1 is gone"),
+        (RuntimeFailure("shard 1 is gone"), 1, "Error: shard 1 is gone"),
         (Interrupted("stopped"), 130, "Error: stopped"),
         (OSError(28, "No space left on device", "x"), 1, "Error: [Errno 28] No space left on device: 'x'"),
         (ValueError("shapes (2,)\nand (3,)"), 1, "Error: ValueError: shapes (2,) and (3,) (PLACE)"),
@@ -45,7 +45,7 @@ def test_an_error_is_one_line_and_a_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(DEBUG, "1" if wanted else "")
-    with pytest.raises(SystemExit) as ended, exits_cleanly():
+    with pytest.raises(SystemExit) as ended, cli_errors():
         raise error
     assert ended.value.code == code
     here = traceback.extract_tb(ended.value.__context__.__traceback__)[-1].lineno if ended.value.__context__ else 0
@@ -79,7 +79,7 @@ def test_children_show_tracebacks_where_the_launcher_was_told_to(how: str, tmp_p
 
 
 def test_a_signal_that_comes_inside_the_wait_for_it_is_heard() -> None:
-    with on_signals() as asked:
+    with interrupt_event() as asked:
         with asked._cond:  # type: ignore[attr-defined]  # where Event.wait is each time it begins and ends
             signal.raise_signal(signal.SIGTERM)
         assert asked.wait(60)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from dbelief.process.gc_control import collect, leave_out_what_is_loaded
+from dbelief.process.gc_control import collect, freeze
 from dbelief.rpc import segments_pb2 as segments
 from tests.ps_server.servers import A, Job
 
@@ -24,18 +24,18 @@ def a_ring() -> weakref.ref[Ring]:
 
 
 def test_a_ring_is_freed() -> None:
-    leave_out_what_is_loaded()
+    freeze()
     ring = a_ring()
     collect()
     assert ring() is None
 
 
 def test_what_was_loaded_is_left_out() -> None:
-    leave_out_what_is_loaded()
+    freeze()
     before = gc.get_freeze_count()
     assert before > 10_000
     kept = [Ring() for _ in range(100)]
-    leave_out_what_is_loaded()  # once is enough: what is made later may be rings that go
+    freeze()  # once is enough: what is made later may be rings that go
     assert gc.get_freeze_count() <= before
     assert len(kept) == 100
 

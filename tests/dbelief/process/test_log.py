@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.errors import Failure, Mistake
+from dbelief.errors import RuntimeFailure, UserError
 from dbelief.process import log
-from dbelief.process.console import DEBUG, announce, announce_error, exits_cleanly, told
+from dbelief.process.console import DEBUG, announce, announce_error, cli_errors, format_error
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root, hook = logging.getLogger(), threading.excepthook
     handlers, level = list(root.handlers), root.level
     yield
-    log.forget()
+    log.clear_context()
     logging.captureWarnings(False)
     root.handlers[:], threading.excepthook = handlers, hook
     root.setLevel(level)
@@ -45,7 +45,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 def test_a_line_is_bare_until_a_job_is_joined_and_then_tells_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     announce("joining")
-    log.known(role="worker", job="digits", id=3, step=lambda: 1200)
+    log.set_context(role="worker", job="digits", id=3, step=lambda: 1200)
     announce("trains")
     announce_error("lost")
     first, second, third = capsys.readouterr().err.splitlines()
@@ -59,7 +59,7 @@ def test_a_line_is_bare_until_a_job_is_joined_and_then_tells_who_speaks(capsys: 
 @pytest.mark.usefixtures("as_json")
 def test_in_json_a_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     announce('says "this"\nand that')
-    log.known(role="ps", job="digits", id=0, step=lambda: 7)
+    log.set_context(role="ps", job="digits", id=0, step=lambda: 7)
     announce_error("lost")
     first, second = said(capsys)
     assert set(first) == {"time", "level", "message"}
@@ -75,12 +75,12 @@ def test_in_json_a_traceback_is_a_field(
     wanted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(DEBUG, "1" if wanted else "")
-    with pytest.raises(SystemExit), exits_cleanly():
-        raise Failure("shard 1 is gone")
+    with pytest.raises(SystemExit), cli_errors():
+        raise RuntimeFailure("shard 1 is gone")
     (line,) = said(capsys)
     assert (line["level"], line["message"]) == ("error", "shard 1 is gone")
     assert str(line.get("trace", "")).startswith("Traceback (most recent call last):") == wanted
-    assert told(Failure("it is not")) == "it is not"
+    assert format_error(RuntimeFailure("it is not")) == "it is not"
     assert [(one["level"], "trace" in one) for one in said(capsys)] == [("debug", True)] * wanted
 
 
@@ -88,10 +88,10 @@ def test_who_speaks_is_known_to_the_line_that_ends_a_command_and_forgotten_after
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def joins_and_fails() -> None:
-        log.known(role="ps", job="digits", id=1)
-        raise Failure("gone")
+        log.set_context(role="ps", job="digits", id=1)
+        raise RuntimeFailure("gone")
 
-    with pytest.raises(SystemExit), exits_cleanly():
+    with pytest.raises(SystemExit), cli_errors():
         joins_and_fails()
     announce("another")
     first, second = capsys.readouterr().err.splitlines()
@@ -118,10 +118,10 @@ def test_a_line_never_holds_a_secret(
 ) -> None:
     monkeypatch.setenv(log.FORM, form)
     monkeypatch.setenv(DEBUG, "1")
-    log.hide("sec-ret2")
-    with pytest.raises(SystemExit), exits_cleanly():
-        raise Failure(text)
-    told(Failure(text))
+    log.redact("sec-ret2")
+    with pytest.raises(SystemExit), cli_errors():
+        raise RuntimeFailure(text)
+    format_error(RuntimeFailure(text))
     announce(text)
     told_all = capsys.readouterr().err
     assert "***" in told_all
@@ -130,8 +130,8 @@ def test_a_line_never_holds_a_secret(
 
 def test_an_unknown_form_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(log.FORM, "xml")
-    with pytest.raises(Mistake, match=r"^DBELIEF_LOG: 'xml' is no form of a log: wanted json or text$"):
-        log.begin()
+    with pytest.raises(UserError, match=r"^DBELIEF_LOG: 'xml' is no form of a log: wanted json or text$"):
+        log.configure()
 
 
 @pytest.mark.usefixtures("as_json")
@@ -140,7 +140,7 @@ def test_in_json_whoever_speaks_does_so_by_the_one_door(capsys: pytest.CaptureFi
     def dies() -> None:
         raise OSError("no more threads")
 
-    log.begin()
+    log.configure()
     logging.getLogger("another.library").warning("%s is old", "it")
     warnings.warn("do not", stacklevel=1)
     thread = threading.Thread(target=dies, name="beat")

@@ -79,7 +79,7 @@ def test_no_line_of_a_log_carries_escapes(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(log.FORM, form)
-    log.say(f"replica 1 {EVIL} died", "error")
+    log.emit(f"replica 1 {EVIL} died", "error")
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert not {"\x1b", "\x07", "\x9b", "\u202e", "\r", "\x7f"} & set(said)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, embedded, embedded_available, open_registry
 
@@ -91,7 +91,7 @@ def test_it_ends_with_its_parent_even_if_killed(folder: Path) -> None:
 
 
 def test_a_folder_serves_one_run(folder: Path) -> None:
-    with EmbeddedRegistry(folder), pytest.raises(Mistake, match=r"another run has its registry here"):
+    with EmbeddedRegistry(folder), pytest.raises(UserError, match=r"another run has its registry here"):
         EmbeddedRegistry(folder, clock=ManualClock(autojump=True)).__enter__()
 
 
@@ -100,7 +100,7 @@ def test_a_server_that_ends_at_once_tells_why(folder: Path) -> None:
         pass
     (manifest,) = (folder / "appendonlydir").glob("*.manifest")
     manifest.write_text("no manifest at all\n")
-    with pytest.raises(Failure, match=r"ended at once: Invalid AOF manifest"), EmbeddedRegistry(folder):
+    with pytest.raises(RuntimeFailure, match=r"ended at once: Invalid AOF manifest"), EmbeddedRegistry(folder):
         pass
     # nothing is held back by the failure: the folder can be repaired and used
     manifest.unlink()
@@ -111,7 +111,7 @@ def test_a_server_that_ends_at_once_tells_why(folder: Path) -> None:
 def test_a_server_that_never_answers_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_answers", lambda _: False)
     server = EmbeddedRegistry(folder, deadline_s=1.0, clock=ManualClock(autojump=True))
-    with pytest.raises(Unreachable, match=r"did not answer in 1\.0 s"), server:
+    with pytest.raises(Unavailable, match=r"did not answer in 1\.0 s"), server:
         pass
     assert server.process.poll() is not None
 
@@ -120,7 +120,7 @@ def test_a_socket_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with pytest.raises(Mistake, match=r"107 bytes .* TMPDIR"), EmbeddedRegistry(tmp_path / "registry"):
+    with pytest.raises(UserError, match=r"107 bytes .* TMPDIR"), EmbeddedRegistry(tmp_path / "registry"):
         pass
     assert list(deep.iterdir()) == []
 
@@ -128,7 +128,7 @@ def test_a_socket_path_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_platforms_without_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert not embedded_available()
-    with pytest.raises(Mistake, match="redis:// URL"), EmbeddedRegistry(tmp_path):
+    with pytest.raises(UserError, match="redis:// URL"), EmbeddedRegistry(tmp_path):
         pass
 
 

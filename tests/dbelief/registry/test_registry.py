@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, MemoryRegistry, Registry
 from dbelief.registry.server import RedisRegistry
@@ -43,7 +43,7 @@ def test_takeover_fences_the_leader_that_slept(subject: Any) -> None:
     new = heir.acquire(job, "b", 30.0)
     assert new == old + 1
     assert heir.read(job) == {"step": b"7"}
-    with pytest.raises(Refused, match=rf"job {job}: write under leader epoch {old} .*epoch {new} leads"):
+    with pytest.raises(Rejected, match=rf"job {job}: write under leader epoch {old} .*epoch {new} leads"):
         sleeper.write(job, old, {"step": b"8", "other": b"x"})
     assert heir.read(job) == {"step": b"7"}
     assert sleeper.renew(job, old, 30.0) is False
@@ -55,7 +55,7 @@ def test_an_expired_lease_is_lost_even_when_nobody_took_it(subject: Any) -> None
     epoch = subject.registry.acquire(subject.job, "a", 30.0)
     subject.expire(subject.job)
     assert subject.registry.renew(subject.job, epoch, 30.0) is False
-    with pytest.raises(Refused, match="nobody holds the lease"):
+    with pytest.raises(Rejected, match="nobody holds the lease"):
         subject.registry.write(subject.job, epoch, {"step": b"1"})
     assert subject.registry.read(subject.job) == {}
 
@@ -69,7 +69,7 @@ def test_renew_lengthens(subject: Any) -> None:
 def test_an_owner_that_comes_back_fences_its_earlier_self(subject: Any) -> None:
     first = subject.registry.acquire(subject.job, "a", 30.0)
     assert subject.another().acquire(subject.job, "a", 30.0) == first + 1
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         subject.registry.write(subject.job, first, {"step": b"1"})
 
 
@@ -90,7 +90,7 @@ def test_write_stores_replaces_and_deletes_at_once(subject: Any) -> None:
     registry.write(job, epoch, {"keep": b"3", "go": None, "never": None, "größe": b"\x00"})
     assert registry.read(job) == {"keep": b"3", "blob": blob, "": b"", "größe": b"\x00"}
     registry.write(job, epoch, {})
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         registry.write(job, epoch + 1, {})
 
 
@@ -188,7 +188,7 @@ def test_twin_and_server_agree_on_any_sequence(server: EmbeddedRegistry) -> None
 def _outcome(registry: Registry, method: str, *arguments: Any) -> object:
     try:
         return getattr(registry, method)("same", *arguments)
-    except Refused as refusal:
+    except Rejected as refusal:
         return str(refusal)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from dbelief.errors import Failure, Mistake, Unreachable
+from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import ManualClock, SystemClock
 from dbelief.registry import EmbeddedRegistry, open_registry
 from dbelief.registry.server import RedisRegistry
@@ -41,7 +41,7 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
     ["", "localhost:6379", "http://h:1", "redis://:pw@h:port", "redis://h:1?db=pw", "unix:///s?unknown=pw"],
 )
 def test_a_wrong_address_is_refused_before_anything_is_sent(url: str) -> None:
-    with pytest.raises(Mistake, match=r"redis://, rediss:// or unix:///path") as caught:
+    with pytest.raises(UserError, match=r"redis://, rediss:// or unix:///path") as caught:
         open_registry(url, ManualClock())
     assert "pw" not in str(caught.value)
     assert caught.value.__suppress_context__
@@ -50,7 +50,7 @@ def test_a_wrong_address_is_refused_before_anything_is_sent(url: str) -> None:
 def test_unreachable_is_tried_until_patience_ends(tmp_path: Path) -> None:
     clock = ManualClock(autojump=True)
     registry = RedisRegistry(f"unix://:secret@{tmp_path}/none.sock", clock, patience_s=3.0)
-    with pytest.raises(Unreachable, match=rf"registry unix://{tmp_path}/none.sock does not answer: ") as caught:
+    with pytest.raises(Unavailable, match=rf"registry unix://{tmp_path}/none.sock does not answer: ") as caught:
         registry.read("j")
     assert "secret" not in str(caught.value)
     assert 2.0 < clock.now() <= 3.0
@@ -63,7 +63,7 @@ def test_a_silent_server_does_not_hold_the_caller(tmp_path: Path) -> None:
         registry = RedisRegistry(
             f"unix://{tmp_path}/deaf.sock", ManualClock(autojump=True), timeout_s=0.02, patience_s=0.1
         )
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unavailable):
             registry.acquire("j", "a", 1.0)
         registry.close()
 
@@ -88,7 +88,7 @@ def test_a_refused_login_is_a_mistake_and_not_tried_again(guarded: str) -> None:
     clock = ManualClock(autojump=True)
     for url in (guarded, guarded.replace("unix://", "unix://:wrong@")):
         registry = RedisRegistry(url, clock)
-        with pytest.raises(Mistake, match=r"refuses the login") as caught:
+        with pytest.raises(UserError, match=r"refuses the login") as caught:
             registry.acquire("j", "a", 1.0)
         assert "wrong@" not in str(caught.value)
         registry.close()
@@ -103,7 +103,7 @@ def test_an_error_of_the_server_names_the_registry(server: EmbeddedRegistry) -> 
     with Redis.from_url(server.url) as admin:
         admin.set("dbelief:{wrong}:values", "no hash")
     registry = RedisRegistry(server.url, SystemClock())
-    with pytest.raises(Failure, match=r"registry unix://.*: WRONGTYPE"):
+    with pytest.raises(RuntimeFailure, match=r"registry unix://.*: WRONGTYPE"):
         registry.read("wrong")
     registry.close()
 

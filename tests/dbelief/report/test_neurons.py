@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import load
-from dbelief.errors import DataError, Mistake
+from dbelief.errors import DataError, UserError
 from dbelief.job import Job, NpzData, parse_job
 from dbelief.nn.autoencoder import Eq1
 from dbelief.nn.lcn import Lcn
 from dbelief.nn.neuron_response import Neurons
-from dbelief.report.neurons import tell_neurons
+from dbelief.report.neurons import report_neurons
 from dbelief.report.selectivity import selectivity
 from tests.dbelief.training.test_pretrained import JOB, tensors
 
@@ -58,16 +58,16 @@ def folder(tmp_path: Path) -> Path:
     [("one", ["filters", "stimuli"]), ("top", ["stimuli"]), ("layer", ["filters", "stimuli"]), ("dense", [])],
 )
 def test_pictures_of_what_a_run_has_trained(name: str, drawn: list[str], folder: Path) -> None:
-    pictures = tell_neurons(folder / name, folder, "neurons", None)
+    pictures = report_neurons(folder / name, folder, "neurons", None)
     assert pictures == [folder / f"{one}.png" for one in drawn]
     assert all(picture.stat().st_size > 0 for picture in pictures)
 
 
 def test_what_neurons_tell_apart_is_that_of_the_whole_network(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tell_neurons(folder / "top", folder, "neurons", folder / "labelled.npz")
+    report_neurons(folder / "top", folder, "neurons", folder / "labelled.npz")
     told = capsys.readouterr().out
     stacks = [(Eq1(4, 2, 3, 2), Lcn(1)), (Eq1(2, 1, 2, 2), Lcn())]
-    neurons = Neurons((8, 8, 1), stacks, {**tensors(1, 1), **tensors(2, 2)}, choose("cpu"))
+    neurons = Neurons((8, 8, 1), stacks, {**tensors(1, 1), **tensors(2, 2)}, select_backend("cpu"))
     split = load(NpzData(source="npz", file="labelled.npz", validation=0, test=0), folder).train
     assert split is not None
     (test,) = selectivity(neurons.responses(split.inputs.reshape(-1, 8, 8, 1)), split.targets)
@@ -82,15 +82,15 @@ def test_where_the_data_are_gone_filters_are_still_drawn(folder: Path, capsys: p
     start, text = job.read_text().index("data:"), job.read_text()
     end = text.index("strategy:")
     job.write_text(text[:start] + "data: {source: npz, file: gone.npz}\n" + text[end:])
-    assert tell_neurons(folder / "one", folder, "neurons", None) == [folder / "filters.png"]
+    assert report_neurons(folder / "one", folder, "neurons", None) == [folder / "filters.png"]
     assert "no stimuli:" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"gone\.npz"):
-        tell_neurons(folder / "one", folder, "neurons", folder / "labelled.npz")
+        report_neurons(folder / "one", folder, "neurons", folder / "labelled.npz")
 
 
 def test_what_is_wrong_with_labelled_images_is_named(folder: Path) -> None:
-    with pytest.raises(Mistake, match=r"^--images: job dense has no autoencoder's neurons$"):
-        tell_neurons(folder / "dense", folder, "neurons", folder / "labelled.npz")
+    with pytest.raises(UserError, match=r"^--images: job dense has no autoencoder's neurons$"):
+        report_neurons(folder / "dense", folder, "neurons", folder / "labelled.npz")
     images = np.zeros((9, 8, 8, 1), np.float32)
     for inputs, targets, says in (
         (images, np.zeros((9, 1), np.float32), "its targets must be labels of two classes or more"),
@@ -99,4 +99,4 @@ def test_what_is_wrong_with_labelled_images_is_named(folder: Path) -> None:
     ):
         np.savez(folder / "wrong.npz", inputs=inputs, targets=targets)
         with pytest.raises(DataError, match=f"wrong.npz: {says}$"):
-            tell_neurons(folder / "top", folder, "neurons", folder / "wrong.npz")
+            report_neurons(folder / "top", folder, "neurons", folder / "wrong.npz")

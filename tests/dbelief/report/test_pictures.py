@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from dbelief.errors import DataError, NotWritten
+from dbelief.errors import DataError, WriteFailed
 from dbelief.report.pictures import draw_pictures
 
 PASS: dict[str, Any] = {
@@ -43,5 +43,5 @@ def test_a_pass_that_cannot_be_read_is_named(run: Path, text: str) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(run: Path) -> None:
-    with pytest.raises(NotWritten, match=r"events\.jsonl/x: the pictures cannot be written: Not a directory"):
+    with pytest.raises(WriteFailed, match=r"events\.jsonl/x: the pictures cannot be written: Not a directory"):
         draw_pictures(run, run / "events.jsonl" / "x", "mnist")

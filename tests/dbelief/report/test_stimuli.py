@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.neuron_response import Neurons
 from dbelief.report.filters import side_by_side
 from dbelief.report.stimuli import ACROSS, choose_neurons, draw_stimuli
@@ -23,7 +23,7 @@ def test_neurons_that_answer_to_few_images_are_chosen_and_which_way() -> None:
 
 
 def test_each_row_is_a_stimulus_and_the_best_images(tmp_path: Path, saved: list[Figure]) -> None:
-    neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), choose("cpu"))
+    neurons = Neurons(IMAGE, SMALL, drawn(IMAGE, SMALL), select_backend("cpu"))
     images = np.random.default_rng(1).standard_normal((40, *IMAGE))
     responses = neurons.responses(images)
     chosen = [("one", 3, 1), ("other", 9, -1)]

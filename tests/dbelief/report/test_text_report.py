@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.report.text_report import account
 from dbelief.rundir.summary import Summary, write_summary
 
@@ -136,7 +136,7 @@ def test_a_log_without_lines_is_no_mistake(run: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_one_line(run: Path) -> None:
-    with pytest.raises(Mistake, match=r"mnist: holds no events\.jsonl: the run has not begun$"):
+    with pytest.raises(UserError, match=r"mnist: holds no events\.jsonl: the run has not begun$"):
         account(run)
-    with pytest.raises(Mistake, match=r"is no run folder: it holds no job\.yaml$"):
+    with pytest.raises(UserError, match=r"is no run folder: it holds no job\.yaml$"):
         account(run.parent)

@@ -55,16 +55,16 @@ class Service:
 
 
 STATUSES = [
-    (errors.Refused("fenced"), grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Rejected("fenced"), grpc.StatusCode.FAILED_PRECONDITION),
     (errors.Moved("stale epoch"), grpc.StatusCode.ABORTED),
-    (errors.Full("all shards are there"), grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.Unreachable("nobody there"), grpc.StatusCode.INTERNAL),
+    (errors.ResourceExhausted("all shards are there"), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.Unavailable("nobody there"), grpc.StatusCode.INTERNAL),
     (errors.SnapshotError("torn"), grpc.StatusCode.DATA_LOSS),
     (errors.ModelError("no parameters"), grpc.StatusCode.INVALID_ARGUMENT),
     (errors.JobError("no such field"), grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError("wrong length"), grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.NotFinite("NaN"), grpc.StatusCode.INTERNAL),
-    (errors.Failure("something else"), grpc.StatusCode.INTERNAL),
+    (errors.NonFinite("NaN"), grpc.StatusCode.INTERNAL),
+    (errors.RuntimeFailure("something else"), grpc.StatusCode.INTERNAL),
 ]
 every_status = pytest.mark.parametrize(("error", "code"), STATUSES, ids=lambda value: type(value).__name__)
 
@@ -114,8 +114,8 @@ AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.Sta
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK], ids=str)
 def test_a_status_is_either_unreachable_or_refused(code: grpc.StatusCode) -> None:
-    kinds = {grpc.StatusCode.DATA_LOSS: errors.SnapshotError, **dict.fromkeys(AWAY, errors.Unreachable)}
-    kind = kinds.get(code, errors.Refused)
+    kinds = {grpc.StatusCode.DATA_LOSS: errors.SnapshotError, **dict.fromkeys(AWAY, errors.Unavailable)}
+    kind = kinds.get(code, errors.Rejected)
     with pytest.raises(kind, match=r"^push: shard 1: the reason$") as caught, named_errors("push: shard 1"):
         raise Broken(code, "the reason")
     assert isinstance(caught.value.__cause__, grpc.RpcError)
@@ -123,13 +123,13 @@ def test_a_status_is_either_unreachable_or_refused(code: grpc.StatusCode) -> Non
 
 @pytest.mark.parametrize("details", [None, ""])
 def test_a_status_without_a_reason_is_named(details: str | None) -> None:
-    with pytest.raises(errors.Unreachable, match=r"^pull: unavailable$"), named_errors("pull"):
+    with pytest.raises(errors.Unavailable, match=r"^pull: unavailable$"), named_errors("pull"):
         raise Broken(grpc.StatusCode.UNAVAILABLE, details)
 
 
 @every_status
 def test_whatever_a_peer_answers_is_an_answer(error: Exception, code: grpc.StatusCode) -> None:
-    answer = errors.SnapshotError if isinstance(error, errors.SnapshotError) else errors.Refused
+    answer = errors.SnapshotError if isinstance(error, errors.SnapshotError) else errors.Rejected
     with pytest.raises(answer, match=str(error)), named_errors("push"):
         raise Broken(code, str(error))
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dbelief.core.layout import cut, place
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import assign_segments, make_segments
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
-from dbelief.rpc.in_process import LocalParameters
+from dbelief.rpc.in_process import InProcessParameters
 from ps_server.store.shard import Shard
 
 N, NOMINAL = 2_300, 256
 SEGMENTS = 9
 A, B, C = Pusher(0, 11), Pusher(1, 12), Pusher(2, 13)
-Together = Callable[..., LocalParameters]
+Together = Callable[..., InProcessParameters]
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def together() -> Together:
 
     def make(
         shards: int = 2, rule: str = "sgd", staleness: int | None = None, initial: np.ndarray | None = None
-    ) -> LocalParameters:
-        spans = tuple(cut([(0, N)], NOMINAL))
-        runs = place(spans, shards)
-        places = tuple(Place(number, "", 1, (run,)) for number, run in enumerate(runs))
+    ) -> InProcessParameters:
+        spans = tuple(make_segments([(0, N)], NOMINAL))
+        runs = assign_segments(spans, shards)
+        places = tuple(ShardPlacement(number, "", 1, (run,)) for number, run in enumerate(runs))
         placement = Placement(1, spans, places)
         made = [Shard(placement.run(place), make_rule(rule, {}), staleness) for place in places]
-        parameters = LocalParameters(made, placement, timeout_s=60.0)
+        parameters = InProcessParameters(made, placement, timeout_s=60.0)
         values = np.zeros(N, np.float32) if initial is None else initial
         parameters.push(values, nothing_held(), Push(Pusher(9, 99), 1, assign=True))
         for shard in made:
@@ -46,7 +46,7 @@ def nothing_held() -> np.ndarray:
     return np.full(SEGMENTS, -1, np.int64)
 
 
-def pulled(parameters: LocalParameters, clock: int = 0) -> np.ndarray:
+def pulled(parameters: InProcessParameters, clock: int = 0) -> np.ndarray:
     out, versions = np.empty(N, np.float32), nothing_held()
     parameters.pull(out, versions, clock=clock)
     return out
@@ -138,7 +138,7 @@ def test_named_vectors_go_the_same_way(together: Together) -> None:
     parameters.pull(out, nothing_held(), vector="best.0")
     assert out.tobytes() == best.tobytes()
     assert not pulled(parameters).any()
-    with pytest.raises(Refused, match=r"segment 0: no vector 'best\.1'"):
+    with pytest.raises(Rejected, match=r"segment 0: no vector 'best\.1'"):
         parameters.pull(out, nothing_held(), vector="best.1")
 
 
@@ -148,8 +148,8 @@ def test_a_round_that_nobody_completes_ends_in_a_named_failure(together: Togethe
         assert isinstance(shard, Shard)
         shard.set_membership(1, [(0, [0, 1, 2])])
     parameters.timeout_s = 0.0
-    with pytest.raises(Unreachable, match=r"segment 0: round 0 still waits for replicas \[1, 2\]"):
+    with pytest.raises(Unavailable, match=r"segment 0: round 0 still waits for replicas \[1, 2\]"):
         parameters.push(np.ones(N, np.float32), nothing_held(), Push(A, 1, np.float32(1)))
-    with pytest.raises(Unreachable, match="round 0"):
+    with pytest.raises(Unavailable, match="round 0"):
         pulled(parameters, clock=1)
     assert not pulled(parameters, clock=0).any()

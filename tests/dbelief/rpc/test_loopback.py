@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import coordination_pb2, parameters_pb2
 from dbelief.rpc import coordination_pb2_grpc as coordination
 from dbelief.rpc import parameters_pb2_grpc as parameters
@@ -16,7 +16,7 @@ from dbelief.rpc.channel import answers, open_channel, streams
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rpc.server.health import check_serving
 from dbelief.rpc.server.server import Server
-from dbelief.rpc.token_channel import BEARER, KEY, BearingChannel
+from dbelief.rpc.token_channel import BEARER, KEY, TokenChannel
 from dbelief.security import Loopback, identity, loopback
 
 pytestmark = pytest.mark.processes
@@ -70,7 +70,7 @@ def test_without_the_users_token_nobody_is_served(
         monkeypatch.setattr(loopback, "user_secret", lambda: bytes(32))
         brought = Loopback(server.address).text()
     with grpc.insecure_channel(server.address) as plain:
-        channel = plain if brought is None else BearingChannel(plain, lambda: str(brought))
+        channel = plain if brought is None else TokenChannel(plain, lambda: str(brought))
         with pytest.raises(grpc.RpcError, match=r"its own user alone.*--credentials, or this server --insecure") as one:
             call(channel)
     assert one.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -90,7 +90,7 @@ def test_processes_of_the_same_user_need_nothing(server: Server) -> None:
 
 def test_what_was_heard_at_one_address_opens_no_other(server: Server) -> None:
     with grpc.insecure_channel(server.address) as plain:
-        channel = BearingChannel(plain, Loopback("127.0.0.1:9").text)
+        channel = TokenChannel(plain, Loopback("127.0.0.1:9").text)
         with pytest.raises(grpc.RpcError, match="its own user alone"):
             _stop(channel)
 
@@ -130,5 +130,5 @@ def test_the_token_is_one_that_logs_hide(server: Server) -> None:
 
 def test_a_refusal_is_said_by_the_client_in_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "user_secret", lambda: bytes(32))
-    with pytest.raises(Refused, match="the call carries no token of theirs"):
+    with pytest.raises(Rejected, match="the call carries no token of theirs"):
         check_serving(server.address, WAIT_S)

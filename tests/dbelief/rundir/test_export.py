@@ -12,10 +12,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from dbelief.checkpoint.shard_file import Stored, state_key, write_part
+from dbelief.checkpoint.shard_file import StoredSegment, state_key, write_shard
 from dbelief.checkpoint.snapshot_set import write_set
-from dbelief.core.layout import Box, Layout, Span, cut, place
-from dbelief.errors import DataError, Mistake, SnapshotError
+from dbelief.core.layout import Box, Layout, SegmentSpan, assign_segments, make_segments
+from dbelief.errors import DataError, SnapshotError, UserError
 from dbelief.process.atomic_file import DISK, Disk
 from dbelief.rundir.export import export_run
 from tests.dbelief.monitor.test_status import JOB, SUMMARY
@@ -57,17 +57,17 @@ def write(
     """A complete set: "w" holds the values, "best.1" their negatives, and the rule's state something else."""
     folder = run / "snapshots" / set_id
     folder.mkdir()
-    spans = cut(layout.rank_ranges(), nominal)
+    spans = make_segments(layout.rank_ranges(), nominal)
     about = {"job": "digits", "set": set_id, "rule": "sgd", "shard_epoch": 1}
     names = {name: np.dtype("<f4") for name in ("w", "best.1", state_key("v"))}
 
-    def stored(span: Span) -> Stored:
+    def stored(span: SegmentSpan) -> StoredSegment:
         own = values[span.start : span.stop]
-        return Stored(span, 1, 1, 0, 0, {}, {"w": own, "best.1": -own, state_key("v"): 0 * own})
+        return StoredSegment(span, 1, 1, 0, 0, {}, {"w": own, "best.1": -own, state_key("v"): 0 * own})
 
-    for number, (first, count) in enumerate(place(spans, shards)):
+    for number, (first, count) in enumerate(assign_segments(spans, shards)):
         mine = spans[first : first + count]
-        write_part(folder, number, about, [(span, names) for span in mine], map(stored, mine))
+        write_shard(folder, number, about, [(span, names) for span in mine], map(stored, mine))
     state = {
         "segments": len(spans),
         "boxes": layout.rows(),
@@ -165,7 +165,7 @@ def test_any_vector_of_a_set_may_be_asked_for(run: Path, tmp_path: Path) -> None
     for vector, values in (("w", flat(2)), ("best", -flat(2)), ("best.1", -flat(2)), ("rule/v", 0 * flat(2))):
         export_run(run, "npz", None, vector)
         assert holds(tmp_path / "digits.npz", values)
-    with pytest.raises(Mistake, match=r"holds no vector 'x' whole; there is: best\.1, rule/v, w$"):
+    with pytest.raises(UserError, match=r"holds no vector 'x' whole; there is: best\.1, rule/v, w$"):
         export_run(run, "npz", None, "x")
     assert holds(tmp_path / "digits.npz", 0 * flat(2))
     assert folder.is_dir()
@@ -180,17 +180,17 @@ def test_of_a_job_that_keeps_the_best_the_best_is_its_result(
     export_run(run, "safetensors", None, None)
     assert holds(tmp_path / "digits.safetensors", -flat(2) if best else flat(2))
     if not best:
-        with pytest.raises(Mistake, match="holds no best parameters"):
+        with pytest.raises(UserError, match="holds no best parameters"):
             export_run(run, "safetensors", None, "best")
 
 
 def test_nothing_to_export_is_one_line(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"digits: holds neither model\.safetensors nor a complete snapshot set$"):
+    with pytest.raises(UserError, match=r"digits: holds neither model\.safetensors nor a complete snapshot set$"):
         export_run(run, "npz", None, None)
     write(run, "000000000700-0001", flat(2))
-    with pytest.raises(Mistake, match=r"^nowhere/x: there is no folder nowhere$"):
+    with pytest.raises(UserError, match=r"^nowhere/x: there is no folder nowhere$"):
         export_run(run, "npz", Path("nowhere/x"), None)
-    with pytest.raises(Mistake, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         export_run(tmp_path, "npz", None, None)
     finished(run, flat(1))
     (run / "model.safetensors").write_bytes(b"\1\0\0")

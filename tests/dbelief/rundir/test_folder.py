@@ -7,7 +7,7 @@ import pytest
 
 from dbelief.checkpoint.snapshot_set import write_set
 from dbelief.core.layout import Box, Layout
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.job import Job, build_job
 from dbelief.rundir.folder import check_resumed, check_start, held, prepare_folder
 
@@ -56,14 +56,14 @@ def test_the_first_is_number_one(job: Job, tmp_path: Path) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_under_way_is_left_alone(job: Job, tmp_path: Path, resume: bool) -> None:
     folder = prepare_folder(job, resume=False)
-    with held(folder), pytest.raises(Mistake, match="a run is under way there"):
+    with held(folder), pytest.raises(UserError, match="a run is under way there"):
         prepare_folder(job, resume)
     assert [path.name for path in tmp_path.iterdir()] == ["test"]
     assert prepare_folder(job, resume) == folder
 
 
 def test_there_must_be_something_to_resume(job: Job) -> None:
-    with pytest.raises(Mistake, match="no run to resume"):
+    with pytest.raises(UserError, match="no run to resume"):
         prepare_folder(job, resume=True)
 
 
@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_the_layout_that_it_had(job: Job, tmp_path: Path) -> 
         write_set(snapshots / f"100-{number}", f"100-{number}", "test", {"layout": layout.digest()})
     (snapshots / "100-3").mkdir()  # begun, and not complete
     check_resumed(job, over_ranks)
-    with pytest.raises(Mistake, match="another layout, for the model or the grid was another"):
+    with pytest.raises(UserError, match="another layout, for the model or the grid was another"):
         check_resumed(job, whole)
 
 
@@ -86,7 +86,7 @@ def test_a_run_does_not_start_from_what_it_moves_aside(job: Job, tmp_path: Path,
     (prepare_folder(job, resume=False) / "mine").write_text("first")
     again = job.model_copy(update={"start_from": str(tmp_path / start)})
     for refuses in (check_start, lambda job: prepare_folder(job, resume=False)):
-        with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named test begins"):
+        with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named test begins"):
             refuses(again)
     assert (tmp_path / "test" / "mine").read_text() == "first"
     assert prepare_folder(again, resume=True) == tmp_path / "test"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dbelief.core.layout import Layout
-from dbelief.errors import DataError, Mistake, ModelError, SnapshotError
+from dbelief.errors import DataError, ModelError, SnapshotError, UserError
 from dbelief.rundir.result import read_result
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat, write
@@ -76,7 +76,7 @@ def test_another_model_is_refused(
 
 def test_what_is_not_there_or_damaged_is_one_line(run: Path) -> None:
     out = np.zeros(LAYOUT.size, np.float32)
-    with pytest.raises(Mistake, match=r"digits: holds neither model\.safetensors nor a complete snapshot set$"):
+    with pytest.raises(UserError, match=r"digits: holds neither model\.safetensors nor a complete snapshot set$"):
         read_result(run, LAYOUT, out)
     (write(run, "000000000700-0001", flat(2)) / "shard-1.safetensors").write_bytes(b"\0")
     with pytest.raises(SnapshotError, match="no snapshot set is whole"):

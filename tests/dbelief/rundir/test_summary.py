@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dbelief.errors import DataError, NotWritten
+from dbelief.errors import DataError, WriteFailed
 from dbelief.rundir.summary import read_summary, write_summary
 
 
@@ -73,7 +73,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(NotWritten, match=r"summary\.json: cannot be written: No space"):
+    with pytest.raises(WriteFailed, match=r"summary\.json: cannot be written: No space"):
         write_summary(path, values(seed=2))
     assert read_summary(path).seed == 1
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]

@@ -5,7 +5,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.security import ROLES, Credentials
 from dbelief.security.certificates import make_credentials
 
@@ -81,7 +81,7 @@ def test_two_jobs_share_nothing(folders: dict[str, Path]) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match="file/certs: Not a directory"):
+    with pytest.raises(UserError, match="file/certs: Not a directory"):
         make_credentials(tmp_path / "file" / "certs", 1.0, [], [])
 
 
@@ -89,7 +89,7 @@ def test_what_is_somebodys_work_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "worker").mkdir()
     work = tmp_path / "worker" / "life.py"
     work.write_text("mine")
-    with pytest.raises(Mistake, match=r"worker/life.py is in the way: give `dbelief certs` a folder of its own"):
+    with pytest.raises(UserError, match=r"worker/life.py is in the way: give `dbelief certs` a folder of its own"):
         make_credentials(tmp_path, 1.0, [], [])
     assert work.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["worker"]

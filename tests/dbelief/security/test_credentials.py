@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.security import PERSONS, ROLES, Credentials
 
 
@@ -36,25 +36,25 @@ def test_nothing_secret_is_shown(ours: Callable[[str], Credentials]) -> None:
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    with pytest.raises(Mistake, match=rf"there is no .*/coordinator/{name}; `dbelief certs`"):
+    with pytest.raises(UserError, match=rf"there is no .*/coordinator/{name}; `dbelief certs`"):
         Credentials.read(folder)
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
 def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"\xff no certificate")
-    with pytest.raises(Mistake, match=rf"credentials .*{name}"):
+    with pytest.raises(UserError, match=rf"credentials .*{name}"):
         Credentials.read(folder)
 
 
 def test_anothers_key_is_told_from_the_certificates(folder: Path, folders: dict[str, Path]) -> None:
     shutil.copy(folders["ours"] / "worker" / "tls.key", folder / "tls.key")
-    with pytest.raises(Mistake, match=r"key values mismatch|KEY_VALUES_MISMATCH"):
+    with pytest.raises(UserError, match=r"key values mismatch|KEY_VALUES_MISMATCH"):
         Credentials.read(folder)
 
 
 def test_a_certificate_that_has_ended_is_told(folders: dict[str, Path]) -> None:
-    with pytest.raises(Mistake, match=r"ended/?.*tls.crt: the certificate ended at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
+    with pytest.raises(UserError, match=r"ended/?.*tls.crt: the certificate ended at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
         Credentials.read(folders["ended"] / "ps")
 
 
@@ -62,5 +62,5 @@ def test_a_certificate_that_has_ended_is_told(folders: dict[str, Path]) -> None:
 def test_a_wrong_line_of_tokens_is_named(folder: Path, line: str) -> None:
     tokens = folder / "tokens"
     tokens.write_text(tokens.read_text() + line)
-    with pytest.raises(Mistake, match="tokens, line 6: wanted a role"):
+    with pytest.raises(UserError, match="tokens, line 6: wanted a role"):
         Credentials.read(folder)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import Mistake
-from dbelief.security import current, identity, may_listen, take
+from dbelief.errors import UserError
+from dbelief.security import current, identity, load, may_listen
 
 BEYOND = ["0.0.0.0:7070", "[::]:7070", "10.0.0.1:0", "coordinator:7070"]
 HERE = ["127.0.0.1:7070", "127.8.9.1:0", "[::1]:7070", "localhost:7070"]
@@ -20,7 +20,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("address", BEYOND)
 def test_without_credentials_nobody_is_called_from_beyond(address: str) -> None:
-    with pytest.raises(Mistake, match=r"without TLS and a token.*--credentials.*--insecure"):
+    with pytest.raises(UserError, match=r"without TLS and a token.*--credentials.*--insecure"):
         may_listen(address)
 
 
@@ -34,13 +34,13 @@ def test_this_machine_may_call_and_nothing_is_said_of_it(address: str, capsys: p
 def test_with_credentials_all_may_call(
     address: str, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    take(folders["ours"] / "ps", ("ps",))
+    load(folders["ours"] / "ps", ("ps",))
     may_listen(address)
     assert capsys.readouterr().err == ""
 
 
 def test_what_is_opened_without_them_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    identity.be_insecure()
+    identity.allow_insecure()
     for _ in range(2):
         may_listen("0.0.0.0:7070")
     said = capsys.readouterr().err
@@ -48,8 +48,8 @@ def test_what_is_opened_without_them_is_said_once(capsys: pytest.CaptureFixture[
 
 
 def test_another_roles_credentials_are_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(Mistake, match="they are for worker, wanted coordinator"):
-        take(folders["ours"] / "worker", ("coordinator",))
+    with pytest.raises(UserError, match="they are for worker, wanted coordinator"):
+        load(folders["ours"] / "worker", ("coordinator",))
     assert current() is None
 
 

@@ -2,26 +2,28 @@ import itertools
 
 from dbelief.rpc import coordination_pb2, parameters_pb2
 from dbelief.security import PERSONS, ROLES
-from dbelief.security.permissions import ALL, RIGHTS
+from dbelief.security.permissions import ALL, PERMISSIONS
 
 
 def test_every_method_has_its_line() -> None:
     """A method that is added is for nobody until somebody says for whom."""
     files = (coordination_pb2.DESCRIPTOR, parameters_pb2.DESCRIPTOR)
     services = itertools.chain.from_iterable(file.services_by_name.values() for file in files)
-    assert set(RIGHTS) == {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+    assert set(PERMISSIONS) == {
+        f"/{service.full_name}/{method.name}" for service in services for method in service.methods
+    }
 
 
 def test_rights_are_of_roles_that_have_tokens() -> None:
     assert set(ROLES) | set(PERSONS) == ALL
-    assert all(roles and roles <= ALL for roles in RIGHTS.values())
+    assert all(roles and roles <= ALL for roles in PERMISSIONS.values())
 
 
 def test_only_a_coordinator_commands_shards_and_only_an_operator_a_job() -> None:
     for method in ("Configure", "Operate", "Snapshot", "Restore"):
-        assert RIGHTS[f"/dbelief.v1.Parameters/{method}"] == {"coordinator"}
-    assert RIGHTS["/dbelief.v1.Coordinator/Stop"] == {"operator"}
-    assert {method for method, roles in RIGHTS.items() if "viewer" in roles} == {
+        assert PERMISSIONS[f"/dbelief.v1.Parameters/{method}"] == {"coordinator"}
+    assert PERMISSIONS["/dbelief.v1.Coordinator/Stop"] == {"operator"}
+    assert {method for method, roles in PERMISSIONS.items() if "viewer" in roles} == {
         "/dbelief.v1.Coordinator/Status",
         "/dbelief.v1.Parameters/Stats",
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.security.private_folder import SECRET, make_private, user_secret
 
 
@@ -75,7 +75,7 @@ def test_where_there_is_no_place_the_line_names_all_that_were_tried(home: Path, 
     (home / SECRET).write_bytes(b"short")
     (home / SECRET).chmod(0o600)
     (tmp_path / f"dbelief-{os.geteuid()}").write_text("in the way")
-    with pytest.raises(Mistake, match=r"state/dbelief: secret is not 32 bytes long.*; .*dbelief-\d+: File exists"):
+    with pytest.raises(UserError, match=r"state/dbelief: secret is not 32 bytes long.*; .*dbelief-\d+: File exists"):
         fresh()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.telemetry.gpu import devices
 
 BUS = ("0000:1A:00.0", "0000:3B:00.0")
@@ -55,7 +55,7 @@ def backend() -> Backend:
 
 
 def test_the_host_has_none() -> None:
-    assert devices(choose("cpu")) == []
+    assert devices(select_backend("cpu")) == []
 
 
 def test_memory_is_the_devices_and_our_pools_on_it(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_how_busy_they_are_is_told_where_somebody_knows(
 @pytest.mark.gpu
 def test_a_real_device_tells_of_an_array_that_lies_on_it() -> None:
     pytest.importorskip("cupy")
-    backend = choose("cuda")
+    backend = select_backend("cuda")
     (device, *_) = devices(backend)
     before = device.pool_bytes()
     array = backend.xp.zeros(1 << 26, np.uint8)

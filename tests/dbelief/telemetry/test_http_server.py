@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.console import host_and_port
 from dbelief.security import Credentials, identity
 from dbelief.telemetry import http_server
@@ -92,7 +92,7 @@ def test_a_crowd_is_hung_up_on_and_the_silent_after_a_while(monkeypatch: pytest.
 
 
 def test_it_is_not_open_to_other_machines_without_tls(ours: Roles) -> None:
-    with pytest.raises(Mistake, match="without TLS and a token"):
+    with pytest.raises(UserError, match="without TLS and a token"):
         WebServer("0.0.0.0:0", hello, "a greeting")
     WebServer("0.0.0.0:0", hello, "a greeting", ours("coordinator").web_context()).close()
 

@@ -12,7 +12,7 @@ from typing import get_type_hints
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.process.console import host_and_port
 from dbelief.telemetry.metric_specs import PHASES, STATES, TABLE
 from dbelief.telemetry.metrics import LONGEST_LABEL, MOST_SERIES, OTHERS, Metrics
@@ -29,7 +29,7 @@ def test_every_row_is_scraped_under_its_role(role: str) -> None:
     families = {family.name: family for family in text_string_to_metric_families(Metrics(role).text())}
     for row in TABLE[role]:
         family = families[f"dbelief_{role}_{row.name.removesuffix('_total')}"]
-        assert (family.type, family.documentation) == (row.kind, f"{row.tells} ({row.unit})")
+        assert (family.type, family.documentation) == (row.kind, f"{row.help} ({row.unit})")
     assert "process_resident_memory_bytes" in families
     assert not [name for name in families if name.endswith("_created")]
 
@@ -80,8 +80,8 @@ def test_a_counter_with_labels_follows_one_total_for_each_value() -> None:
 
 def test_a_scrape_reads_the_totals_it_follows_and_adds_them_up() -> None:
     metrics, here, there = Metrics("worker"), [0], [0]
-    metrics.follow("retries_total", lambda: here[0], to="ps")
-    metrics.follow("retries_total", lambda: there[0], to="ps")
+    metrics.add_callback("retries_total", lambda: here[0], to="ps")
+    metrics.add_callback("retries_total", lambda: there[0], to="ps")
     for here[0], there[0], seen in ((3, 0, 3), (3, 4, 7), (1, 4, 8), (2, 4, 9)):  # one that fell began anew
         assert metrics.value("retries_total", to="ps") == seen
     assert metrics.value("retries_total", to="coordinator") == 0
@@ -119,7 +119,7 @@ def test_what_was_followed_is_let_go_of_when_its_job_is_over() -> None:
         retries = 3
 
     metrics, shard = Metrics("worker"), Shard()
-    metrics.follow("retries_total", functools.partial(getattr, shard, "retries"), to="ps")
+    metrics.add_callback("retries_total", functools.partial(getattr, shard, "retries"), to="ps")
     gone = weakref.ref(shard)
     metrics.settle()
     assert metrics.value("retries_total", to="ps") == 3.0  # though nobody scraped it
@@ -194,5 +194,5 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(Mistake, match=rf"metrics cannot be served on 127\.0\.0\.1:{port}: .*in use"):
+        with pytest.raises(UserError, match=rf"metrics cannot be served on 127\.0\.0\.1:{port}: .*in use"):
             Metrics("ps").serve(f"127.0.0.1:{port}")

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
-from dbelief.core.push import Pushed, Pusher
+from dbelief.core.push import Pusher, PushResult
 from dbelief.data import Split
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.job import build_job
 from dbelief.nn import Batch
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.coordinator_client import Member
+from dbelief.rpc.client.coordinator_client import MemberView
 from dbelief.training.client import Client
 from dbelief.training.session import Session
 
@@ -62,10 +62,10 @@ class Place:
         self.session = SimpleNamespace(
             job=build_job(JOB, Path()),
             data=SimpleNamespace(validation=split, test=split),
-            backend=choose("cpu"),
+            backend=select_backend("cpu"),
             model=Mean(),
             layout=Layout.of({"w": np.ones(1, np.float32)}),
-            member=SimpleNamespace(over=False, state=wire.STATE_READY, call=partial(Member.call, member)),
+            member=SimpleNamespace(over=False, state=wire.STATE_READY, call=partial(MemberView.call, member)),
             parameters=SimpleNamespace(
                 placement=SimpleNamespace(spans=[0]),
                 array=lambda size: np.zeros(size, np.float32),
@@ -74,7 +74,7 @@ class Place:
             ),
             pusher=Pusher(2, 7),
             next_sequence=lambda: 1,
-            push=lambda *_, **named: Pushed(0.0),
+            push=lambda *_, **named: PushResult(0.0),
             assign=lambda vector, values: self.stored.append(vector),
             close=self.ended.append,
         )
@@ -128,7 +128,7 @@ def test_who_waits_in_vain_for_the_end_says_so_and_leaves() -> None:
     )
     place.session.job = build_job({**JOB, "deadlines": {"join_s": 1e-6}}, Path())
     place.push()
-    with pytest.raises(Unreachable, match="waited 1e-06 s for the last evaluations of job own"):
+    with pytest.raises(Unavailable, match="waited 1e-06 s for the last evaluations of job own"):
         place.client.close()
     assert place.ended
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import Split
 from dbelief.nn import Batch, Dense, Network, TellsClasses
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.training import evaluation
 from dbelief.training.evaluation import evaluate_groups
 
-CPU = choose("cpu")
+CPU = select_backend("cpu")
 
 
 class Given:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dbelief.errors import Mistake, ModelError, NotFinite
+from dbelief.errors import ModelError, NonFinite, UserError
 from dbelief.job import Downpour, load_job
 from dbelief.launch.train import _as_yaml
 from dbelief.training.job_check import check_job
@@ -41,7 +41,7 @@ def test_a_gradient_is_computed(tmp_path: Path) -> None:
     assert check_job(job_with(tmp_path, "batch.inputs.sum()"), {})[0].endswith("job own is fine")
     with pytest.raises(ModelError, match=r"first 32 training samples: ValueError"):
         check_job(job_with(tmp_path, "np.zeros((2, 7))"), {})
-    with pytest.raises(NotFinite, match="gradient of 'w' holds nan"):
+    with pytest.raises(NonFinite, match="gradient of 'w' holds nan"):
         check_job(job_with(tmp_path, "np.nan"), {})
 
 
@@ -108,7 +108,7 @@ def test_what_a_job_starts_from_is_told_and_checked(tmp_path: Path) -> None:
         save_file({"w": np.full((3, 1), value, np.float32)}, run / "model.safetensors")
         if value == 1:
             assert f"starts from: {run / 'model.safetensors'}" in check_job(job, start)
-    with pytest.raises(NotFinite, match="initial value of 'w' holds nan"):
+    with pytest.raises(NonFinite, match="initial value of 'w' holds nan"):
         check_job(job, start)
-    with pytest.raises(Mistake, match=r"^start_from: .* is moved aside where a new run named first begins"):
+    with pytest.raises(UserError, match=r"^start_from: .* is moved aside where a new run named first begins"):
         check_job(job, {**start, "name": "first", "output": str(run.parent)})

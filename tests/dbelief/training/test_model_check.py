@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import Split
-from dbelief.errors import NotFinite
+from dbelief.errors import NonFinite
 from dbelief.nn import Batch
-from dbelief.training.model_check import Trial
+from dbelief.training.model_check import ModelCheck
 
 Loss = Callable[[np.ndarray, np.ndarray], tuple[float, np.ndarray]]
 
@@ -60,14 +60,14 @@ class Evaluated(Line):
         return self.loss(batch.inputs @ views["w"], batch.targets)[0] * len(batch), None
 
 
-def trial(model: Line, samples: int = 40, size: int = 32) -> Trial:
+def trial(model: Line, samples: int = 40, size: int = 32) -> ModelCheck:
     rng = np.random.default_rng(3)
     inputs, targets = (rng.standard_normal((samples, width), dtype=np.float32) for width in (3, 1))
     split = Split(inputs, targets)
     drawn = model.parameters(rng)
     layout = Layout.of(drawn)
     flat = layout.flatten(dict(drawn), np.empty(layout.size, np.float32))
-    return Trial(model, layout, flat, split, size, choose("cpu"))
+    return ModelCheck(model, layout, flat, split, size, select_backend("cpu"))
 
 
 @pytest.mark.parametrize("model", [Line(of_mean), Evaluated(of_mean), Evaluated(of_mean, drops=True)])
@@ -109,5 +109,5 @@ def test_small_outputs_hide_no_broadcast() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(NotFinite, match="the loss of the first 32 training samples is nan"):
+    with pytest.raises(NonFinite, match="the loss of the first 32 training samples is nan"):
         trial(Line(lambda outputs, targets: (float("nan"), outputs))).check_gradient()

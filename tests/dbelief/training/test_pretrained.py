@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.data import load
-from dbelief.errors import DataError, Mistake, ModelError
+from dbelief.errors import DataError, ModelError, UserError
 from dbelief.job import Job, parse_job
 from dbelief.rundir.folder import check_start
 from dbelief.training.session import build_model, initial_values
@@ -51,7 +51,7 @@ def job_of(folder: Path, train: Any = 2, trained: str = "[one]") -> Job:
 
 def values_of(job: Job) -> tuple[dict[str, np.ndarray], str]:
     """What training begins with, and the digest."""
-    model, digest = build_model(job, load(job.data, job.folder), choose("cpu"))
+    model, digest = build_model(job, load(job.data, job.folder), select_backend("cpu"))
     layout, values = initial_values(job, model)
     return {name: np.array(view) for name, view in layout.views(values).items()}, digest
 
@@ -129,6 +129,6 @@ def test_what_is_no_such_model_is_named(folder: Path) -> None:
 
 @pytest.mark.parametrize("taken", ["runs/top", "runs/top/model.safetensors"])
 def test_a_run_does_not_stand_on_what_it_moves_aside(folder: Path, taken: str) -> None:
-    with pytest.raises(Mistake, match=r"^model.trained: .* is moved aside where a new run"):
+    with pytest.raises(UserError, match=r"^model.trained: .* is moved aside where a new run"):
         check_start(job_of(folder, trained=f"[one, {taken}]"))
     check_start(job_of(folder, trained="[one, runs/bottom]"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dbelief.errors import JobError
 from dbelief.job import Job, Limits, Scale, build_job
-from dbelief.training.schedule import poly, rate_at, rise, step, total_samples
+from dbelief.training.schedule import learning_rate, poly, step, total_samples, warm_up_factor
 
 KINDS: list[dict[str, Any]] = [
     {"kind": "constant"},
@@ -39,7 +39,7 @@ def job(schedule: dict[str, Any], limits: dict[str, Any] | None = None, rate: fl
     ("samples", "rate"), [(0, 0.5), (99, 0.5), (100, 0.05), (199, 0.05), (200, 0.005), (350, 0.0005)]
 )
 def test_step_falls_every_so_many_samples(samples: int, rate: float) -> None:
-    assert rate_at(job({"kind": "step", "every": 100, "factor": 0.1}), samples) == pytest.approx(rate, rel=1e-12)
+    assert learning_rate(job({"kind": "step", "every": 100, "factor": 0.1}), samples) == pytest.approx(rate, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,32 @@ def test_step_falls_every_so_many_samples(samples: int, rate: float) -> None:
     [(0.5, 0, 0.5), (0.5, 750, 0.25), (0.5, 1000, 0.0), (1, 250, 0.375), (2, 500, 0.125), (2, 5000, 0.0)],
 )
 def test_poly_falls_to_zero_at_the_limit_and_stays_there(power: float, samples: int, rate: float) -> None:
-    assert rate_at(job({"kind": "poly", "power": power}), samples) == pytest.approx(rate, rel=1e-12)
+    assert learning_rate(job({"kind": "poly", "power": power}), samples) == pytest.approx(rate, rel=1e-12)
 
 
 def test_poly_takes_its_own_total_first_then_the_callers_then_the_limits() -> None:
     own = job({"kind": "poly", "power": 1, "total": 200})
-    assert rate_at(own, 100, total=400) == 0.25
+    assert learning_rate(own, 100, total=400) == 0.25
     none = job({"kind": "poly", "power": 1})
-    assert rate_at(none, 100, total=400) == 0.375
-    assert rate_at(none, 100) == pytest.approx(0.45)
+    assert learning_rate(none, 100, total=400) == 0.375
+    assert learning_rate(none, 100) == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize("limits", [{"epochs": 2}, {"epochs": 2, "samples": 1000}])
 def test_poly_in_epochs_needs_the_total(limits: dict[str, Any]) -> None:
     in_epochs = job({"kind": "poly", "power": 1}, limits)
     with pytest.raises(ValueError, match="needs the total number of samples"):
-        rate_at(in_epochs, 10)
-    assert rate_at(in_epochs, 10, total=20) == 0.25
+        learning_rate(in_epochs, 10)
+    assert learning_rate(in_epochs, 10, total=20) == 0.25
 
 
 def test_constant_is_the_rules_rate() -> None:
-    assert [rate_at(job({"kind": "constant"}, rate=0.3), samples) for samples in (0, 10**12)] == [0.3, 0.3]
+    assert [learning_rate(job({"kind": "constant"}, rate=0.3), samples) for samples in (0, 10**12)] == [0.3, 0.3]
 
 
 def test_samples_seen_are_never_negative() -> None:
     with pytest.raises(ValueError, match="samples is -1, must be 0 or more"):
-        rate_at(job({"kind": "constant"}), -1)
+        learning_rate(job({"kind": "constant"}), -1)
 
 
 def test_the_plain_functions() -> None:
@@ -101,12 +101,12 @@ def test_total_samples_is_the_lesser_of_both_limits(limits: Limits, training: in
 
 def test_a_warm_up_by_hand() -> None:
     schedule = {"kind": "constant", "warm_up": {"samples": 100, "start_factor": 0.2}}
-    rates = [rate_at(job(schedule, rate=1.0), samples) for samples in (0, 25, 50, 75, 100, 101, 10**12)]
+    rates = [learning_rate(job(schedule, rate=1.0), samples) for samples in (0, 25, 50, 75, 100, 101, 10**12)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0], rel=1e-12)
 
 
 def test_a_warm_up_begins_at_a_tenth_if_nothing_else_is_said() -> None:
-    assert rate_at(job({"kind": "constant", "warm_up": {"samples": 100}}, rate=2.0), 0) == 0.2
+    assert learning_rate(job({"kind": "constant", "warm_up": {"samples": 100}}, rate=2.0), 0) == 0.2
 
 
 FACTOR = st.floats(0, 1)
@@ -118,12 +118,12 @@ def test_a_warm_up_multiplies_any_schedule_and_is_over_to_the_bit(
     kind: dict[str, Any], over: int, factor: float, samples: int
 ) -> None:
     plain, warmed = job(kind), job({**kind, "warm_up": {"samples": over, "start_factor": factor}})
-    rate = rate_at(plain, samples)
+    rate = learning_rate(plain, samples)
     expected = rate if samples >= over else rate * (factor * (over - samples) + samples) / over
-    assert rate_at(warmed, samples) == pytest.approx(expected, rel=1e-12)
-    assert rate_at(warmed, 0) == 0.5 * factor
-    assert rate_at(warmed, over + samples) == rate_at(plain, over + samples)
-    assert rate_at(warmed, samples) <= rate
+    assert learning_rate(warmed, samples) == pytest.approx(expected, rel=1e-12)
+    assert learning_rate(warmed, 0) == 0.5 * factor
+    assert learning_rate(warmed, over + samples) == learning_rate(plain, over + samples)
+    assert learning_rate(warmed, samples) <= rate
 
 
 @given(st.sampled_from([kind for kind in KINDS if kind["kind"] != "step"]), OVER, FACTOR, st.integers(1, 999))
@@ -133,15 +133,22 @@ def test_no_jump_where_the_warm_up_ends_or_anywhere(
     """A sample further the rate is another by no more than the slopes of both say."""
     warmed = job({**kind, "warm_up": {"samples": over, "start_factor": factor}})
     for at in (samples, min(over, 999)):
-        before, after = rate_at(warmed, at - 1), rate_at(warmed, at)
-        slope = 0.5 / over + abs(rate_at(job(kind), at) - rate_at(job(kind), at - 1))
+        before, after = learning_rate(warmed, at - 1), learning_rate(warmed, at)
+        slope = 0.5 / over + abs(learning_rate(job(kind), at) - learning_rate(job(kind), at - 1))
         assert abs(after - before) <= slope * (1 + 1e-9) + 1e-15
-    assert rate_at(warmed, 1000) == (0 if kind["kind"] == "poly" else 0.5 * rise(1000, over=over, start_factor=factor))
+    assert learning_rate(warmed, 1000) == (
+        0 if kind["kind"] == "poly" else 0.5 * warm_up_factor(1000, over=over, start_factor=factor)
+    )
 
 
 @given(OVER, FACTOR, st.integers(0, 10**6), st.integers(0, 10**6))
 def test_a_warm_up_never_falls(over: int, factor: float, one: int, more: int) -> None:
-    assert factor <= rise(one, over=over, start_factor=factor) <= rise(one + more, over=over, start_factor=factor) <= 1
+    assert (
+        factor
+        <= warm_up_factor(one, over=over, start_factor=factor)
+        <= warm_up_factor(one + more, over=over, start_factor=factor)
+        <= 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +157,7 @@ def test_a_warm_up_never_falls(over: int, factor: float, one: int, more: int) ->
 )
 def test_batch_and_rate_are_scaled_together(by: str, batch: int, reference: int, factor: float) -> None:
     schedule = {"kind": "constant", "scale": {"reference_batch": reference, "by": by}}
-    assert rate_at(job(schedule, strategy={"batch": batch}), 0) == 0.5 * factor
+    assert learning_rate(job(schedule, strategy={"batch": batch}), 0) == 0.5 * factor
 
 
 def test_firecaffe_s_own_rates_are_neither() -> None:
@@ -176,7 +183,7 @@ def test_what_is_scaled_is_the_batch_of_one_mean(strategy: dict[str, Any], batch
     """In step a round is the mean of all four replicas' mini-batches; sums of means are longer steps already."""
     made = job({"kind": "constant", "scale": {"reference_batch": 1}}, strategy={"batch": 32, **strategy}, replicas=4)
     assert made.samples_in_a_mean == batch
-    assert rate_at(made, 0) == 0.5 * batch
+    assert learning_rate(made, 0) == 0.5 * batch
 
 
 def test_elastic_replicas_scale_with_their_own_mini_batch() -> None:
@@ -184,6 +191,6 @@ def test_elastic_replicas_scale_with_their_own_mini_batch() -> None:
     fields = {"name": "x", "model": {"python": "a.py:b"}, "data": {"source": "digits"}, "limits": {"samples": 9}}
     schedule = {"kind": "constant", "scale": {"reference_batch": 32}}
     made = {**fields, "replicas": 4, "strategy": elastic, "schedule": schedule}
-    assert rate_at(build_job(made, Path()), 0) == 0.2
+    assert learning_rate(build_job(made, Path()), 0) == 0.2
     with pytest.raises(JobError, match=r"strategy\.rho: must be at most 1 / rate, scaled to 0\.2: 5$"):
         build_job({**made, "strategy": {**elastic, "rho": 8.0}}, Path())

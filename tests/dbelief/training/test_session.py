@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.data import load
-from dbelief.errors import ModelError, NotFinite
+from dbelief.errors import ModelError, NonFinite
 from dbelief.job import Job, build_job
 from dbelief.nn import Batch
 from dbelief.optim.finite import check_finite
@@ -73,7 +73,7 @@ def test_layers_of_images_come_from_the_job() -> None:
         job = job_of(model=IMAGES, data={"source": "digits"}, seed=seed)
         data = load(job.data, job.folder)
         assert data.train is not None
-        model, _ = build_model(job, data, choose("cpu"))
+        model, _ = build_model(job, data, select_backend("cpu"))
         layout, values = initial_values(job_of(), model)
         assert [(box.name, box.shape) for box in layout.boxes] == [
             ("conv1.weight", (3, 3, 1, 6)),
@@ -91,7 +91,7 @@ def test_layers_of_images_on_rows_of_numbers_say_what_is_missing() -> None:
     with pytest.raises(
         ModelError, match=r"^layer conv1: takes images, but gets 64 numbers per sample; a layer {image: "
     ):
-        build_model(job, load(job.data, job.folder), choose("cpu"))
+        build_model(job, load(job.data, job.folder), select_backend("cpu"))
 
 
 def test_another_seed_gives_other_values_of_the_same_layout() -> None:
@@ -113,7 +113,7 @@ def test_a_model_without_parameters_is_refused() -> None:
 
 def test_layers_take_their_sizes_from_the_data() -> None:
     job = job_of()
-    model, source = build_model(job, load(job.data, job.folder), choose("cpu"))
+    model, source = build_model(job, load(job.data, job.folder), select_backend("cpu"))
     layout, flat = initial_values(job, model)
     assert source == ""
     assert sum(math.prod(box.shape) for box in layout.boxes) == layout.size == flat.size == 3 * 4 + 4 + 4 * 2 + 2
@@ -130,13 +130,13 @@ def test_layers_take_their_sizes_from_the_data() -> None:
 def test_an_autoencoder_needs_images(image: list[int] | None, says: str) -> None:
     job = job_of(model={"autoencoder": {"window": 8, "image": image}}, data={"source": "digits"})
     with pytest.raises(ModelError, match=f"^autoencoder: {says}$"):
-        build_model(job, load(job.data, job.folder), choose("cpu"))
+        build_model(job, load(job.data, job.folder), select_backend("cpu"))
 
 
 def test_an_autoencoder_takes_its_sizes_from_the_data() -> None:
     layer = {"window": 4, "block": 2, "maps": 3, "pool": 2, "image": [8, 8, 1]}
     job = job_of(model={"autoencoder": layer}, data={"source": "digits"})
-    model, source = build_model(job, load(job.data, job.folder), choose("cpu"))
+    model, source = build_model(job, load(job.data, job.folder), select_backend("cpu"))
     layout, _ = initial_values(job, model)
     assert source == ""
     assert [box.shape for box in layout.boxes] == [(3, 3, 12, 2, 2, 4), (1,)]
@@ -144,7 +144,7 @@ def test_an_autoencoder_takes_its_sizes_from_the_data() -> None:
 
 def test_layers_without_data_say_what_to_do() -> None:
     with pytest.raises(ModelError, match="use a Python model"):
-        build_model(job_of(), None, choose("cpu"))
+        build_model(job_of(), None, select_backend("cpu"))
 
 
 PAIR = Layout.of({"w": np.zeros((2, 3), np.float32), "b": np.zeros(4, np.float32)})
@@ -165,12 +165,12 @@ def test_numbers_whose_squares_overflow_are_finite_all_the_same() -> None:
 def test_what_is_not_finite_is_named_and_counted(bad: float, position: int, tensor: str) -> None:
     values = np.ones(10, np.float32)
     values[position] = bad
-    with pytest.raises(NotFinite, match=rf"gradient of '{tensor}' holds -?(nan|inf) \(1 of 10 numbers"):
+    with pytest.raises(NonFinite, match=rf"gradient of '{tensor}' holds -?(nan|inf) \(1 of 10 numbers"):
         check_finite(values, PAIR)
 
 
 def test_infinities_of_both_signs_do_not_cancel() -> None:
     values = np.zeros(10, np.float32)
     values[[2, 7, 8]] = [np.inf, -np.inf, np.nan]
-    with pytest.raises(NotFinite, match=r"loss of 'w' holds inf \(3 of 10 numbers"):
+    with pytest.raises(NonFinite, match=r"loss of 'w' holds inf \(3 of 10 numbers"):
         check_finite(values, PAIR, "loss")

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.rpc import coordination_pb2 as wire
 from dbelief.training import session as module
-from dbelief.training.session import Session, Task
+from dbelief.training.session import JobContext, Session
 
 LAYOUT = Layout.of({"w": np.zeros(3, np.float32)})
 LAYERS = """
@@ -30,7 +30,7 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
 
     def at(place: str) -> None:
         if place == breaks_at:
-            raise Unreachable(place)
+            raise Unavailable(place)
 
     class Client:
         def __init__(self, address: str) -> None:
@@ -55,14 +55,14 @@ def test_nothing_stays_behind(monkeypatch: pytest.MonkeyPatch, breaks_at: str) -
             at("placement")
 
     monkeypatch.setattr(module, "CoordinatorClient", Client)
-    monkeypatch.setattr(module, "Membership", Member)
-    monkeypatch.setattr(module, "choose", lambda _: choose("cpu"))
+    monkeypatch.setattr(module, "MembershipClient", Member)
+    monkeypatch.setattr(module, "select_backend", lambda _: select_backend("cpu"))
     monkeypatch.setattr(
-        module, "ShardedParameters", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("parameters"))
+        module, "ShardedParameterClient", lambda *_, **__: SimpleNamespace(close=lambda: ended.append("parameters"))
     )
     monkeypatch.setattr(Session, "_initialise", lambda self, begin: at("initial"))
-    with pytest.raises(Unreachable, match=breaks_at):
-        Session.open(Task.ask("nowhere", 1.0), wire.ROLE_CLIENT)
+    with pytest.raises(Unavailable, match=breaks_at):
+        Session.open(JobContext.fetch("nowhere", 1.0), wire.ROLE_CLIENT)
     order = ["parameters", "member could not begin", "client"]
     asked = ["client"] if breaks_at != "wait" else []
     assert ended == asked + order[{"wait": 2, "join": 2, "placement": 1, "initial": 0}[breaks_at] :]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.core.push import Pusher
-from dbelief.core.ranks import Alone
+from dbelief.core.ranks import SingleRank
 from dbelief.errors import JobError, ModelError
 from dbelief.job import Job, parse_job
 from dbelief.nn import Model, SparseAutoencoder, build_network
@@ -25,7 +25,7 @@ from dbelief.nn.lcn import Lcn
 from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid, layout_of
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.training.session import Session, _begin_part, _begin_whole, begin_from
+from dbelief.training.session import Session, _begin_part, _begin_whole, load_initial_from_run
 from tests.dbelief.monitor.test_status import JOB
 from tests.dbelief.rundir.test_export import LAYOUT, finished, flat
 
@@ -54,28 +54,28 @@ def test_the_result_takes_the_place_of_initial_values(
 ) -> None:
     monkeypatch.setenv("RUNS", str(folder / "runs"))
     values = flat(7)
-    taken = begin_from(job_of(folder, start_from), LAYOUT, values)
+    taken = load_initial_from_run(job_of(folder, start_from), LAYOUT, values)
     assert taken == str(folder / "runs" / "first" / "model.safetensors")
     assert np.array_equal(values, flat(1))
 
 
 def test_without_a_run_initial_values_stay(folder: Path) -> None:
     values = flat(7)
-    assert begin_from(job_of(folder, None), LAYOUT, values) == ""
+    assert load_initial_from_run(job_of(folder, None), LAYOUT, values) == ""
     assert np.array_equal(values, flat(7))
 
 
 def test_what_is_wrong_with_the_run_is_one_line(folder: Path) -> None:
     values = flat(7)
     with pytest.raises(ModelError, match=r"^start_from: .*/runs/frist is no run folder: .*; a relative path starts"):
-        begin_from(job_of(folder, "runs/frist"), LAYOUT, values)
+        load_initial_from_run(job_of(folder, "runs/frist"), LAYOUT, values)
     with pytest.raises(ModelError, match=r"^start_from: /nowhere is no run folder: it holds no job\.yaml$"):
-        begin_from(job_of(folder, "/nowhere"), LAYOUT, values)
+        load_initial_from_run(job_of(folder, "/nowhere"), LAYOUT, values)
     with pytest.raises(JobError, match="the environment variable NO_SUCH_RUN is not set"):
-        begin_from(job_of(folder, "${NO_SUCH_RUN}"), LAYOUT, values)
+        load_initial_from_run(job_of(folder, "${NO_SUCH_RUN}"), LAYOUT, values)
     (folder / "runs" / "first" / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"^start_from: .*/runs/first: holds neither model\.safetensors nor"):
-        begin_from(job_of(folder, "runs/first"), LAYOUT, values)
+        load_initial_from_run(job_of(folder, "runs/first"), LAYOUT, values)
     assert np.array_equal(values, flat(7))
 
 
@@ -108,7 +108,20 @@ def test_only_who_pushes_initial_values_reads_the_run(folder: Path, told: bool) 
     client = SimpleNamespace(call=lambda *_: None)
     job = job_of(folder, "runs/first" if told else "runs/elsewhere")
     part = WHOLE.part(0)
-    made: Any = (job, None, choose("cpu"), Alone(), None, WHOLE, part, client, Member(told), parameters, A, {})
+    made: Any = (
+        job,
+        None,
+        select_backend("cpu"),
+        SingleRank(),
+        None,
+        WHOLE,
+        part,
+        client,
+        Member(told),
+        parameters,
+        A,
+        {},
+    )
     session = Session(*made)
     session._initialise(partial(_begin_whole, job, WHOLE, np.zeros(WHOLE.size, np.float32)))
     assert len(assigned) == told
@@ -123,12 +136,16 @@ MODELS: dict[str, Callable[[], Model]] = {
         "softmax_cross_entropy",
         features=IMAGE,
         outputs=5,
-        backend=choose("cpu"),
+        backend=select_backend("cpu"),
     ),
-    "autoencoder": lambda: SparseAutoencoder(IMAGE, EQ1, choose("cpu")),
-    "stacks": lambda: Stacks((48, 48, 1), [(EQ1, Lcn(5)), (EQ1, Lcn(5))], None, {}, choose("cpu")),
+    "autoencoder": lambda: SparseAutoencoder(IMAGE, EQ1, select_backend("cpu")),
+    "stacks": lambda: Stacks((48, 48, 1), [(EQ1, Lcn(5)), (EQ1, Lcn(5))], None, {}, select_backend("cpu")),
     "stacks, the first given": lambda: Stacks(
-        (48, 48, 1), [(EQ1, Lcn(5)), (EQ1, Lcn(5))], None, {"stack1.alpha": np.ones(1, np.float32)}, choose("cpu")
+        (48, 48, 1),
+        [(EQ1, Lcn(5)), (EQ1, Lcn(5))],
+        None,
+        {"stack1.alpha": np.ones(1, np.float32)},
+        select_backend("cpu"),
     ),
 }
 
@@ -148,7 +165,7 @@ def test_a_rank_begins_with_its_part_of_what_one_rank_would(kind: str, grid: Gri
 
 def test_rows_of_blocks_are_drawn_as_all_of_them_would_be() -> None:
     """So that where a model is cut does not change what it begins with, nor did drawing by rows."""
-    model = SparseAutoencoder(IMAGE, EQ1, choose("cpu"))
+    model = SparseAutoencoder(IMAGE, EQ1, select_backend("cpu"))
     shape = model.blocks.w_shape
     at_once = np.random.default_rng(7).standard_normal(shape, dtype=np.float32)
     at_once *= np.float32(1 / math.sqrt(model.blocks.fan_in))
@@ -156,7 +173,7 @@ def test_rows_of_blocks_are_drawn_as_all_of_them_would_be() -> None:
 
 
 def test_a_rank_draws_no_more_at_a_time_than_a_row_of_blocks(tmp_path: Path) -> None:
-    model = SparseAutoencoder((160, 160, 1), Eq1(window=16, block=4, maps=8, pool=3), choose("cpu"))
+    model = SparseAutoencoder((160, 160, 1), Eq1(window=16, block=4, maps=8, pool=3), select_backend("cpu"))
     job, part = job_of(tmp_path, None), layout_of(model, Grid(3, 3)).part(0)
     row = 4 * math.prod(model.blocks.w_shape[1:])
     tracemalloc.start()

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import ACCRUED, Push, Pusher
 from dbelief.core.vector_program import Operation
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.process.clock import ManualClock
 from dbelief.rpc import parameters_pb2 as wire
@@ -26,23 +26,23 @@ from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
 from dbelief.rpc.server.server import Server
 from dbelief.telemetry.metrics import Metrics
-from ps_server.programs import Programs
-from ps_server.replication.link import MOST_QUEUED, Chain, Link
-from ps_server.replication.migration import Moves
-from ps_server.replication.sender import Following, Telling
-from ps_server.replication.wire import take_in
+from ps_server.programs import ProgramExecutor
+from ps_server.replication.link import MOST_QUEUED, LinkState, ReplicationLink
+from ps_server.replication.migration import Migration
+from ps_server.replication.sender import FollowerSender, FollowerStream
+from ps_server.replication.wire import receive
 from ps_server.rpc.servicer import ShardService
-from ps_server.store.journal import Deed, Pushed, Round
+from ps_server.store.journal import JournalRecord, PushRecord, RoundRecord
 from ps_server.store.shard import Shard
 from tests.ps_server.servers import A, B, Job, status, wait_until
 
 LENGTH = 5
-SPANS = tuple(Span(index, index * LENGTH, LENGTH) for index in range(3))
+SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
 RULES = ("sgd", "adagrad", "adam", "elastic")
 KEPT = ("version", "applied", "rounds", "ledger", "filled", "based", "lost")
 
 
-def a_shard(rule: str, staleness: int | None, spans: tuple[Span, ...], aware: bool = False) -> Shard:
+def a_shard(rule: str, staleness: int | None, spans: tuple[SegmentSpan, ...], aware: bool = False) -> Shard:
     shard = Shard(spans, make_rule(rule, {}), staleness, staleness_aware=aware, ordered=True)
     for span in spans:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.linspace(-1, 1, LENGTH, dtype=np.float32))
@@ -58,22 +58,22 @@ class Pair:
     def __init__(self, rule: str, staleness: int | None, aware: bool = False) -> None:
         self.leader = a_shard(rule, staleness, SPANS, aware)
         self.follower = a_shard(rule, staleness, ())
-        self.programs = Programs(self.leader)
-        self.chain = Chain()
-        self.moves = Moves(self.follower)
+        self.programs = ProgramExecutor(self.leader)
+        self.chain = ReplicationLink()
+        self.moves = Migration(self.follower)
 
     def begin(self) -> None:
         """The follower follows; its stream goes on bit by bit, by `flow`."""
         for segment in self.leader.segments.values():
             segment.journal = None
         self.chain.begin(self.chain.epoch + 1, followed=True)
-        telling = Telling(self.leader, self.chain, "job", 7)
+        telling = FollowerStream(self.leader, self.chain, "job", 7)
 
         def sent() -> Iterator[bytes]:
             for message in telling.messages():
                 yield bytes(message)
 
-        self._answers = take_in(sent(), lambda opening: self.moves)
+        self._answers = receive(sent(), lambda opening: self.moves)
         self._telling = telling
 
     def flow(self, messages: int) -> None:
@@ -81,7 +81,7 @@ class Pair:
         for _ in range(messages):
             if not self.waits:
                 return
-            self._telling.has(next(self._answers).taken)
+            self._telling.acknowledged(next(self._answers).taken)
 
     @property
     def waits(self) -> bool:
@@ -131,7 +131,7 @@ def test_a_follower_holds_what_its_leader_does(acts: list[tuple[str, Pusher, int
         pair.settle()
         _assert_equal(pair.leader, {index: pair.moves._come[index] for index in pair.leader.segments})
         for index in pair.leader.segments:
-            assert pair.follower.answers.of(index).keys() == pair.leader.answers.of(index).keys()
+            assert pair.follower.answers.for_segment(index).keys() == pair.leader.answers.for_segment(index).keys()
     finally:
         pair.close()
 
@@ -173,7 +173,7 @@ def test_a_promoted_follower_answers_an_exchange_again_as_its_leader_did() -> No
     answers, _, _ = pair.leader.exchange(push, [(span.index, weights) for span in SPANS])
     pair.settle()
     pair.moves.promote(9)
-    pair.moves.hold(range(3))
+    pair.moves.commit(range(3))
     pair.follower.make_ready()
     again, duplicates, lost = pair.follower.exchange(push, [(span.index, weights) for span in SPANS])
     assert (duplicates, lost) == (3, 0)
@@ -191,7 +191,7 @@ def test_a_round_that_was_not_applied_waits_at_the_promoted_for_the_others() -> 
     pair.leader.push(first, 0, ones)
     pair.settle()
     pair.moves.promote(9)
-    pair.moves.hold(range(3))
+    pair.moves.commit(range(3))
     pair.follower.make_ready()
     pair.follower.set_membership(1, [(0, [A.replica, B.replica])])
     before = pair.follower.pull("w", 0)[1]
@@ -224,11 +224,11 @@ def test_nothing_is_kept_there_of_lives_that_are_forgotten() -> None:
     for pusher in (A, B):
         pair.leader.exchange(Push(pusher, 1, np.float32(0.5)), [(span.index, weights) for span in SPANS])
     pair.settle()
-    assert pair.follower.answers.of(1).keys() == {(A, 1), (B, 1)}
+    assert pair.follower.answers.for_segment(1).keys() == {(A, 1), (B, 1)}
     pair.leader.fence([A.incarnation])
     pair.leader.forget([A.incarnation])
     pair.settle()
-    assert pair.follower.answers.of(1).keys() == {(B, 1)}
+    assert pair.follower.answers.for_segment(1).keys() == {(B, 1)}
     for segment in pair.moves._come.values():
         assert {pusher for _, pusher in segment.ledger} == {Pusher(0, 1), B}
         assert {pusher for _, pusher in segment.based} == {Pusher(0, 1), B}
@@ -241,54 +241,54 @@ def test_a_deed_that_is_not_the_next_one_is_refused() -> None:
     pair.settle()
     pair.moves._come[1].version += 1
     pair.leader.push(Push(A, 1, np.float32(1.0)), 1, np.ones(LENGTH, np.float32))
-    with pytest.raises(Refused, match="segment 1: version 1 here, and 0 where it leads"):
+    with pytest.raises(Rejected, match="segment 1: version 1 here, and 0 where it leads"):
         pair.flow(1)
     pair.close()
 
 
 def test_what_is_waited_for_depends_on_how_it_stands() -> None:
-    chain, deed = Chain(), _deed()
+    chain, deed = ReplicationLink(), _deed()
     chain.wait(0.0)
     chain.begin(1, followed=True)
-    chain.tell(deed)
+    chain.append(deed)
     chain.wait(0.0)  # it catches up: nobody counts on it
     chain.has_segments(1)
     with pytest.raises(Moved, match="which has not heard of it yet"):
         chain.wait(0.0)
     assert chain.take(1, 100, 0.0) == ([deed], 1)
-    chain.confirm(1, 1, whole=True)
+    chain.acknowledged(1, 1, whole=True)
     chain.wait(0.0)
     assert chain.confirmed
-    chain.tell(deed)
+    chain.append(deed)
     chain.lose(1, "its cable was cut")
     with pytest.raises(Moved, match="which was lost: its cable was cut"):
         chain.wait(0.0)
-    assert (chain.link, chain.confirmed, chain.take(1, 100, 0.0)) == (Link.LOST, False, None)
+    assert (chain.link, chain.confirmed, chain.take(1, 100, 0.0)) == (LinkState.LOST, False, None)
     chain.begin(2, followed=False)
     chain.wait(0.0)
     chain.lose(1, "what was said of the one before")
-    assert (chain.link, chain.why) == (Link.ALONE, "")
+    assert (chain.link, chain.why) == (LinkState.ALONE, "")
 
 
 def test_a_follower_is_counted_on_when_it_has_what_waited_as_the_last_segment_left() -> None:
-    chain, deed = Chain(), _deed()
+    chain, deed = ReplicationLink(), _deed()
     chain.begin(1, followed=True)
     for _ in range(3):
-        chain.tell(deed)
+        chain.append(deed)
     assert chain.take(1, 0, 0.0) == ([deed, deed, deed], 3)
-    chain.tell(deed)
+    chain.append(deed)
     chain.has_segments(1)
-    chain.confirm(1, 3, whole=True)
+    chain.acknowledged(1, 3, whole=True)
     assert not chain.confirmed, "a push that was acknowledged still waits to be told"
-    chain.confirm(1, 4, whole=False)
+    chain.acknowledged(1, 4, whole=False)
     assert chain.confirmed
 
 
 def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
-    chain = Chain()
+    chain = ReplicationLink()
     chain.begin(1, followed=True)
-    large = Pushed(0, 0, Push(A, 1), np.zeros(MOST_QUEUED // 4 + 1, np.float32))
-    chain.tell(large)
+    large = PushRecord(0, 0, Push(A, 1), np.zeros(MOST_QUEUED // 4 + 1, np.float32))
+    chain.append(large)
     with pytest.raises(Moved, match="which has not heard of it yet"):
         chain.wait(0.0)
     assert chain.take(1, 1, 0.0) == ([large], 1)
@@ -296,16 +296,16 @@ def test_pushes_wait_for_a_follower_that_does_not_keep_up() -> None:
 
 
 def test_a_follower_that_is_lost_while_it_catches_up_is_not_waited_for() -> None:
-    chain = Chain()
+    chain = ReplicationLink()
     chain.begin(1, followed=True)
-    chain.tell(_deed())
+    chain.append(_deed())
     chain.lose(1, "gone")
     chain.wait(0.0)
-    assert (chain.link, chain.why) == (Link.ALONE, "gone")
+    assert (chain.link, chain.why) == (LinkState.ALONE, "gone")
 
 
-def _deed() -> Deed:
-    return Round(0, 0)
+def _deed() -> JournalRecord:
+    return RoundRecord(0, 0)
 
 
 # -- over gRPC -----------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ class Looked(ManualClock):
 @pytest.mark.parametrize("answers", [0, 40])
 def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
     """As where a cable is cut: nobody ends the stream. Whatever it answers gives it its time again."""
-    clock, chain, shard = Looked(), Chain(), a_shard("sgd", None, SPANS)
+    clock, chain, shard = Looked(), ReplicationLink(), a_shard("sgd", None, SPANS)
     answered, taken = threading.Semaphore(0), threading.Semaphore(answers)
 
     class Deaf(ShardService):
@@ -407,8 +407,8 @@ def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
 
     server = Server("127.0.0.1:0", Deaf(Metrics("ps")).register)
     chain.begin(1, followed=True)
-    telling = Telling(shard, chain, "job", 7)
-    following = Following(telling, server.address, 8.0, clock)
+    telling = FollowerStream(shard, chain, "job", 7)
+    following = FollowerSender(telling, server.address, 8.0, clock)
 
     def pass_s(seconds: int, each_s: float = 1.0) -> None:
         for _ in range(seconds):
@@ -421,12 +421,12 @@ def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
         if answers:  # all that there is to tell
             wait_until(lambda: chain.confirmed)
             pass_s(20)  # nothing is on its way: it may be silent
-            assert chain.link is Link.WHOLE
+            assert chain.link is LinkState.WHOLE
             taken.acquire(blocking=True)
             while taken.acquire(blocking=False):
                 pass
-            chain.tell(_deed())
-        wait_until(lambda: telling.waits and chain.link is Link.WHOLE)  # small ones leave, whoever takes them
+            chain.append(_deed())
+        wait_until(lambda: telling.waits and chain.link is LinkState.WHOLE)  # small ones leave, whoever takes them
         pass_s(7)
         assert not chain.why
         pass_s(1, each_s=100.0)
@@ -434,7 +434,7 @@ def test_a_follower_that_answers_nothing_is_lost(answers: int) -> None:
         pass_s(9)
         wait_until(lambda: bool(chain.why))
         assert chain.why == f"follower at {server.address}: has answered nothing for 8 s"
-        assert chain.link is Link.LOST
+        assert chain.link is LinkState.LOST
     finally:
         for _ in range(100):
             taken.release()
@@ -484,7 +484,7 @@ def test_where_the_follower_dies_nothing_is_acknowledged_until_the_shard_stands_
     client = job.client(A, refresh=lambda: job.placement)
     _, server, _ = job.followers[0]
     server.close(0.0)
-    wait_until(lambda: job.services[0].life.chain.link is Link.LOST, "the stream to break")
+    wait_until(lambda: job.services[0].life.chain.link is LinkState.LOST, "the stream to break")
 
     def pushes() -> None:
         client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1.0)))

@@ -14,30 +14,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.placement import Placement, runs_of
 from dbelief.core.push import ACCRUED, Push, Pusher
-from dbelief.errors import Moved, Refused
+from dbelief.errors import Moved, Rejected
 from dbelief.optim import make_rule
 from dbelief.rpc import carried_pb2
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
-from ps_server.replication.migration import Moves
-from ps_server.replication.segment_state import Carried
-from ps_server.replication.wire import Reader, messages
+from ps_server.replication.migration import Migration
+from ps_server.replication.segment_state import SegmentState
+from ps_server.replication.wire import Decoder, encode
 from ps_server.store.segment import Outcome, Segment
 from ps_server.store.shard import Shard
 from tests.ps_server.servers import A, B, Job, status
 
 LENGTH = 5
-SPANS = tuple(Span(index, index * LENGTH, LENGTH) for index in range(3))
+SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
 RULES = ("sgd", "adagrad", "adam", "elastic")
 
 
-def over_the_wire(carried: Carried) -> Carried:
+def over_the_wire(carried: SegmentState) -> SegmentState:
     """The same, by its bytes."""
-    reader, whole = Reader(), None
-    for message in messages(carried):
+    reader, whole = Decoder(), None
+    for message in encode(carried):
         assert whole is None, "nothing follows the last array"
         whole = reader.take(wire.CarryRequest.FromString(message.SerializeToString()))
     assert whole is not None
@@ -47,10 +47,10 @@ def over_the_wire(carried: Carried) -> Carried:
 
 def move(source: Shard, target: Shard, indices: list[int]) -> None:
     """Let segments go from one shard to another."""
-    giver, taker = Moves(source), Moves(target)
-    giver.give(indices, "the other", lambda carried: taker.come(over_the_wire(carried)))
-    taker.hold([*target.segments, *indices])
-    giver.hold(list(source.segments))
+    giver, taker = Migration(source), Migration(target)
+    giver.send(indices, "the other", lambda carried: taker.come(over_the_wire(carried)))
+    taker.commit([*target.segments, *indices])
+    giver.commit(list(source.segments))
 
 
 class Pushers:
@@ -61,7 +61,7 @@ class Pushers:
         self.numbers = {A: 0, B: 0}
         self.rng = np.random.default_rng(5)
 
-    def shard(self, spans: tuple[Span, ...]) -> Shard:
+    def shard(self, spans: tuple[SegmentSpan, ...]) -> Shard:
         shard = Shard(spans, make_rule(self.rule, {}), self.staleness, ordered=True)
         shard.make_ready() if not spans else None
         shard.set_membership(1, [(0, [A.replica, B.replica])])
@@ -147,23 +147,23 @@ def test_what_has_gone_is_answered_moved_and_comes_back_where_it_was_given_in_va
     for span in SPANS:
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
     shard.make_ready()
-    moves, push = Moves(shard), Push(A, 1, np.float32(1.0))
+    moves, push = Migration(shard), Push(A, 1, np.float32(1.0))
 
-    def breaks(carried: Carried) -> None:
+    def breaks(carried: SegmentState) -> None:
         raise OSError("the other one is gone")
 
     with pytest.raises(OSError, match="gone"):
-        moves.give([1, 2], "shard 7", breaks)
+        moves.send([1, 2], "shard 7", breaks)
     with pytest.raises(Moved, match="segment 1: lives at another shard now"):
         shard.push(push, 1, np.ones(LENGTH, np.float32))
     assert shard.push(push, 2, np.ones(LENGTH, np.float32)).outcome is Outcome.APPLIED, "it had not gone yet"
-    with pytest.raises(Refused, match="segment 9 does not live here, and cannot be given to shard 7"):
-        moves.give([0, 9], "shard 7", breaks)
+    with pytest.raises(Rejected, match="segment 9 does not live here, and cannot be given to shard 7"):
+        moves.send([0, 9], "shard 7", breaks)
     with pytest.raises(Moved, match="segment 8 is not here"):
-        moves.hold([0, 1, 2, 8])
-    moves.hold([0, 1, 2])
+        moves.commit([0, 1, 2, 8])
+    moves.commit([0, 1, 2])
     assert shard.push(push, 1, np.ones(LENGTH, np.float32)).outcome is Outcome.APPLIED
-    moves.hold([0, 2])
+    moves.commit([0, 2])
     with pytest.raises(Moved):
         shard.pull("w", 1)
     assert shard.size == 2 * LENGTH
@@ -179,14 +179,14 @@ def test_who_had_found_the_segment_and_not_its_lock_yet_is_too_late(
         shard.push(Push(Pusher(0, 1), 1, assign=True), span.index, np.zeros(LENGTH, np.float32))
     shard.make_ready()
     find = shard.segment
-    gone: list[Carried] = []
+    gone: list[SegmentState] = []
 
     def finds_and_waits(index: int) -> Segment:
         segment = find(index)
-        moves = Moves(shard)
-        moves.give([index], "shard 7", gone.append)
+        moves = Migration(shard)
+        moves.send([index], "shard 7", gone.append)
         if dropped:
-            moves.hold([1, 2])
+            moves.commit([1, 2])
         return segment
 
     monkeypatch.setattr(shard, "segment", finds_and_waits)
@@ -219,7 +219,7 @@ def test_who_waits_for_a_round_of_a_segment_that_goes_hears_of_it_at_once() -> N
 
     thread = threading.Thread(target=waits)
     thread.start()
-    Moves(shard).give([0], "shard 7", lambda carried: None)
+    Migration(shard).send([0], "shard 7", lambda carried: None)
     thread.join(60)
     assert [str(error) for error in heard] in (
         ["segment 0: is on its way to shard 7"],
@@ -257,8 +257,8 @@ BAD = [
 
 @pytest.mark.parametrize(("wrong", "why"), BAD, ids=[why for _, why in BAD])
 def test_messages_that_are_no_segments_are_refused(wrong: list[wire.CarryRequest], why: str) -> None:
-    reader = Reader()
-    with pytest.raises(Refused, match=why):
+    reader = Decoder()
+    with pytest.raises(Rejected, match=why):
         list(map(reader.take, wrong))
 
 

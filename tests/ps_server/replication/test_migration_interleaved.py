@@ -15,10 +15,10 @@ from dbelief.errors import Moved
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.telemetry.metrics import Metrics
-from ps_server.controller import Life
-from ps_server.replication.migration import Moves
-from ps_server.replication.segment_state import Carried
-from ps_server.store.lock import Lock
+from ps_server.controller import ShardController
+from ps_server.replication.migration import Migration
+from ps_server.replication.segment_state import SegmentState
+from ps_server.store.lock import TimedLock
 from tests.ps_server.servers import A, B
 
 from .test_migration import LENGTH, SPANS, Pushers, over_the_wire
@@ -29,7 +29,7 @@ class Preempted:
 
     def __init__(self, visit: int) -> None:
         self.arrived, self.goes_on = threading.Event(), threading.Event()
-        self._lock, self._left = Lock(), visit
+        self._lock, self._left = TimedLock(), visit
 
     def acquire(self) -> None:
         if threading.current_thread().name == "pusher":
@@ -61,24 +61,24 @@ def test_a_round_is_closed_where_the_segment_is_and_not_where_it_has_just_left()
     pusher = threading.Thread(target=giver.push, args=(last, 0, gradient), name="pusher")
     pusher.start()
     assert lock.arrived.wait(60.0)
-    moves, comes = Moves(giver), Moves(taker)
+    moves, comes = Migration(giver), Migration(taker)
 
-    def send(carried: Carried) -> None:
+    def send(carried: SegmentState) -> None:
         lock.goes_on.set()
         pusher.join(60.0)
         comes.come(over_the_wire(carried))
 
-    moves.give([0], "the other", send)
+    moves.send([0], "the other", send)
     assert not pusher.is_alive()
-    comes.hold([0])
-    moves.hold([])
+    comes.commit([0])
+    moves.commit([])
     assert taker.segments[0].rounds == 1
     np.testing.assert_array_equal(taker.segments[0].vectors["w"], -1.0)
 
 
 def test_a_stream_of_segments_that_was_opened_before_an_earlier_move_ended_is_refused() -> None:
     """Its giver was stopped half-way and replaced; what it still sends must not replace what its successor gave."""
-    life = Life(Metrics("ps"), 10.0, None)
+    life = ShardController(Metrics("ps"), 10.0, None)
     numbers = itertools.count(1)
 
     def configure(**fields: Any) -> wire.Command:
@@ -89,22 +89,22 @@ def test_a_stream_of_segments_that_was_opened_before_an_earlier_move_ended_is_re
     def opening(command: wire.Command | None) -> wire.CarryOpening:
         return wire.CarryOpening(job="digits", shard_epoch=3, command=command)
 
-    def segment(version: int) -> Carried:
-        return Carried(span=SPANS[0], version=version, born=0, applied=version, rounds=0, lost=0)
+    def segment(version: int) -> SegmentState:
+        return SegmentState(span=SPANS[0], version=version, born=0, applied=version, rounds=0, lost=0)
 
     rule = segments.Rule(name="sgd")
     configure(job="digits", shard_epoch=3, assignment=wire.Assignment(rule=rule))
     stale = wire.Command(leader_epoch=1, id=next(numbers))
-    stopped = life.comes(opening(stale))
+    stopped = life.migration_for(opening(stale))
     stopped.come(segment(1))
     configure(holdings=wire.Holdings())  # the move failed
-    successor = life.comes(opening(wire.Command(leader_epoch=1, id=next(numbers))))
+    successor = life.migration_for(opening(wire.Command(leader_epoch=1, id=next(numbers))))
     successor.come(segment(2))
     with pytest.raises(Moved, match="segment 0: the stream that brings it is of an earlier move"):
         stopped.come(segment(1))
     with pytest.raises(Moved, match="command 2 is over: a later one has said which segments it holds"):
-        life.comes(opening(stale))
+        life.migration_for(opening(stale))
     configure(holdings=wire.Holdings(runs=[segments.SegmentRun(first=0, count=1)]))
-    assert life.loaded().versions() == [2]
-    life.comes(opening(None))  # to follow, no command of a move is needed
+    assert life.require_shard().versions() == [2]
+    life.migration_for(opening(None))  # to follow, no command of a move is needed
     life.close()

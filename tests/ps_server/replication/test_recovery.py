@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from dbelief.core.placement import Placement
-from dbelief.core.push import Push, Pushed
-from dbelief.errors import Moved, Refused, Unreachable
+from dbelief.core.push import Push, PushResult
+from dbelief.errors import Moved, Rejected, Unavailable
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.client.stream_pool import Stream
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
@@ -61,7 +61,7 @@ class Dying:
             yield message
 
 
-def pushes(client: ShardedParameters, job: Job, numbers: range) -> list[Pushed]:
+def pushes(client: ShardedParameterClient, job: Job, numbers: range) -> list[PushResult]:
     versions = job.held()
     out = job.full(np.nan)
     done = []
@@ -123,7 +123,7 @@ def test_a_push_cut_by_a_death_is_sent_whole_to_the_next_life(
     shared = job.full(-4.0)
     shared[job.placement.spans[20].start :] = -2.0
     np.testing.assert_array_equal(job.read(), shared)
-    assert pushes(client, job, range(5, 6)) == [Pushed(0.0, 0, 0)]
+    assert pushes(client, job, range(5, 6)) == [PushResult(0.0, 0, 0)]
 
 
 def test_a_push_is_sent_whole_to_the_next_life_though_the_death_was_not_known_at_first(
@@ -160,8 +160,8 @@ def test_the_loss_is_told_again_where_its_answer_was_lost(job: Job, tmp_path: Pa
     unheard = Push(A, 5, ONE, base=5)  # applied, but the client never hears of it
     spans = job.placement.run(job.placement.places[1])
     for span in spans:
-        job.services[1].life.loaded().push(unheard, span.index, job.full(1.0)[span.start : span.stop])
-    assert pushes(client, job, range(5, 6)) == [Pushed(0.0, 20, 2)]
+        job.services[1].life.require_shard().push(unheard, span.index, job.full(1.0)[span.start : span.stop])
+    assert pushes(client, job, range(5, 6)) == [PushResult(0.0, 20, 2)]
 
 
 def test_a_snapshot_newer_than_the_answer_makes_a_duplicate_and_no_loss(job: Job, tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ def test_a_snapshot_newer_than_the_answer_makes_a_duplicate_and_no_loss(job: Job
     pushes(client, job, range(1, 3))
     spans = job.placement.run(job.placement.places[1])
     for span in spans:  # the third push reaches shard 1, and a snapshot, before its answer is lost
-        job.services[1].life.loaded().push(Push(A, 3, ONE), span.index, job.full(1.0)[span.start : span.stop])
+        job.services[1].life.require_shard().push(Push(A, 3, ONE), span.index, job.full(1.0)[span.start : span.stop])
     job.snapshot(tmp_path)
     job.restart(1, tmp_path)
-    assert pushes(client, job, range(3, 4)) == [Pushed(0.0, 20, 0)]
+    assert pushes(client, job, range(3, 4)) == [PushResult(0.0, 20, 0)]
     np.testing.assert_array_equal(job.read(), job.full(-3.0))
 
 
@@ -259,28 +259,28 @@ def test_giving_up_names_the_shard_that_is_away(start: Callable[..., Job], asks:
     job = start()
     client = job.client(A, deadline_s=0.2, refresh=(lambda: job.placement) if asks else None)
     job.servers[1].close(0.0)
-    with pytest.raises(Unreachable, match=r"^push: shard 1 at 127.0.0.1:\d+: .*; no segment for \d"):
+    with pytest.raises(Unavailable, match=r"^push: shard 1 at 127.0.0.1:\d+: .*; no segment for \d"):
         client.push(job.full(1.0), job.held(0), Push(A, 1, ONE))
-    with pytest.raises(Unreachable, match=r"^pull: shard 1 at 127.0.0.1:\d+: .*; no segment for \d"):
+    with pytest.raises(Unavailable, match=r"^pull: shard 1 at 127.0.0.1:\d+: .*; no segment for \d"):
         client.pull(job.full(1.0), job.held())
 
 
 def test_giving_up_names_the_shard_where_the_coordinator_is_away_too(job: Job) -> None:
     def away() -> Placement:
-        raise Unreachable("coordinator at localhost:1: nobody there")
+        raise Unavailable("coordinator at localhost:1: nobody there")
 
     client = job.client(A, deadline_s=0.2, refresh=away)
     job.servers[1].close(0.0)
-    with pytest.raises(Unreachable, match=r"^push: shard 1 at \S+: coordinator at localhost:1: .*; no segment for"):
+    with pytest.raises(Unavailable, match=r"^push: shard 1 at \S+: coordinator at localhost:1: .*; no segment for"):
         client.push(job.full(1.0), job.held(0), Push(A, 1, ONE))
 
 
 def test_a_job_that_is_over_ends_the_wait(job: Job) -> None:
     def over() -> Placement:
-        raise Refused("the job is over: stopped")
+        raise Rejected("the job is over: stopped")
 
     job.servers[1].close(0.0)
-    with pytest.raises(Refused, match="the job is over: stopped"):
+    with pytest.raises(Rejected, match="the job is over: stopped"):
         job.client(A, refresh=over).push(job.full(1.0), job.held(0), Push(A, 1, ONE))
 
 
@@ -318,4 +318,4 @@ def test_a_push_cut_by_the_death_of_a_shard_that_has_left_since_is_sent_whole_to
     shared = job.full(-3.0)
     shared[job.placement.spans[20].start :] = -2.0
     np.testing.assert_array_equal(job.read(), shared)
-    assert pushes(client, job, range(4, 5)) == [Pushed(0.0, 0, 0)]
+    assert pushes(client, job, range(4, 5)) == [PushResult(0.0, 0, 0)]

@@ -18,10 +18,10 @@ from dbelief.codec.float16 import Float16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
 from dbelief.core.push import Push
-from dbelief.errors import NotFinite, Refused
+from dbelief.errors import NonFinite, Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.wire import bulk, payloads
 from dbelief.rpc.wire.convert import pusher_to_wire
 from dbelief.rpc.wire.payloads import Codecs
@@ -262,14 +262,14 @@ def test_what_was_refused_is_kept_again(job: Job, codec: Codec) -> None:
     kept = client.figures().residual
     for number in range(2):
         job.configure(number, fenced=[pusher_to_wire(A)])
-    with pytest.raises(Refused, match="is fenced"):
+    with pytest.raises(Rejected, match="is fenced"):
         client.push(np.zeros_like(values), job.held(1), Push(A, 2, ONE))
     assert client.figures().residual == pytest.approx(kept, rel=1e-5)
 
 
 def test_what_cannot_be_sent_ends_the_push(job: Job) -> None:
     client = job.client(A, codecs=Codecs(OneBit()))
-    with pytest.raises(NotFinite, match="no finite mean"):
+    with pytest.raises(NonFinite, match="no finite mean"):
         client.push(job.full(np.nan), job.held(0), Push(A, 1, ONE))
     assert not job.read().any()
 
@@ -283,7 +283,7 @@ def test_a_follower_is_sent_what_its_leader_was(codec: Codec, monkeypatch: pytes
         pair.settle()
         whole = payloads.numbers
 
-        def seen(part: bulk.Part) -> np.ndarray:
+        def seen(part: bulk.SegmentPayload) -> np.ndarray:
             came.append(bytes(part.data or b""))
             return whole(part)
 
@@ -292,7 +292,7 @@ def test_a_follower_is_sent_what_its_leader_was(codec: Codec, monkeypatch: pytes
             values = np.random.default_rng(number).standard_normal(LENGTH, dtype=np.float32)
             payload = codec.encode(values, residual)
             sent.append(payload.tobytes())
-            part = bulk.Part(1, 0, 0, LENGTH, payloads.NUMBERS[codec.name], data=payload.data)
+            part = bulk.SegmentPayload(1, 0, 0, LENGTH, payloads.NUMBERS[codec.name], data=payload.data)
             pair.leader.push(Push(A, number, ONE), 1, whole(part), form=payloads.form_of(part))
         pair.settle()
         assert came == sent
@@ -386,7 +386,7 @@ def test_no_answer_comes_by_such_a_codec(job: Job, codec: int) -> None:
 def test_weights_are_not_exchanged_by_it(start: Callable[..., Job], codec: Codec) -> None:
     job = start(rule="elastic")
     client = job.client(A, codecs=Codecs(codec))
-    with pytest.raises(Refused, match=r"segment 0: an exchange by codec [45], which sends a part of the numbers"):
+    with pytest.raises(Rejected, match=r"segment 0: an exchange by codec [45], which sends a part of the numbers"):
         client.exchange(drawn(job, 1), job.full(0.0), job.held(0), Push(A, 1, ONE))
 
 
@@ -402,7 +402,7 @@ def test_a_few_bytes_make_no_room_in_an_exchange(start: Callable[..., Job]) -> N
 
 def test_an_answer_of_another_length_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     address = job.placement.places[0].address
-    short = ShardedParameters("digits", job.placement, codecs=Codecs(None, BFloat16()))
+    short = ShardedParameterClient("digits", job.placement, codecs=Codecs(None, BFloat16()))
     job.clients.append(short)
     whole = bulk.decode
 
@@ -413,5 +413,5 @@ def test_an_answer_of_another_length_is_refused(job: Job, monkeypatch: pytest.Mo
         return opening, parts
 
     monkeypatch.setattr(bulk, "decode", cut)
-    with pytest.raises(Refused, match=rf"^pull: shard 0 at {address}: segment 0 of 7 numbers, not 8"):
+    with pytest.raises(Rejected, match=rf"^pull: shard 0 at {address}: segment 0 of 7 numbers, not 8"):
         short.pull(job.full(0.0), job.held())

@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.core.push import WINDOW, Push, Pusher
-from dbelief.errors import Refused
+from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.wire import bulk
 from ps_server.rpc.servicer import ShardService
@@ -69,7 +69,7 @@ class Breaks:
         service.Exchange = exchange  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("after", [[0], [1], [WINDOW], [19], [3, 0, 7, 5]])
+@pytest.mark.parametrize("after", [[0], [1], [EXCHANGE_WINDOW], [19], [3, 0, 7, 5]])
 def test_a_broken_exchange_goes_on_with_the_same_answers(after: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "FULL_BYTES", 32)
     job, values = Job(rule="elastic", prepare=Breaks(after)), None
@@ -132,16 +132,16 @@ def test_a_life_that_is_over_is_refused(job: Job) -> None:
     for number in range(2):
         job.configure(number, fenced=[segments.Pusher(replica=1, incarnation=11)])
     moved = job.read()
-    with pytest.raises(Refused, match="segment 0: replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="segment 0: replica 1 in life 11 is fenced"):
         client.exchange(drawn(job, 1), before, job.held(0), Push(A, 2, HALF))
     np.testing.assert_array_equal(job.read(), moved)
 
 
 def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
     """All that a sender may be ahead with was answered, and nothing of it came through."""
-    shard: Any = job.services[0].life.loaded()
+    shard: Any = job.services[0].life.require_shard()
     push = Push(Pusher(3, 13), 1, HALF)
-    parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.spans[:WINDOW]]
+    parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.spans[:EXCHANGE_WINDOW]]
     told, again = ([shard.exchange(push, [part]) for part in parts] for _ in range(2))
     for (before, _, _), (after, duplicates, _) in zip(told, again, strict=True):
         assert duplicates == 1
@@ -151,13 +151,13 @@ def test_as_many_answers_as_may_be_lost_are_given_again(job: Job) -> None:
 
 def test_an_answer_of_long_ago_is_not_made_up(job: Job) -> None:
     """A sender that breaks the protocol's promise and repeats what it was answered more than a window ago."""
-    shard: Any = job.services[0].life.loaded()
+    shard: Any = job.services[0].life.require_shard()
     push = Push(Pusher(3, 13), 1, HALF)
     parts = [(span.index, np.ones(8, np.float32)) for span in job.placement.run(job.placement.places[0])]
     for part in parts:
         shard.exchange(push, [part])
-    first = len(parts) - WINDOW
+    first = len(parts) - EXCHANGE_WINDOW
     assert first > 0
     shard.exchange(push, [parts[-1]])
-    with pytest.raises(Refused, match="segment 0: exchange 1 was answered before, and long ago"):
+    with pytest.raises(Rejected, match="segment 0: exchange 1 was answered before, and long ago"):
         shard.exchange(push, [parts[0]])

@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.checkpoint.shard_file import Stored
+from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
@@ -84,9 +84,9 @@ def test_calls_and_commands_of_another_run_are_refused(job: Job) -> None:
     reason = "job 'digits', shard 0: the caller's run of the job is over: the job was begun anew or resumed since"
     for run_id in (0, 4):
         stale = client(B, run_id)
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(Rejected, match=reason):
             stale.push(job.full(1.0), job.held(0), Push(B, 1, np.float32(1)))
-        with pytest.raises(Refused, match=reason):
+        with pytest.raises(Rejected, match=reason):
             stale.pull(job.full(0.0), job.held())
         command = wire.Command(leader_epoch=9, id=next(job.commands), run_id=run_id)
         opening = wire.CarryOpening(job="digits", shard_epoch=5, command=command, run_id=run_id)
@@ -109,9 +109,9 @@ def test_the_client_says_which_shard_refused(job: Job) -> None:
     stale = dataclasses.replace(job.placement, places=tuple(places))
     client = job.client(A, placement=stale)
     where = rf"shard 1 at {job.servers[1].address}: job 'digits', shard 1: is in epoch 6, not 4"
-    with pytest.raises(Refused, match=f"^pull: {where}$"):
+    with pytest.raises(Rejected, match=f"^pull: {where}$"):
         client.pull(job.full(0.0), job.held())
-    with pytest.raises(Refused, match=f"^push: {where}$"):
+    with pytest.raises(Rejected, match=f"^push: {where}$"):
         client.push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     pushed = job.client(A).push(job.full(1.0), job.held(0), Push(A, 1, np.float32(1)))
     assert pushed.duplicates == 20  # shard 0 had taken it
@@ -124,7 +124,7 @@ def test_a_fenced_life_is_refused(job: Job) -> None:
     life = segments.Pusher(replica=1, incarnation=11)
     for number in range(2):
         job.configure(number, fenced=[life])
-    with pytest.raises(Refused, match="shard 0: segment 0: replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="shard 0: segment 0: replica 1 in life 11 is fenced"):
         client.push(job.full(1.0), job.held(0), Push(A, 2, np.float32(1)))
     stats = job.stubs[1].Stats(wire.StatsRequest(job="digits", ledgers=True))
     assert [(row.lowest, row.highest) for row in stats.ledgers if row.pusher == life] == [(1, 1)]
@@ -304,7 +304,7 @@ def test_with_the_dial_above_zero_a_push_returns_at_once_and_a_pull_waits_for_th
         client.push(job.full(1.0), versions, Push(A, clock + 1, np.float32(1), clock=clock))
     np.testing.assert_array_equal(job.read(), job.full(-2.0))
     missing = r"clock 2 still waits for replicas \[2\], which have not pushed clock 0"
-    with pytest.raises(Refused, match=missing):
+    with pytest.raises(Rejected, match=missing):
         client.pull(out, versions, clock=2)
     for number in range(2):
         reply = job.configure(number, membership=members(1, 2, 3, epoch=2))
@@ -315,10 +315,10 @@ def test_a_pull_tells_a_shard_that_came_back_how_far_its_puller_is(start: Callab
     job = start(staleness=0, deadline_s=0.05)
     for number, service in enumerate(job.services):
         job.configure(number, membership=members(1))
-        shard = service.life.loaded()
+        shard = service.life.require_shard()
         for segment in shard.segments.values():
             w = np.full(segment.span.length, 5.0, np.float32)
-            shard.load(Stored(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
+            shard.load(StoredSegment(segment.span, 3, 3, 3, 0, {}, {"w": w}), number + 5)
     out = job.full(np.nan)
     job.client(A).pull(out, job.held(), clock=9)
     np.testing.assert_array_equal(out, job.full(5.0))
@@ -330,11 +330,11 @@ def test_one_who_waits_at_a_shard_tells_another_that_came_back_how_far_it_is(
     """A waits at shard 0 for B; B waits at shard 1, which has lost round 0 and must hear that A has passed it."""
     monkeypatch.setattr("ps_server.rpc.servicer.LOOK_AGAIN_S", 0.05)
     job = start(staleness=0)
-    held, back = (service.life.loaded() for service in job.services)
+    held, back = (service.life.require_shard() for service in job.services)
     for number in range(2):
         job.configure(number, membership=members(1, 2))
     for segment in back.segments.values():
-        back.load(Stored(segment.span, 0, 0, 0, 0, {}, {"w": np.zeros(segment.span.length, np.float32)}), 6)
+        back.load(StoredSegment(segment.span, 0, 0, 0, 0, {}, {"w": np.zeros(segment.span.length, np.float32)}), 6)
     back.make_ready()
     places = tuple(dataclasses.replace(place, shard_epoch=place.shard_epoch - 1) for place in job.placement.places)
     known = dataclasses.replace(job.placement, places=(job.placement.places[0], places[1]))

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.arrays.shared_memory import FOLDER
-from dbelief.core.layout import Span, cut
+from dbelief.core.layout import SegmentSpan, make_segments
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.rpc import parameters_pb2 as wire
-from dbelief.rpc.client.push_call import ExchangeLeg, PushLeg
+from dbelief.rpc.client.push_call import ExchangeCall, PushCall
 from ps_server.rpc.servicer import ShardService
-from ps_server.rpc.shared_memory import Area
+from ps_server.rpc.shared_memory import BlockView
 from ps_server.store.segment import Segment
 from ps_server.store.shard import Shard
 from tests.ps_server.servers import A, B, Job, wait_until
@@ -37,7 +37,7 @@ def through(job: Job) -> float:
 # -- the same numbers ----------------------------------------------------------------------------------------
 
 tables = st.builds(
-    lambda lengths, nominal: tuple(cut(list(ranges(lengths)), nominal)),
+    lambda lengths, nominal: tuple(make_segments(list(ranges(lengths)), nominal)),
     st.lists(st.integers(1, 4_000), min_size=1, max_size=3),
     st.sampled_from([7, 300, 5_000]),
 )
@@ -109,7 +109,7 @@ def test_only_what_is_newer_is_written_and_the_rest_stays(job: Job) -> None:
 
 
 def test_a_large_push_is_acknowledged_on_the_way(start: Callable[..., Job]) -> None:
-    job = start(spans=tuple(cut([(0, 40 << 18)], 1 << 18)))
+    job = start(spans=tuple(make_segments([(0, 40 << 18)], 1 << 18)))
     client = job.client(A)
     values, out = client.array(job.placement.size), client.array(job.placement.size)
     values[:] = np.arange(values.size) % 1000
@@ -124,13 +124,13 @@ def test_no_message_of_an_exchange_has_more_kept_than_over_tcp(
     start: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few bytes could name every segment of a shard, each of which is copied for its answer."""
-    job = start(spans=tuple(cut([(0, 8 << 18)], 1 << 18)), rule="elastic")
+    job = start(spans=tuple(make_segments([(0, 8 << 18)], 1 << 18)), rule="elastic")
     client, versions = job.client(A), job.held()
     values, out = client.array(job.placement.size), client.array(job.placement.size)
     values[:] = 1.0
     client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
-    monkeypatch.setattr(ExchangeLeg, "_told_together", PushLeg._told_together)
-    with pytest.raises(Refused, match=r"segments \d to \d in one message, whose answer is to be kept"):
+    monkeypatch.setattr(ExchangeCall, "_told_together", PushCall._told_together)
+    with pytest.raises(Rejected, match=r"segments \d to \d in one message, whose answer is to be kept"):
         client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
     np.testing.assert_array_equal(job.read(), 0.5)
 
@@ -264,12 +264,12 @@ def test_a_late_pull_writes_into_no_memory_that_is_in_use(
     versions[:] = -1
     wrote: list[np.ndarray] = []
 
-    def put(area: Area, span: Span, values: np.ndarray) -> None:
+    def put(area: BlockView, span: SegmentSpan, values: np.ndarray) -> None:
         wrote.append(area.of(span))
         original(area, span, values)
 
-    latch, original = Latch(passed), Area.put
-    monkeypatch.setattr(Area, "put", put)
+    latch, original = Latch(passed), BlockView.put
+    monkeypatch.setattr(BlockView, "put", put)
     monkeypatch.setattr(Shard, "read", latch.around(Shard.read))
     out[:] = np.nan
     client.pull(out, versions)
@@ -291,7 +291,7 @@ def test_a_late_push_reads_what_was_pushed(job: Job, monkeypatch: pytest.MonkeyP
     values[:] = 1.0
     latch = Latch(4)
     monkeypatch.setattr(Segment, "_step", latch.around(Segment._step))  # with the segment's lock: nobody passes
-    with pytest.raises(Unreachable, match="no segment for"):
+    with pytest.raises(Unavailable, match="no segment for"):
         client.push(values, job.held(), Push(A, 1, np.float32(1)))
     assert latch.held.is_set()
     values[:] = 1e9
@@ -310,7 +310,7 @@ def test_a_late_exchange_neither_reads_nor_writes_what_is_in_use(
     values[:] = 1.0
     client.exchange(values, out, versions, Push(A, 1, np.float32(0.5)))
     latch = Latch(3)
-    monkeypatch.setattr(Area, "put", latch.around(Area.put))
+    monkeypatch.setattr(BlockView, "put", latch.around(BlockView.put))
     client.exchange(values, out, versions, Push(A, 2, np.float32(0.5)))
     np.testing.assert_array_equal(out, 0.5)
     out[:], values[:] = 8.0, 1e9
@@ -331,10 +331,10 @@ def test_what_a_refusal_leaves_half_written_is_of_no_version(job: Job, monkeypat
 
     def refuses(target: wire.Target) -> Shard:
         wait_until(latch.held.is_set)
-        raise Refused("a call for another job came here")
+        raise Rejected("a call for another job came here")
 
-    monkeypatch.setattr(job.services[0].life, "at", refuses)
-    with pytest.raises(Refused, match="came here"):
+    monkeypatch.setattr(job.services[0].life, "shard_for", refuses)
+    with pytest.raises(Rejected, match="came here"):
         client.pull(out, versions)
     wait_until(latch.held.is_set)
     assert {int(versions[index]) for index in there.segments} == {-1}
@@ -373,7 +373,7 @@ def test_what_a_follower_is_still_to_be_told_is_not_what_the_worker_has_made_of_
     job = start(rule=rule)
     deeds: list[Any] = []
     for service in job.services:
-        for segment in service.life.loaded().segments.values():
+        for segment in service.life.require_shard().segments.values():
             segment.journal = deeds.append
     client = job.client(A)
     values, out = client.array(job.placement.size), client.array(job.placement.size)

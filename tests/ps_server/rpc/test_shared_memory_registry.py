@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dbelief.arrays.shared_memory import HEADER_BYTES, Block, make_block, open_block
-from dbelief.core.layout import Span
-from dbelief.errors import Moved, Refused
+from dbelief.core.layout import SegmentSpan
+from dbelief.errors import Moved, Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc.segments_pb2 import SharedArray
-from ps_server.rpc.shared_memory import Attached
+from ps_server.rpc.shared_memory import SharedMemoryRegistry
 
 Answer = Callable[[wire.AttachRequest], wire.AttachReply]
 COUNT = 1000
@@ -35,12 +35,12 @@ def attach(answer: Answer, block: Block, left: tuple[str, ...] = ()) -> str:
 
 
 @pytest.fixture
-def attached() -> Attached:
-    return Attached()
+def attached() -> SharedMemoryRegistry:
+    return SharedMemoryRegistry()
 
 
 @pytest.fixture
-def block(attached: Attached) -> Iterator[Block]:
+def block(attached: SharedMemoryRegistry) -> Iterator[Block]:
     """One that the connection "me" has attached."""
     block = made()
     with attached.connected("me") as answer:
@@ -52,10 +52,10 @@ def told(block: Block, offset: int = HEADER_BYTES, origin: int = 0) -> SharedArr
     return SharedArray(block=block.name, offset=offset, origin=origin)
 
 
-def test_numbers_are_used_where_they_lie(attached: Attached, block: Block) -> None:
+def test_numbers_are_used_where_they_lie(attached: SharedMemoryRegistry, block: Block) -> None:
     here = block.bytes(HEADER_BYTES, 8 * COUNT).view(np.float32)
     here[:] = np.arange(here.size)
-    area, span = attached.of("me").area(told(block, HEADER_BYTES + 4 * 3, origin=100)), Span(5, 102, 4)
+    area, span = attached.of("me").area(told(block, HEADER_BYTES + 4 * 3, origin=100)), SegmentSpan(5, 102, 4)
     there = area.of(span)
     np.testing.assert_array_equal(there, [5, 6, 7, 8])
     here[6] = -1
@@ -64,23 +64,25 @@ def test_numbers_are_used_where_they_lie(attached: Attached, block: Block) -> No
     np.testing.assert_array_equal(here[:10], [0, 1, 2, 3, 4, 9, 8, 7, 6, 9])
 
 
-def test_numbers_of_another_size_are_not_put(attached: Attached, block: Block) -> None:
+def test_numbers_of_another_size_are_not_put(attached: SharedMemoryRegistry, block: Block) -> None:
     here = block.bytes(HEADER_BYTES, 8 * COUNT)
-    with pytest.raises(Refused, match="segment 5: float64 numbers"):
-        attached.of("me").area(told(block)).put(Span(5, 0, 2), np.ones(2, np.float64))
+    with pytest.raises(Rejected, match="segment 5: float64 numbers"):
+        attached.of("me").area(told(block)).put(SegmentSpan(5, 0, 2), np.ones(2, np.float64))
     assert not here.any()
 
 
 @pytest.mark.parametrize("start", [9, 10 + 2 * COUNT - 3, 0, 1 << 63])
-def test_a_segment_that_is_not_within_the_block_is_refused(attached: Attached, block: Block, start: int) -> None:
+def test_a_segment_that_is_not_within_the_block_is_refused(
+    attached: SharedMemoryRegistry, block: Block, start: int
+) -> None:
     area = attached.of("me").area(told(block, origin=10))
     reason = f"segment 5: numbers {start} to {start + 4} are not within a block that has {2 * COUNT} from 10 on"
-    with pytest.raises(Refused, match=reason):
-        area.of(Span(5, start, 4))
-    with pytest.raises(Refused, match=reason):
-        area.put(Span(5, start, 4), np.zeros(4, np.float32))
+    with pytest.raises(Rejected, match=reason):
+        area.of(SegmentSpan(5, start, 4))
+    with pytest.raises(Rejected, match=reason):
+        area.put(SegmentSpan(5, start, 4), np.zeros(4, np.float32))
     for at_an_edge in (10, 10 + 2 * COUNT - 4):
-        assert len(area.of(Span(5, at_an_edge, 4))) == 4
+        assert len(area.of(SegmentSpan(5, at_an_edge, 4))) == 4
 
 
 @pytest.mark.parametrize(
@@ -93,22 +95,26 @@ def test_a_segment_that_is_not_within_the_block_is_refused(attached: Attached, b
         ((1 << 64) - 4, "are not within a block"),
     ],
 )
-def test_an_array_that_is_none_is_refused(attached: Attached, block: Block, offset: int, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+def test_an_array_that_is_none_is_refused(
+    attached: SharedMemoryRegistry, block: Block, offset: int, reason: str
+) -> None:
+    with pytest.raises(Rejected, match=reason):
         attached.of("me").area(told(block, offset))
 
 
-def test_what_a_connection_attached_no_other_one_may_name(attached: Attached, block: Block) -> None:
+def test_what_a_connection_attached_no_other_one_may_name(attached: SharedMemoryRegistry, block: Block) -> None:
     with pytest.raises(Moved, match="has no block"), attached.connected("you"):
         attached.of("you").area(told(block))
     with pytest.raises(Moved, match="has no block"):
         attached.of("nobody").area(told(block))
 
 
-def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(attached: Attached, block: Block) -> None:
+def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(
+    attached: SharedMemoryRegistry, block: Block
+) -> None:
     with attached.connected("me") as answer:  # another stream of the same connection
         assert not answer(wire.AttachRequest(left=[block.name])).attached  # not its own
-        there = attached.of("me").area(told(block)).of(Span(0, 0, 4))
+        there = attached.of("me").area(told(block)).of(SegmentSpan(0, 0, 4))
         other = made()
         assert attach(answer, other) == ""
         assert attach(answer, made(), left=(other.name, "unknown")) == ""
@@ -119,10 +125,10 @@ def test_what_is_left_is_no_more_there_but_for_who_is_at_work_on_it(attached: At
 
 
 def test_memory_is_let_go_of_with_the_stream() -> None:
-    attached, block = Attached(), made()
+    attached, block = SharedMemoryRegistry(), made()
     with attached.connected("me") as answer:
         assert attach(answer, block) == ""
-        there = attached.of("me").area(told(block)).of(Span(0, 0, 4))
+        there = attached.of("me").area(told(block)).of(SegmentSpan(0, 0, 4))
     assert not attached.of("me").held
     block.bytes(HEADER_BYTES, 4).view(np.float32)[:] = 5.0
     assert there[0] == 5.0  # a handler that is at work on it has it still
@@ -130,7 +136,7 @@ def test_memory_is_let_go_of_with_the_stream() -> None:
 
 def test_there_is_an_end_to_what_is_attached() -> None:
     blocks = [made() for _ in range(4)]
-    attached = Attached(most_blocks=2, most_bytes=3 * blocks[0].size)
+    attached = SharedMemoryRegistry(most_blocks=2, most_bytes=3 * blocks[0].size)
     with attached.connected("me") as mine, attached.connected("you") as yours:
         assert [attach(mine, block) for block in blocks[:2]] == ["", ""]
         assert "or 2 of this connection" in attach(mine, blocks[2])
@@ -144,7 +150,7 @@ def test_there_is_an_end_to_what_is_attached() -> None:
 
 def test_what_cannot_be_opened_takes_no_room() -> None:
     block = made()
-    attached = Attached(most_bytes=block.size)
+    attached = SharedMemoryRegistry(most_bytes=block.size)
     with attached.connected("me") as answer:
         for _ in range(3):
             offered = wire.SharedBlock(name="0" * 32, token=bytes(32), size=block.size)
@@ -154,13 +160,13 @@ def test_what_cannot_be_opened_takes_no_room() -> None:
 
 
 def test_who_shares_nothing_opens_nothing() -> None:
-    attached = Attached(allowed=False)
+    attached = SharedMemoryRegistry(allowed=False)
     with attached.connected("me") as answer:
         assert attach(answer, made()) == "shares no memory"
 
 
 def test_a_block_that_two_streams_attach_at_once_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    attached, block = Attached(), made()
+    attached, block = SharedMemoryRegistry(), made()
     opened = threading.Barrier(2)
 
     def both_at_once(*offered: Any) -> Block:

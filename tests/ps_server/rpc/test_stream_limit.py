@@ -11,14 +11,14 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.core.placement import Place, Placement
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.channel import open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.keepalive import KEEPALIVE, Keepalive
 from dbelief.rpc.server.server import Server
 from dbelief.rpc.wire import bulk
@@ -49,7 +49,7 @@ class Counted:
         return method
 
 
-def steps(job: Job, client: ShardedParameters, pusher: Pusher, numbers: range) -> None:
+def steps(job: Job, client: ShardedParameterClient, pusher: Pusher, numbers: range) -> None:
     out, versions = job.full(np.nan), job.held()
     for number in numbers:
         client.pull(out, versions)
@@ -133,17 +133,17 @@ class Small:
         table = [segments.SegmentSpan(index=0, start=0, length=4)]
         assignment = wire.Assignment(segments=table, rule=SGD, staleness=staleness)
         self.configure(job="small", shard_epoch=1, assignment=assignment)
-        self.service.life.loaded().push(Push(Pusher(0, 1), 1, assign=True), 0, np.zeros(4, np.float32))
+        self.service.life.require_shard().push(Push(Pusher(0, 1), 1, assign=True), 0, np.zeros(4, np.float32))
         self.configure(ready=True)
 
     def configure(self, **fields: Any) -> None:
         command = wire.Command(leader_epoch=1, id=next(self.commands))
         self.stub.Configure(wire.ConfigureRequest(command=command, **fields), timeout=60)
 
-    def client(self, pusher: Pusher) -> ShardedParameters:
-        spans = (self.service.life.loaded().segments[0].span,)
-        placement = Placement(1, spans, (Place(0, self.server.address, 1, ((0, 1),)),))
-        return ShardedParameters("small", placement, ("sgd", {}), pusher, 20.0)
+    def client(self, pusher: Pusher) -> ShardedParameterClient:
+        spans = (self.service.life.require_shard().segments[0].span,)
+        placement = Placement(1, spans, (ShardPlacement(0, self.server.address, 1, ((0, 1),)),))
+        return ShardedParameterClient("small", placement, ("sgd", {}), pusher, 20.0)
 
     def close(self) -> None:
         self.channel.close()
@@ -186,10 +186,10 @@ def test_calls_that_wait_for_a_round_leave_room_for_the_push_that_ends_it() -> N
     first, second = small.client(A), small.client(B)
     readers = [small.client(Pusher(number, number)) for number in range(20, 32)]
 
-    def read(client: ShardedParameters) -> str:
+    def read(client: ShardedParameterClient) -> str:
         try:
             client.pull(np.empty(4, np.float32), np.full(1, -1), clock=1)
-        except Refused as error:
+        except Rejected as error:
             return str(error)
         return "read"
 

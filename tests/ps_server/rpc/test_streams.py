@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
-from dbelief.arrays.push_source import OnDevice
+from dbelief.arrays.backend import select_backend
+from dbelief.arrays.push_source import DeviceSource
 from dbelief.core.placement import Placement
 from dbelief.core.push import Push, Pusher
 from dbelief.rpc import parameters_pb2 as wire
@@ -90,8 +90,8 @@ def test_a_gradient_on_a_device_is_fetched_as_it_is_sent(job: Job, monkeypatch: 
     monkeypatch.setattr(bulk, "FULL_BYTES", 100)
     values = np.random.default_rng(0).standard_normal(job.placement.size, dtype=np.float32)
     with standing_in() as machine:
-        xp = choose("cuda").xp
-        job.client(A).push(OnDevice(xp, xp.asarray(values)), job.held(0), Push(A, 1, np.float32(1)))
+        xp = select_backend("cuda").xp
+        job.client(A).push(DeviceSource(xp, xp.asarray(values)), job.held(0), Push(A, 1, np.float32(1)))
     np.testing.assert_array_equal(job.read(), -values)
     assert len(machine.memory.requests[-1]) == 1 + 4  # one to bring the values there, two for each shard
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from dbelief.core.placement import Place, Placement
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.rpc.channel import named_errors, open_channel
-from dbelief.rpc.client.shard_client import ShardedParameters
-from dbelief.rpc.client.stream_pool import Streams
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from dbelief.rpc.client.stream_pool import StreamPool
 from dbelief.rpc.keepalive import Keepalive
 from tests.ps_server.rpc.test_stream_limit import Small
 from tests.ps_server.servers import A, wait_until
@@ -73,9 +73,9 @@ def test_a_shard_keeps_nothing_of_a_client_that_vanished(stack: ExitStack, monke
     small = Small(handlers=16, keepalive=QUICK)
     stack.callback(small.close)
     relay = Relay(small.server.port, stack)
-    spans = (small.service.life.loaded().segments[0].span,)
-    placement = Placement(1, spans, (Place(0, relay.address, 1, ((0, 1),)),))
-    client = ShardedParameters("small", placement, ("sgd", {}), A, 60.0)
+    spans = (small.service.life.require_shard().segments[0].span,)
+    placement = Placement(1, spans, (ShardPlacement(0, relay.address, 1, ((0, 1),)),))
+    client = ShardedParameterClient("small", placement, ("sgd", {}), A, 60.0)
     stack.callback(client.close)
     out, versions = client.array(4), np.full(1, -1, np.int64)
     client.pull(out, versions)
@@ -90,12 +90,12 @@ def test_a_client_finds_out_that_a_server_vanished(stack: ExitStack) -> None:
     small = Small(handlers=16)
     stack.callback(small.close)
     relay = Relay(small.server.port, stack)
-    streams = Streams(lambda address: open_channel(address, "ps", keepalive=QUICK))
+    streams = StreamPool(lambda address: open_channel(address, "ps", keepalive=QUICK))
     stack.callback(streams.close)
     stream = streams.take(relay.address, "Pull")
     wait_until(lambda: bool(small.service._streams._open), "the stream's beginning")
     relay.cut()
-    with pytest.raises(Unreachable, match="pull: "), named_errors("pull"):
+    with pytest.raises(Unavailable, match="pull: "), named_errors("pull"):
         stream.answer()
 
 

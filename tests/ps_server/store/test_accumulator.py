@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from tests.ps_server.servers import A, B, Job
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_repeated_bundle_is_a_duplicate_and_not_counted(make: Make) -> None:
 def test_what_is_no_bundle_is_refused(make: Make, push: Push, values: np.ndarray, reason: str) -> None:
     subject = make((4,), initial=0.0)
     before = subject.everything()
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         subject.shard.push(push, 0, values)
     assert subject.everything() == before
 
@@ -102,7 +102,7 @@ def test_what_is_no_bundle_is_refused(make: Make, push: Push, values: np.ndarray
 def test_a_fenced_life_adds_nothing(make: Make) -> None:
     subject = make((4,), initial=0.0)
     subject.shard.fence([11])
-    with pytest.raises(Refused, match="replica 1 in life 11 is fenced"):
+    with pytest.raises(Rejected, match="replica 1 in life 11 is fenced"):
         subject.send(bundle(1), subject.full(1.0))
 
 
@@ -113,6 +113,6 @@ def test_over_the_wire_two_replicas_send_the_same_bundle(job: Job) -> None:
         )
         assert pushed.duplicates == (0 if pusher is A else 40)
     for service in job.services:
-        for segment in service.life.loaded().segments.values():
+        for segment in service.life.require_shard().segments.values():
             assert (segment.vectors["accrued"] == 2.0).all()
             assert (segment.sum.number, segment.sum.added) == (3, {4})

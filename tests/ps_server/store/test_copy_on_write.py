@@ -16,20 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.checkpoint import shard_file
-from dbelief.checkpoint.shard_file import Stored, check_parts, read_parts
-from dbelief.core.layout import cut
+from dbelief.checkpoint.shard_file import StoredSegment, read_segments, verify_shards
+from dbelief.core.layout import make_segments
 from dbelief.core.push import Push, Pusher
 from dbelief.core.vector_program import Operation, copy, lincomb, rotate, zero
-from dbelief.errors import NotWritten, Refused
+from dbelief.errors import Rejected, WriteFailed
 from dbelief.optim import make_rule
 from dbelief.process.atomic_file import DISK
 from ps_server import snapshot
-from ps_server.programs import Programs
+from ps_server.programs import ProgramExecutor
 from ps_server.store.shard import Shard
 
 Make = Callable[..., Any]
 A, B = Pusher(1, 11), Pusher(2, 12)
-TABLE = cut([(0, 24)], 5)
+TABLE = make_segments([(0, 24)], 5)
 SET = ("set-1", "job", 1)
 PATIENCE_S = 60.0
 
@@ -41,10 +41,10 @@ def save(shard: Shard, folder: Path) -> None:
 @contextmanager
 def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
     """Before each segment that is written, and after the last, one of these happens; none once they are over."""
-    write = shard_file.write_part
+    write = shard_file.write_shard
 
-    def held(folder: Path, number: int, about: Any, table: Any, segments: Iterable[Stored]) -> tuple[Path, int]:
-        def each() -> Iterator[Stored]:
+    def held(folder: Path, number: int, about: Any, table: Any, segments: Iterable[StoredSegment]) -> tuple[Path, int]:
+        def each() -> Iterator[StoredSegment]:
             left, source = iter(turns), iter(segments)
             for turn in left:
                 turn()
@@ -73,7 +73,7 @@ class World:
 
     def __init__(self, rule: str, staleness: int | None, lock_free: bool, folder: Path) -> None:
         self.shard = Shard(TABLE, make_rule(rule, {}), staleness, lock_free=lock_free)
-        self.programs = Programs(self.shard)
+        self.programs = ProgramExecutor(self.shard)
         self.older = folder / "older"
         self.made = 0
         for index in self.shard.segments:
@@ -112,7 +112,7 @@ class World:
         self.shard.push(push, index, self.numbers(index))
 
     def run(self, operation: Operation) -> None:
-        with suppress(Refused):  # it reads what is not there
+        with suppress(Rejected):  # it reads what is not there
             self.programs.run([operation])
 
     def go_back(self) -> None:
@@ -170,7 +170,7 @@ def test_a_set_is_the_shard_at_rest_bit_for_bit(
 
         do(before)
         if not all(segment.holds("w") for segment in world.shard.segments.values()):
-            with pytest.raises(Refused, match="has no initial values"):  # rotated away
+            with pytest.raises(Rejected, match="has no initial values"):  # rotated away
                 save(world.shard, folder / "none")
             return
         save(world.shard, folder / "still")
@@ -249,7 +249,7 @@ def test_pushes_go_on_while_a_set_is_written_and_are_not_in_it(make: Make, tmp_p
         save(subject.shard, tmp_path)
     thread.join()
     stored = {}
-    for one in read_parts(tmp_path, *SET[:2], "adagrad", subject.spans):
+    for one in read_segments(tmp_path, *SET[:2], "adagrad", subject.spans):
         assert (one.version, one.applied, one.ledger["w", A]) == (1, 1, 1)
         stored[one.span.index] = one.arrays["w"].copy()
     assert np.concatenate([stored[span.index] for span in subject.spans]).tobytes() == before.tobytes()
@@ -265,8 +265,10 @@ def test_segments_that_go_to_another_shard_meanwhile_are_in_the_set_of_the_one_t
     kept = {0: shard.segments[0]}
     with between([lambda: shard.hold(kept, {})]):
         save(shard, tmp_path)
-    check_parts(tmp_path, *SET[:2], "sgd", 3)
-    stored = {one.span.index: one.arrays["w"].tobytes() for one in read_parts(tmp_path, *SET[:2], "sgd", subject.spans)}
+    verify_shards(tmp_path, *SET[:2], "sgd", 3)
+    stored = {
+        one.span.index: one.arrays["w"].tobytes() for one in read_segments(tmp_path, *SET[:2], "sgd", subject.spans)
+    }
     assert b"".join(numbers for _, numbers in sorted(stored.items())) == before.tobytes()
     assert no_marks(shard)
 
@@ -287,7 +289,7 @@ def test_what_was_under_way_without_a_lock_may_be_in_a_set_by_half_and_nothing_t
                 assert go_on.wait(PATIENCE_S)
             super().apply(w[half:], g[half:], states, rate, step)
 
-    spans = cut([(0, 8)], 8)
+    spans = make_segments([(0, 8)], 8)
     shard, one = Shard(spans, Slow(), lock_free=True), np.ones(8, np.float32)
     shard.push(Push(A, 1, assign=True), 0, np.zeros(8, np.float32))
     shard.make_ready()
@@ -298,7 +300,7 @@ def test_what_was_under_way_without_a_lock_may_be_in_a_set_by_half_and_nothing_t
         save(shard, tmp_path)
     go_on.set()
     under_way.join()
-    (stored,) = read_parts(tmp_path, *SET[:2], "sgd", spans)
+    (stored,) = read_segments(tmp_path, *SET[:2], "sgd", spans)
     assert (stored.version, stored.ledger) == (0, {("w", A): 2})
     assert stored.arrays["w"].tolist() == [-1] * 4 + [0] * 4
     assert (shard.versions(), shard.pull("w", 0)[1]) == ([2], np.full(8, -2, np.float32).tobytes())
@@ -375,14 +377,14 @@ def test_a_disk_that_fills_up_costs_the_set_and_leaves_no_mark(
     reason = r"^[^\n]*/new/shard-0\.safetensors: cannot be written: No space left on device$"
     with monkeypatch.context() as patched:
         patched.setattr(DISK, "create", create)
-        with pytest.raises(NotWritten, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
+        with pytest.raises(WriteFailed, match=reason), between([lambda: subject.push(A, 1.0)] * 4):
             save(subject.shard, full)
     assert no_marks(subject.shard)
     assert list(full.iterdir()) == []
-    check_parts(tmp_path / "old", *SET[:2], "sgd", 4)
+    verify_shards(tmp_path / "old", *SET[:2], "sgd", 4)
     subject.push(A, 1.0)
     save(subject.shard, full)  # there is room again
-    assert {one.version for one in read_parts(full, *SET[:2], "sgd", subject.spans)} == {subject.shard.versions()[0]}
+    assert {one.version for one in read_segments(full, *SET[:2], "sgd", subject.spans)} == {subject.shard.versions()[0]}
 
 
 class NoRoom(np.ndarray[Any, Any]):
@@ -397,7 +399,7 @@ def test_a_push_does_not_fail_for_a_copy_that_a_set_wants(make: Make, tmp_path: 
     segment = subject.shard.segments[1]
     segment.vectors["w"] = segment.vectors["w"].view(NoRoom)
     reason = "segment 1 changed while the set was written, and there was no memory for a copy of it as it was"
-    with pytest.raises(NotWritten, match=reason), between([lambda: subject.push(A, 1.0)]):
+    with pytest.raises(WriteFailed, match=reason), between([lambda: subject.push(A, 1.0)]):
         save(subject.shard, tmp_path)
     assert list(tmp_path.iterdir()) == []
     np.testing.assert_array_equal(subject.read(), -1)
@@ -410,8 +412,8 @@ def test_a_shard_that_is_being_loaded_is_in_no_set(make: Make, tmp_path: Path) -
     subject = make((5, 3, 4))
     save(subject.shard, tmp_path / "old")
     subject.shard.empty()
-    subject.shard.load(next(read_parts(tmp_path / "old", *SET[:2], "sgd", subject.spans[:1])), 1)
-    with pytest.raises(Refused, match="segment 1 has no initial values"):
+    subject.shard.load(next(read_segments(tmp_path / "old", *SET[:2], "sgd", subject.spans[:1])), 1)
+    with pytest.raises(Rejected, match="segment 1 has no initial values"):
         save(subject.shard, tmp_path / "new")
     assert no_marks(subject.shard)
     assert not (tmp_path / "new").exists()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.optim import make_rule
 from dbelief.optim.sgd import SGD
 from ps_server.store.segment import Outcome
@@ -24,7 +24,7 @@ ONE = np.float32(1)
 
 def shard(rule: Any = None, lock_free: bool = True) -> Shard:
     """One segment of zeros, ready."""
-    made = Shard([Span(0, 0, LENGTH)], rule or make_rule("sgd", {}), lock_free=lock_free)
+    made = Shard([SegmentSpan(0, 0, LENGTH)], rule or make_rule("sgd", {}), lock_free=lock_free)
     made.push(Push(Pusher(99, 99), 1, assign=True), 0, np.zeros(LENGTH, np.float32))
     made.make_ready()
     return made
@@ -94,7 +94,7 @@ def test_what_is_under_way_is_read_repeated_and_fenced() -> None:
         again = held.exchange(push, [(0, weights)])
         held.fence([10])
         ledger = held.ledgers()["w", push.pusher]
-        with pytest.raises(Refused, match="fenced"):
+        with pytest.raises(Rejected, match="fenced"):
             held.exchange(Push(Pusher(0, 10), 2, ONE), [(0, weights)])
         held.segments[0].rule.met.wait()  # type: ignore[attr-defined]
         return version, again, ledger

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.checkpoint.shard_file import Stored
+from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from ps_server.store.segment import Outcome
 
 Make = Callable[..., Any]
@@ -41,7 +41,7 @@ def test_a_gap_is_refused_and_names_the_number_expected(make: Make, number: int)
     if number == 0:
         assert subject.send(Push(A, 0, np.float32(1)), subject.full(5.0))[0].outcome is Outcome.DUPLICATE
     else:
-        with pytest.raises(Refused, match=rf"segment 0: push {number} of replica 1 on 'w' came where 2 was expected"):
+        with pytest.raises(Rejected, match=rf"segment 0: push {number} of replica 1 on 'w' came where 2 was expected"):
             subject.send(Push(A, number, np.float32(1)), subject.full(5.0))
     assert subject.everything() == before
 
@@ -91,7 +91,7 @@ def reborn(make: Make, applied: int) -> Any:
     subject = make()
     for segment in subject.shard.segments.values():
         values = {PARAMETERS: np.full(segment.span.length, -applied, np.float32)}
-        subject.shard.load(Stored(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
+        subject.shard.load(StoredSegment(segment.span, applied, applied, 0, 0, {(PARAMETERS, A): applied}, values), 0)
     return subject
 
 
@@ -112,7 +112,7 @@ def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
     subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))
     before = subject.everything()
     for push in (Push(A, 9, np.float32(1), base=9), Push(A, 8, np.float32(1), base=8)):
-        with pytest.raises(Refused, match="where 7 was expected"):
+        with pytest.raises(Rejected, match="where 7 was expected"):
             subject.send(push, subject.full(1.0))
     assert subject.everything() == before
     assert subject.shard.lost() == [2, 2, 2]
@@ -121,7 +121,7 @@ def test_a_base_later_in_a_life_is_refused_as_the_gap_it_is(make: Make) -> None:
 
 def test_a_gap_leaves_the_way_open_for_the_base_that_should_have_been_there(make: Make) -> None:
     subject = reborn(make, 3)
-    with pytest.raises(Refused, match="where 4 was expected"):
+    with pytest.raises(Rejected, match="where 4 was expected"):
         subject.send(Push(A, 6, np.float32(1)), subject.full(1.0))
     assert [one.lost for one in subject.send(Push(A, 6, np.float32(1), base=6), subject.full(1.0))] == [2, 2, 2]
 
@@ -148,11 +148,11 @@ def test_a_fenced_life_is_refused_and_its_ledger_stays(make: Make) -> None:
     before = subject.everything()
     late = [push, Push(A, 2, np.float32(1)), Push(A, 1, vector="best.0", assign=True), Push(A._replace(rank=3), 1)]
     for one in late:
-        with pytest.raises(Refused, match="segment 0: replica 1 in life 11 is fenced"):
+        with pytest.raises(Rejected, match="segment 0: replica 1 in life 11 is fenced"):
             subject.send(one, subject.full(1.0))
     assert subject.everything() == before
     assert subject.shard.ledgers()[PARAMETERS, A] == (1, 1)
-    with pytest.raises(Refused, match=r"no vector 'best\.0'"):
+    with pytest.raises(Rejected, match=r"no vector 'best\.0'"):
         subject.shard.pull("best.0", 0)
     subject.push(A._replace(incarnation=13), 1.0)  # the same replica in its next life
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
@@ -169,7 +169,7 @@ def test_forgetting_drops_the_rows_of_that_life_alone(make: Make) -> None:
     rows = {pusher for _, pusher in subject.shard.ledgers()}
     assert A.incarnation not in {pusher.incarnation for pusher in rows}
     assert B in rows
-    with pytest.raises(Refused, match="fenced"):
+    with pytest.raises(Rejected, match="fenced"):
         subject.push(A, 1.0)
     np.testing.assert_array_equal(subject.read("best.0"), subject.full(7.0))
 
@@ -196,7 +196,7 @@ def test_once_fenced_a_ledger_is_final_while_pushes_come_in(make: Make, eager_th
                 sequence += 1
                 subject.send(Push(A, sequence, np.float32(1)), gradient)
                 begun.set()
-        except Refused:
+        except Rejected:
             refused.set()
 
     thread = threading.Thread(target=pusher)

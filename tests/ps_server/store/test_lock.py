@@ -7,16 +7,16 @@ import threading
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span
+from dbelief.core.layout import SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, Pusher
 from dbelief.optim import make_rule
 from ps_server.store import lock as module
-from ps_server.store.lock import Lock
+from ps_server.store.lock import TimedLock
 from ps_server.store.shard import Shard
 
 
 def test_who_finds_it_free_is_not_counted() -> None:
-    lock = Lock()
+    lock = TimedLock()
     for _ in range(3):
         with lock:
             pass
@@ -24,7 +24,7 @@ def test_who_finds_it_free_is_not_counted() -> None:
 
 
 def test_who_finds_it_held_is_counted_with_the_time_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, asked, times = Lock(), threading.Event(), iter((10.0, 12.5))
+    lock, asked, times = TimedLock(), threading.Event(), iter((10.0, 12.5))
 
     class Watch:
         @staticmethod
@@ -48,7 +48,7 @@ def test_who_finds_it_held_is_counted_with_the_time_it_took(monkeypatch: pytest.
 
 
 def test_nobody_is_let_in_beside_another() -> None:
-    lock, inside, seen = Lock(), [0], []
+    lock, inside, seen = TimedLock(), [0], []
 
     def work() -> None:
         for _ in range(2_000):
@@ -67,7 +67,7 @@ def test_nobody_is_let_in_beside_another() -> None:
 
 
 def test_a_shard_adds_up_its_segments() -> None:
-    shard = Shard([Span(0, 0, 2), Span(1, 2, 2)], make_rule("sgd", {}))
+    shard = Shard([SegmentSpan(0, 0, 2), SegmentSpan(1, 2, 2)], make_rule("sgd", {}))
     for segment in shard.segments.values():
         segment.lock.waits, segment.lock.waited_s = segment.span.index + 1, 0.25
     assert shard.waits() == (3, 0.5)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 from dbelief.optim import RULES, make_rule
 from ps_server.store.segment import Outcome
 
@@ -102,7 +102,7 @@ def test_a_part_of_a_segment_is_refused(make: Make, length: int) -> None:
     subject = make((5,), staleness=0)
     subject.shard.set_membership(1, [(0, [0])])
     before = subject.everything()
-    with pytest.raises(Refused, match=rf"segment 0: .* holds all 5 numbers, not {length}"):
+    with pytest.raises(Rejected, match=rf"segment 0: .* holds all 5 numbers, not {length}"):
         subject.shard.push(Push(A, 1, np.float32(1)), 0, np.ones(length, np.float32))
     assert subject.everything() == before
 
@@ -111,10 +111,10 @@ def test_a_round_takes_one_push_of_each_and_none_when_it_is_over(make: Make) -> 
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0, 1])])
     subject.push(A, 1.0)
-    with pytest.raises(Refused, match="segment 0: replica 0 has pushed round 0 already"):
+    with pytest.raises(Rejected, match="segment 0: replica 0 has pushed round 0 already"):
         subject.send(Push(A, 2, np.float32(1), clock=0), subject.full(9.0))
     subject.push(B, 3.0)
-    with pytest.raises(Refused, match="segment 0: round 0 is over, the next is 1"):
+    with pytest.raises(Rejected, match="segment 0: round 0 is over, the next is 1"):
         subject.send(Push(C, 1, np.float32(1), clock=0), subject.full(9.0))
     np.testing.assert_array_equal(subject.read(), subject.full(-2.0))
     subject.send(Push(A, 2, np.float32(1), clock=1), subject.full(4.0))
@@ -189,7 +189,7 @@ def test_after_the_last_members_a_round_stays_open(make: Make) -> None:
     subject = make(staleness=0)
     subject.shard.set_membership(1, [(0, [0]), (1, [])])
     subject.push(A, 1.0, clock=0)
-    with pytest.raises(Unreachable, match=r"round 1 still waits for replicas \[\]"):
+    with pytest.raises(Unavailable, match=r"round 1 still waits for replicas \[\]"):
         subject.shard.wait_for_clock([0], 2, 0.0)
     subject.shard.set_membership(2, [(1, [1]), (2, [])])
     subject.push(B, 1.0, clock=1)
@@ -204,7 +204,7 @@ def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
     subject.shard.set_membership(1, [(0, [4, 1, 0])])
     subject.push(B, 1.0)
     subject.shard.wait_for_clock([0, 1, 2], 0, 0.0)
-    with pytest.raises(Unreachable, match=r"segment 2: round 0 still waits for replicas \[0, 4\]"):
+    with pytest.raises(Unavailable, match=r"segment 2: round 0 still waits for replicas \[0, 4\]"):
         subject.shard.wait_for_clock([2, 1], 1, 0.0)
 
 
@@ -212,7 +212,7 @@ def test_in_free_running_nobody_waits(make: Make) -> None:
     make().shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
     bounded = make(staleness=0)
     bounded.shard.set_membership(1, [(0, [0])])
-    with pytest.raises(Unreachable, match="still waits"):
+    with pytest.raises(Unavailable, match="still waits"):
         bounded.shard.wait_for_clock([0, 1, 2], 1_000, 0.0)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.checkpoint.shard_file import Stored
+from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import PARAMETERS, Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.optim import make_rule
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
@@ -33,16 +33,16 @@ def start(threads: list[threading.Thread]) -> None:
 
 def test_before_initial_values_nothing_is_read_and_no_rule_applied(make: Make) -> None:
     subject = make(initial=None)
-    with pytest.raises(Refused, match="segment 0: initial values are not complete yet"):
+    with pytest.raises(Rejected, match="segment 0: initial values are not complete yet"):
         subject.push(A, 1.0)
-    with pytest.raises(Refused, match="segment 1: no vector 'w' yet"):
+    with pytest.raises(Rejected, match="segment 1: no vector 'w' yet"):
         subject.shard.pull(PARAMETERS, 1)
-    with pytest.raises(Refused, match=r"segment 0 has no initial values \(3 of 3 miss them\)"):
+    with pytest.raises(Rejected, match=r"segment 0 has no initial values \(3 of 3 miss them\)"):
         subject.shard.make_ready()
     subject.send(Push(A, 1, assign=True), subject.full(1.0), [0, 2])
-    with pytest.raises(Refused, match=r"segment 1 has no initial values \(1 of 3 miss them\)"):
+    with pytest.raises(Rejected, match=r"segment 1 has no initial values \(1 of 3 miss them\)"):
         subject.shard.make_ready()
-    with pytest.raises(Refused, match="not complete yet"):
+    with pytest.raises(Rejected, match="not complete yet"):
         subject.send(Push(B, 1, ONE), subject.full(1.0), [0])
     subject.send(Push(A, 1, assign=True), subject.full(1.0), [1])
     subject.shard.make_ready()
@@ -54,7 +54,7 @@ def test_initial_values_in_parts_are_complete_when_no_part_is_missing(make: Make
     subject = make((5,), initial=None)
     values = np.arange(5, dtype=np.float32)
     subject.shard.push(Push(A, 1, assign=True), 0, values[3:], offset=3)
-    with pytest.raises(Refused, match="segment 0 has no initial values"):
+    with pytest.raises(Rejected, match="segment 0 has no initial values"):
         subject.shard.make_ready()
     subject.shard.push(Push(A, 2, assign=True), 0, values[:3])
     subject.shard.push(Push(A, 3, assign=True), 0, values[3:], offset=3)
@@ -128,7 +128,7 @@ def test_what_is_refused_changes_nothing(
 ) -> None:
     subject = make(staleness=dial)
     before = subject.everything()
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         subject.shard.push(push, index, values, offset)
     assert subject.everything() == before
     assert subject.shard.counters.pushes == 3  # the initial values
@@ -136,9 +136,9 @@ def test_what_is_refused_changes_nothing(
 
 def test_unknown_segments_and_vectors_cannot_be_read(make: Make) -> None:
     subject = make()
-    with pytest.raises(Refused, match="segment 3 does not live here"):
+    with pytest.raises(Rejected, match="segment 3 does not live here"):
         subject.shard.pull(PARAMETERS, 3)
-    with pytest.raises(Refused, match=r"segment 0: no vector 'best\.0' yet"):
+    with pytest.raises(Rejected, match=r"segment 0: no vector 'best\.0' yet"):
         subject.shard.pull("best.0", 0)
 
 
@@ -165,7 +165,7 @@ def test_staleness_is_counted_from_this_lifes_beginning(make: Make) -> None:
     subject.push(A, 1.0)
     segment = subject.shard.segments[0]
     arrays = {name: values.copy() for name, values in segment.vectors.items()}
-    subject.shard.load(Stored(segment.span, 1, 1, 0, 0, dict(segment.ledger), arrays), shard_epoch=2)
+    subject.shard.load(StoredSegment(segment.span, 1, 1, 0, 0, dict(segment.ledger), arrays), shard_epoch=2)
     gradient = np.ones(5, np.float32)
     found = [subject.shard.push(Push(B, n, ONE), 0, gradient, 0, 1).staleness for n in (1, 2)]
     assert found == [0, 1]
@@ -205,7 +205,7 @@ def test_a_named_vector_is_read_where_all_of_it_was_written(make: Make) -> None:
     subject.shard.push(push, 1, np.full(2, 7.0, np.float32))
     np.testing.assert_array_equal(np.frombuffer(subject.shard.pull("best.0", 0)[1] or b"", np.float32), np.full(5, 7.0))
     for index in (1, 2):
-        with pytest.raises(Refused, match=rf"segment {index}: no vector 'best\.0' yet"):
+        with pytest.raises(Rejected, match=rf"segment {index}: no vector 'best\.0' yet"):
             subject.shard.pull("best.0", index)
     subject.shard.push(Push(A, 2, vector="best.0", assign=True), 1, np.full(1, 7.0, np.float32), offset=2)
     subject.send(push, subject.full(7.0), [2])

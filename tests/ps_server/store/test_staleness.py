@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbelief.checkpoint.shard_file import Stored
+from dbelief.checkpoint.shard_file import StoredSegment
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable
 from ps_server.store.segment import Outcome
 from ps_server.store.shard import Shard
 
@@ -23,7 +23,7 @@ ALL = [0, 1, 2]
 def may_read(subject: Any, clock: int, segments: list[int] = ALL) -> bool:
     try:
         subject.shard.wait_for_clock(segments, clock, 0.0)
-    except Unreachable:
+    except Unavailable:
         return False
     return True
 
@@ -37,7 +37,7 @@ def load(shard: Shard, before: Shard) -> None:
     """Put a shard back as another is now, in a second life."""
     for segment in before.segments.values():
         books = segment.version, segment.applied, segment.rounds, segment.lost, segment.applied_ledger()
-        shard.load(Stored(segment.span, *books, dict(segment.vectors)), 2)
+        shard.load(StoredSegment(segment.span, *books, dict(segment.vectors)), 2)
 
 
 def came_back(subject: Any, make: Make, staleness: int) -> Any:
@@ -98,14 +98,14 @@ def test_a_wait_names_the_replicas_that_are_missing(make: Make) -> None:
     members(subject, 1, 3, 1, 0)
     subject.push(B, 1.0, clock=0)
     words = r"segment 2: clock 3 still waits for replicas \[0, 3\], which have not pushed clock 0"
-    with pytest.raises(Unreachable, match=words):
+    with pytest.raises(Unavailable, match=words):
         subject.shard.wait_for_clock([2, 1], 3, 0.0)
 
 
 def test_a_part_of_a_segment_is_refused(make: Make) -> None:
     """Its clock would be passed before the rest is there."""
     subject = make((5,), staleness=2)
-    with pytest.raises(Refused, match="with the staleness dial a push holds all 5 numbers, not 4"):
+    with pytest.raises(Rejected, match="with the staleness dial a push holds all 5 numbers, not 4"):
         subject.shard.push(Push(A, 1, np.float32(1)), 0, np.ones(4, np.float32))
 
 
@@ -255,7 +255,7 @@ def test_a_round_waits_only_for_those_who_have_not_passed_it(make: Make) -> None
     again.push(B, 2.0, clock=5)
     np.testing.assert_array_equal(again.read(), again.full(-2.0))
     assert may_read(again, 6)
-    with pytest.raises(Unreachable, match=r"round 6 still waits for replicas \[0, 1\]"):
+    with pytest.raises(Unavailable, match=r"round 6 still waits for replicas \[0, 1\]"):
         again.shard.wait_for_clock(ALL, 7, 0.0)
 
 

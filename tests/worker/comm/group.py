@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dbelief.errors import RankDied
-from worker.comm import Comm, Message
+from dbelief.errors import RankFailure
+from worker.comm import Communicator, Message
 
 
-def ring(comm: Comm) -> None:
+def ring(comm: Communicator) -> None:
     """Each rank's number goes once around."""
     mine, taken = np.full(5, comm.rank), np.empty(5, np.int64)
     for step in range(1, comm.size):
@@ -19,7 +19,7 @@ def ring(comm: Comm) -> None:
         assert taken.tolist() == [source] * 5
 
 
-def tags(comm: Comm) -> None:
+def tags(comm: Communicator) -> None:
     """Tags tell messages apart, and those of one tag keep their order; sizes from nothing to what no mailbox holds."""
     for size in (0, 1, 300_000):
         arrays = [np.arange(size) + number for number in range(4)]
@@ -37,7 +37,7 @@ def tags(comm: Comm) -> None:
                 np.testing.assert_array_equal(array, arrays[number])
 
 
-def kinds(comm: Comm) -> None:
+def kinds(comm: Communicator) -> None:
     """Any dtype and any number of axes; bits arrive as they were."""
     for dtype in (np.float16, np.float32, np.float64, np.int8, np.bool_, np.complex128):
         sent = np.random.default_rng(1).standard_normal((2, 3, 4)).astype(dtype)
@@ -50,7 +50,7 @@ def kinds(comm: Comm) -> None:
             assert taken.tobytes() == sent.tobytes()
 
 
-def words(comm: Comm) -> None:
+def words(comm: Communicator) -> None:
     """Everyone hears the root's bytes, nothing at all among them; a number is summed in rank order."""
     for root in range(comm.size):
         for text in (b"", b"stop", bytes(range(256)) * 40):
@@ -61,7 +61,7 @@ def words(comm: Comm) -> None:
     assert comm.total(0.1 * (comm.rank + 1)) == total
 
 
-def sums(comm: Comm) -> None:
+def sums(comm: Communicator) -> None:
     """A sum has the bits of a loop over the ranks, whatever its size."""
     for shape in ((), (1,), (3, 2), (17,), (1000, 3)):
         for dtype in (np.float32, np.float64, np.int64):
@@ -76,7 +76,7 @@ def sums(comm: Comm) -> None:
             assert array.tobytes() == expected.tobytes()
 
 
-def barriers(comm: Comm) -> None:
+def barriers(comm: Communicator) -> None:
     """A barrier can follow a barrier."""
     for _ in range(20):
         comm.barrier()
@@ -94,7 +94,7 @@ class OneRaises:
     def __init__(self) -> None:
         self.ends: dict[int, str] = {}
 
-    def __call__(self, comm: Comm) -> None:
+    def __call__(self, comm: Communicator) -> None:
         if comm.rank == 2:
             for rank in (0, 1):
                 comm.recv(np.empty(1), rank)
@@ -105,9 +105,9 @@ class OneRaises:
         comm.send(np.empty(1), 2)
         try:
             pending.wait()
-        except RankDied as error:
+        except RankFailure as error:
             self.ends[comm.rank] = str(error)
             raise
 
 
-BODIES: tuple[Callable[[Comm], None], ...] = (ring, tags, kinds, words, sums, barriers)
+BODIES: tuple[Callable[[Communicator], None], ...] = (ring, tags, kinds, words, sums, barriers)

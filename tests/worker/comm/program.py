@@ -15,39 +15,39 @@ from tests.worker.comm.group import BODIES
 from tests.worker.partition import autoencoders, stacks
 from tests.worker.partition.exchanges import check, drawn
 from tests.worker.partition.networks import several
-from worker.comm import Comm
-from worker.comm.collectives import EngineAllreduce
+from worker.comm import Communicator
+from worker.comm.collectives import NativeAllreduce
 from worker.comm.mpi import MpiEngine
 
 
-def all_bodies(comm: Comm) -> None:
+def all_bodies(comm: Communicator) -> None:
     """What holds for any engine."""
     for body in BODIES:
         body(comm)
 
 
-def arrays(comm: Comm) -> None:
+def arrays(comm: Communicator) -> None:
     """Distributed arrays of all kinds, one after the other, on the same tag."""
     for seed in range(40):
         check(comm, drawn(seed, comm.size))
 
 
-def collectives(comm: Comm) -> None:
+def collectives(comm: Communicator) -> None:
     """Sums of all kinds, MPI's own among them, which a death ends too."""
     for body in (*ways.BODIES, ways.engines_own):
         body(comm)
     with pytest.raises(ValueError, match="MPI sums no float16 here"):
-        EngineAllreduce(comm, 3, np.float16, "sum")(np.ones(3, np.float16))
+        NativeAllreduce(comm, 3, np.float16, "sum")(np.ones(3, np.float16))
 
 
-def sums_alone(comm: Comm) -> None:
+def sums_alone(comm: Communicator) -> None:
     """Rank 2 fails while all others are in MPI's own sum."""
     if comm.rank == 2:
         raise ZeroDivisionError("a rate of 0")
-    EngineAllreduce(comm, 3, np.float32, "sum")(np.ones(3, np.float32))
+    NativeAllreduce(comm, 3, np.float32, "sum")(np.ones(3, np.float32))
 
 
-def raises(comm: Comm) -> None:
+def raises(comm: Communicator) -> None:
     """Rank 2 fails once all others wait for each other."""
     if comm.rank == 2:
         for rank in (0, 1, 3):
@@ -58,14 +58,14 @@ def raises(comm: Comm) -> None:
     pending.wait()
 
 
-def sleeps(comm: Comm) -> None:
+def sleeps(comm: Communicator) -> None:
     """Rank 1 never answers."""
     if comm.rank == 1:
         time.sleep(100)
     comm.recv(np.empty(4), 1, tag=9)
 
 
-def misfits(comm: Comm, sent: int = 3) -> None:
+def misfits(comm: Communicator, sent: int = 3) -> None:
     """Rank 1 is sent less than it takes."""
     if comm.rank == 0:
         comm.send(np.ones(sent), 1)
@@ -74,12 +74,12 @@ def misfits(comm: Comm, sent: int = 3) -> None:
     comm.barrier()
 
 
-def overflows(comm: Comm) -> None:
+def overflows(comm: Communicator) -> None:
     """Rank 1 is sent more than it takes."""
     misfits(comm, sent=5)
 
 
-CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
+CASES: dict[str, tuple[Callable[[Communicator], None], float]] = {
     "all_bodies": (all_bodies, 60.0),
     "arrays": (arrays, 60.0),
     "networks": (several, 60.0),
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Callable[[Comm], None], float]] = {
 
 def main() -> None:
     cases = [CASES[case] for case in sys.argv[1].split("+")]
-    comm = Comm(MpiEngine(), min(deadline_s for _, deadline_s in cases))
+    comm = Communicator(MpiEngine(), min(deadline_s for _, deadline_s in cases))
     outcome = Path(sys.argv[2]) / str(comm.rank)
     try:
         with comm:

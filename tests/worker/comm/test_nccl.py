@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.errors import RankDied, Unreachable
-from worker.comm import Comm, Message, run_ranks
+from dbelief.errors import RankFailure, Unavailable
+from worker.comm import Communicator, Message, run_ranks
 from worker.comm.nccl import ID_BYTES, NcclEngine
 
 SIGNATURES = {
@@ -91,12 +91,12 @@ def test_every_rank_gets_the_id_that_rank_0_draws(nccl: StandIn) -> None:
 
 
 def test_messages_started_together_are_one_group(nccl: StandIn) -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         engine = NcclEngine(comm.engine)
         comm.barrier()
         if comm.rank == 0:
             nccl.calls.clear()
-            Comm(engine).start([Message(True, _array(100, 3), 1), Message(False, _array(200, 2), 1)]).wait()
+            Communicator(engine).start([Message(True, _array(100, 3), 1), Message(False, _array(200, 2), 1)]).wait()
             engine.sum_in_any_order(_array(300, 5)).wait(1.0)
             with pytest.raises(ValueError, match="NCCL sums no uint8"):
                 engine.sum_in_any_order(np.zeros(1, np.uint8))
@@ -114,15 +114,15 @@ def test_messages_started_together_are_one_group(nccl: StandIn) -> None:
 def test_a_wait_ends_with_its_time_or_with_a_death(nccl: StandIn) -> None:
     nccl.done = False
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         engine = NcclEngine(comm.engine)
         comm.barrier()
         if comm.rank == 0:
             handle = engine.start([Message(False, _array(1, 2), 1)])
-            with pytest.raises(Unreachable, match=r"rank 0 waited for rank 1 to send 8 bytes"):
+            with pytest.raises(Unavailable, match=r"rank 0 waited for rank 1 to send 8 bytes"):
                 handle.wait(0.01)
             comm.barrier()
-            with pytest.raises(RankDied, match="rank 1 died of ValueError: boom"):
+            with pytest.raises(RankFailure, match="rank 1 died of ValueError: boom"):
                 handle.wait(10.0)
         else:
             comm.barrier()

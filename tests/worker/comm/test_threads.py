@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 from dbelief.process.clock import ManualClock
 from tests.worker.comm.group import BODIES, OneRaises
-from worker.comm import Comm, Message, run_ranks
+from worker.comm import Communicator, Message, run_ranks
 from worker.comm.communicator import HIGHEST_TAG
 from worker.comm.threads import Group, ThreadEngine
-from worker.comm.tracing import Tracing
+from worker.comm.tracing import TracingEngine
 
 DEADLINE_S = 60.0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_group(body: Callable[[Comm], None], size: int) -> None:
+def test_a_group(body: Callable[[Communicator], None], size: int) -> None:
     run_ranks(size, body, DEADLINE_S)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_group_of_threads_that_take_turns_often(body: Callable[[Comm], None], eager_threads: None) -> None:
+def test_a_group_of_threads_that_take_turns_often(body: Callable[[Communicator], None], eager_threads: None) -> None:
     run_ranks(4, body, DEADLINE_S)
 
 
@@ -39,7 +39,7 @@ def test_results_come_in_rank_order() -> None:
 
 
 def test_a_sum_is_the_same_in_every_run_and_on_every_rank() -> None:
-    def body(comm: Comm) -> bytes:
+    def body(comm: Communicator) -> bytes:
         array = np.random.default_rng(comm.rank).standard_normal(1001).astype(np.float32)
         comm.allreduce(array)
         return array.tobytes()
@@ -49,9 +49,9 @@ def test_a_sum_is_the_same_in_every_run_and_on_every_rank() -> None:
 
 @pytest.mark.parametrize(("size", "numbers"), [(4, 1000), (3, 7), (5, 2), (2, 0)])
 def test_what_a_sum_costs(size: int, numbers: int) -> None:
-    def body(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine)
-        Comm(engine).allreduce(np.ones(numbers))
+    def body(comm: Communicator) -> TracingEngine:
+        engine = TracingEngine(comm.engine)
+        Communicator(engine).allreduce(np.ones(numbers))
         return engine
 
     engines = run_ranks(size, body)
@@ -63,7 +63,7 @@ def test_what_a_sum_costs(size: int, numbers: int) -> None:
 def test_a_barrier_holds_until_the_last() -> None:
     entered = threading.Semaphore(0)
 
-    def body(comm: Comm) -> int:
+    def body(comm: Communicator) -> int:
         if comm.rank == 2:
             for _ in range(3):
                 entered.acquire()
@@ -92,7 +92,7 @@ def test_a_rank_that_raises_ends_all_others_at_once() -> None:
 def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
     clock = ManualClock()
     group = Group(2, clock)
-    comm = Comm(ThreadEngine(group, 0), deadline_s=30.0)
+    comm = Communicator(ThreadEngine(group, 0), deadline_s=30.0)
     taken = np.zeros(2)
     pending = comm.irecv(taken, 1, tag=4)
     told: list[BaseException] = []
@@ -100,7 +100,7 @@ def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
     def waits() -> None:
         try:
             pending.wait()
-        except Unreachable as error:
+        except Unavailable as error:
             told.append(error)
 
     thread = threading.Thread(target=waits)
@@ -112,20 +112,20 @@ def test_a_rank_that_never_answers_is_named_when_the_time_is_over() -> None:
     thread.join(60)
     assert str(told[0]) == "nothing came for 30 s; rank 0 waited for rank 1 to send 16 bytes (tag 4)"
     # It was taken back: whoever sends now does not write into that array.
-    Comm(ThreadEngine(group, 1)).isend(np.ones(2), 0, tag=4)
+    Communicator(ThreadEngine(group, 1)).isend(np.ones(2), 0, tag=4)
     assert taken.tolist() == [0, 0]
 
 
 def test_a_rank_that_never_answers_ends_the_others() -> None:
     forever = threading.Event()
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         if comm.rank == 1:
             forever.wait(30.0)
         else:
             comm.barrier()
 
-    with pytest.raises(Unreachable, match=r"waited for rank \d to") as failed:
+    with pytest.raises(Unavailable, match=r"waited for rank \d to") as failed:
         run_ranks(3, body, deadline_s=1.0)
     assert failed.value.__notes__ == ["rank 1 had not ended 1 s later"]
     forever.set()
@@ -137,14 +137,14 @@ def test_who_computes_can_ask_whether_all_live() -> None:
     engines[0].check()
     engines[1].abort(ValueError("no"))
     engines[1].abort(ValueError("the first death counts"))
-    with pytest.raises(RankDied, match="rank 1 died of ValueError: no; told to rank 0"):
+    with pytest.raises(RankFailure, match="rank 1 died of ValueError: no; told to rank 0"):
         engines[0].check()
-    with pytest.raises(RankDied, match="rank 1 died"):
-        Comm(engines[0]).isend(np.ones(1), 1)
+    with pytest.raises(RankFailure, match="rank 1 died"):
+        Communicator(engines[0]).isend(np.ones(1), 1)
 
 
 def test_sides_that_do_not_fit_are_told_apart() -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         if comm.rank == 0:
             comm.send(np.ones(4, np.float32), 1)
         else:
@@ -168,16 +168,16 @@ def test_sides_that_do_not_fit_are_told_apart() -> None:
 )
 def test_a_wrong_message_is_refused_at_the_door(message: Message, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Comm(ThreadEngine(Group(2), 0)).start([message])
+        Communicator(ThreadEngine(Group(2), 0)).start([message])
 
 
 def test_wrong_groups_are_refused() -> None:
     with pytest.raises(ValueError, match="a group of 0 ranks"):
         Group(0)
     with pytest.raises(ValueError, match="deadline_s is 0"):
-        Comm(ThreadEngine(Group(1), 0), 0)
+        Communicator(ThreadEngine(Group(1), 0), 0)
     with pytest.raises(ValueError, match="C-contiguous"):
-        Comm(ThreadEngine(Group(1), 0)).allreduce(np.ones((3, 3)).T)
+        Communicator(ThreadEngine(Group(1), 0)).allreduce(np.ones((3, 3)).T)
 
 
 def test_a_copy_that_fails_ends_both_of_its_ranks() -> None:
@@ -194,10 +194,10 @@ def test_a_copy_that_fails_ends_both_of_its_ranks() -> None:
 
     deaths: list[str] = []
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         try:
             comm.recv(np.empty(3), 1 - comm.rank) if comm.rank else comm.send(np.ones(3), 1)
-        except RankDied as died:
+        except RankFailure as died:
             deaths.append(str(died))
             raise
 

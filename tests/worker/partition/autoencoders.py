@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, SparseAutoencoder
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid, layout_of
-from worker.comm import Comm
-from worker.partition import partitioned
+from worker.comm import Communicator
+from worker.partition import build_partitioned
 
 
 class OnImages(ABC):
@@ -55,18 +55,18 @@ class Case(OnImages):
     dtype: Any = np.float64
 
     def model(self) -> SparseAutoencoder:
-        return SparseAutoencoder(self.image, self.eq1, choose("cpu"))
+        return SparseAutoencoder(self.image, self.eq1, select_backend("cpu"))
 
     def tensors(self) -> dict[str, np.ndarray]:
         weight = np.random.default_rng(0).standard_normal(self.model().blocks.w_shape).astype(self.dtype)
         return {"weight": weight, "alpha": np.array([0.6], self.dtype)}
 
 
-def check(comm: Comm, case: OnImages, grid: Grid) -> bytes:
+def check(comm: Communicator, case: OnImages, grid: Grid) -> bytes:
     """Loss and this rank's part of the gradient are those of the whole model, step after step; gives their bits."""
     within = 1e-12 if case.dtype == np.float64 else 1e-5
     (loss, expected), tensors, batch = case.alone, case.tensors(), case.batch()
-    model = partitioned(case.model(), comm, grid)
+    model = build_partitioned(case.model(), comm, grid)
     layout = model.layout
     assert layout == layout_of(case.model(), grid)
     flat = layout.flatten(tensors, np.empty(layout.size, case.dtype))
@@ -92,7 +92,7 @@ def check(comm: Comm, case: OnImages, grid: Grid) -> bytes:
     return bits[0]
 
 
-def some(comm: Comm) -> None:
+def some(comm: Communicator) -> None:
     """Layers on all grids of four ranks, some of which have no blocks."""
     for grid in (Grid(1, 4), Grid(2, 2), Grid(4, 1)):
         check(comm, Case((24, 20, 2), Eq1(window=8, block=4, maps=2, pool=5), 3), grid)

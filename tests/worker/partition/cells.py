@@ -11,9 +11,9 @@ import numpy as np
 from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid
-from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Tracing
-from worker.partition import partitioned
+from worker.comm import Communicator, run_ranks
+from worker.comm.tracing import TracingEngine
+from worker.partition import build_partitioned
 
 from .autoencoders import OnImages
 
@@ -87,9 +87,9 @@ def totals(grid: Grid, passages: Callable[[int, int], Iterable[int]]) -> tuple[C
     return +messages, +sent
 
 
-def step(comm: Comm, case: OnImages, grid: Grid) -> None:
+def step(comm: Communicator, case: OnImages, grid: Grid) -> None:
     """One of zeros: what is sent does not depend on numbers."""
-    model = partitioned(case.model(), comm, grid)
+    model = build_partitioned(case.model(), comm, grid)
     flat, gradient = (np.zeros(model.layout.size, case.dtype) for _ in range(2))
     views, out = (model.layout.views(vector, comm.rank) for vector in (flat, gradient))
     shape = (case.samples, *case.image)
@@ -99,9 +99,9 @@ def step(comm: Comm, case: OnImages, grid: Grid) -> None:
 def traffic(case: OnImages, grid: Grid) -> tuple[Counts, Counts]:
     """Messages and bytes of a step, as tracing engines count them."""
 
-    def rank(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine)
-        step(Comm(engine), case, grid)
+    def rank(comm: Communicator) -> TracingEngine:
+        engine = TracingEngine(comm.engine)
+        step(Communicator(engine), case, grid)
         return engine
 
     engines = run_ranks(grid.size, rank)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dbelief.partition import Grid, Window
-from worker.comm import Comm
-from worker.comm.tracing import Tracing
+from worker.comm import Communicator
+from worker.comm.tracing import TracingEngine
 from worker.partition import DistributedArray
 
 EDGE = 6
@@ -68,11 +68,11 @@ def cells(window: Window, side: int = 64) -> np.ndarray:
     return board
 
 
-def check(comm: Comm, case: Case) -> dict[str, Any]:
+def check(comm: Communicator, case: Case) -> dict[str, Any]:
     """Gather, its transpose, their inner products and their traffic on one rank; gives the bits for comparison."""
-    engine = Tracing(comm.engine)
+    engine = TracingEngine(comm.engine)
     array = DistributedArray(
-        Comm(engine, comm.deadline_s),
+        Communicator(engine, comm.deadline_s),
         case.shape,
         case.dtype,
         case.outputs,
@@ -111,7 +111,7 @@ def check(comm: Comm, case: Case) -> dict[str, Any]:
     return bits
 
 
-def _check_traffic(engine: Tracing, case: Case, sources: tuple[Window, ...], targets: tuple[Window, ...]) -> None:
+def _check_traffic(engine: TracingEngine, case: Case, sources: tuple[Window, ...], targets: tuple[Window, ...]) -> None:
     each = case.before * case.after * np.dtype(case.dtype).itemsize
     expected = Counter(
         {
@@ -124,7 +124,7 @@ def _check_traffic(engine: Tracing, case: Case, sources: tuple[Window, ...], tar
     assert engine.messages == Counter(list(+expected))
 
 
-def _check_adjoint(comm: Comm, gathered: Any, y: Any, x: Any, added: Any) -> None:
+def _check_adjoint(comm: Communicator, gathered: Any, y: Any, x: Any, added: Any) -> None:
     """<gather(x), y> = <x, scatter_add(y)>, summed over the ranks."""
     sums = np.array([np.vdot(gathered, y), np.vdot(x, added), np.vdot(abs(gathered), abs(y))])
     comm.allreduce(sums)

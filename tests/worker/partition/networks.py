@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Network, build_network
 from dbelief.partition import Grid
-from worker.comm import Comm
+from worker.comm import Communicator
 from worker.partition.network import PartitionedNetwork
 
 Layers = list[tuple[str, dict[str, Any]]]
@@ -18,11 +18,13 @@ CLASSES = 3
 
 
 def made(layers: Layers, features: Any, outputs: int = CLASSES) -> Network:
-    return build_network(layers, "softmax_cross_entropy", features=features, outputs=outputs, backend=choose("cpu"))
+    return build_network(
+        layers, "softmax_cross_entropy", features=features, outputs=outputs, backend=select_backend("cpu")
+    )
 
 
 def check(
-    comm: Comm,
+    comm: Communicator,
     layers: Layers,
     features: Any,
     samples: int,
@@ -61,7 +63,7 @@ def check(
     assert right == wanted_right
 
 
-def several(comm: Comm) -> None:
+def several(comm: Communicator) -> None:
     """Networks of all kinds of layers, on all grids of four ranks."""
     blocks: Layers = [
         ("local", {"window": 4, "block": 3, "maps": 2, "stride": 2}),

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn.autoencoder import Eq1
 from dbelief.nn.lcn import Lcn
 from dbelief.nn.stacks import Stacks, tensor_shapes
 from dbelief.partition import Grid
-from worker.comm import Comm
+from worker.comm import Communicator
 
 from .autoencoders import OnImages, check
 
@@ -31,7 +31,7 @@ class Deep(OnImages):
     dtype: Any = np.float64
 
     def model(self) -> Stacks:
-        return Stacks(self.image, self.stacks, self.train, self._drawn(), choose("cpu"))
+        return Stacks(self.image, self.stacks, self.train, self._drawn(), select_backend("cpu"))
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {name: v for name, v in self._drawn().items() if self.train is None or f"stack{self.train}." in name}
@@ -45,7 +45,7 @@ class Deep(OnImages):
         }
 
 
-def some(comm: Comm) -> None:
+def some(comm: Communicator) -> None:
     """Stacks on all grids of four ranks, some of which have no blocks of one stack or the other."""
     for grid in (Grid(1, 4), Grid(2, 2), Grid(4, 1)):
         check(comm, Deep((18, 22, 2), DEEP, None, 3), grid)

@@ -15,8 +15,8 @@ from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
 from dbelief.partition import Grid
 from tests.examples import examples
-from worker.comm import Comm, run_ranks
-from worker.partition import partitioned
+from worker.comm import Communicator, run_ranks
+from worker.partition import build_partitioned
 from worker.partition.autoencoder import PartitionedAutoencoder
 from worker.partition.network import PartitionedNetwork
 
@@ -114,7 +114,7 @@ def test_memory_goes_with_the_blocks() -> None:
 def test_initial_values_are_those_of_the_whole() -> None:
     expected = LAYER.model().parameters(np.random.default_rng(3))
 
-    def rank(comm: Comm) -> None:
+    def rank(comm: Communicator) -> None:
         drawn = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 1)).parameters(np.random.default_rng(3))
         assert list(drawn) == list(expected)
         assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
@@ -131,7 +131,7 @@ def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: 
     with pytest.raises(ModelError) as alone:
         LAYER.model().evaluate(tensors, batch)
 
-    def rank(comm: Comm) -> None:
+    def rank(comm: Communicator) -> None:
         model = PartitionedAutoencoder(LAYER.model(), comm, Grid(2, 2))
         views = model.layout.views(np.zeros(model.layout.size), comm.rank)
         for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
@@ -145,12 +145,12 @@ def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: 
 def test_models_are_cut_by_their_kind() -> None:
     network = made([("dense", {"units": 3})], 4)
 
-    def rank(comm: Comm) -> None:
-        assert isinstance(partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
-        assert isinstance(partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedAutoencoder)
+    def rank(comm: Communicator) -> None:
+        assert isinstance(build_partitioned(network, comm, Grid(1, 2)), PartitionedNetwork)
+        assert isinstance(build_partitioned(LAYER.model(), comm, Grid(1, 2)), PartitionedAutoencoder)
         with pytest.raises(ModelError, match=r"^grid: model list cannot be cut over ranks"):
-            partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
+            build_partitioned([], comm, Grid(1, 2))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
-            partitioned(LAYER.model(), comm, Grid(1, 3))
+            build_partitioned(LAYER.model(), comm, Grid(1, 3))
 
     run_ranks(2, rank)

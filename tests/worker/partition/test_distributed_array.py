@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 from dbelief.partition import Grid, Window
 from tests.examples import examples
 from tests.worker.partition.exchanges import EDGE, Case, check
-from worker.comm import Comm, run_ranks
+from worker.comm import Communicator, run_ranks
 from worker.partition import DistributedArray
 
 DEADLINE_S = 60.0
@@ -94,7 +94,7 @@ def test_the_example_of_the_paper() -> None:
         "[92:200, 92:200]",
     ]
 
-    def body(comm: Comm) -> int:
+    def body(comm: Communicator) -> int:
         array = DistributedArray(comm, (200, 200, 3), np.float32, grid.windows(200, 200), reads)
         whole = np.arange(200 * 200 * 3, dtype=np.float32).reshape(200, 200, 3)
         taken = array.gather(whole[array.output.within(Window.whole(array.shape))])
@@ -105,7 +105,7 @@ def test_the_example_of_the_paper() -> None:
 
 
 def test_a_negative_zero_survives_a_copy() -> None:
-    def body(comm: Comm) -> bytes:
+    def body(comm: Communicator) -> bytes:
         whole = Window((0,), (2,))
         array = DistributedArray(comm, (2,), np.float32, [Window((0,), (1,)), Window((1,), (2,))], [whole, whole])
         return bytes(array.gather(np.array([-0.0], np.float32)).tobytes())
@@ -116,7 +116,7 @@ def test_a_negative_zero_survives_a_copy() -> None:
 LINE = [Window((0,), (3,)), Window((3,), (6,))]
 
 
-def _line(comm: Comm, inputs: list[Window], outputs: list[Window] = LINE, **more: Any) -> DistributedArray:
+def _line(comm: Communicator, inputs: list[Window], outputs: list[Window] = LINE, **more: Any) -> DistributedArray:
     return DistributedArray(comm, (6,), np.float64, outputs, inputs, **more)
 
 
@@ -132,7 +132,7 @@ def _line(comm: Comm, inputs: list[Window], outputs: list[Window] = LINE, **more
     ],
 )
 def test_a_wrong_plan_is_refused_by_every_rank(inputs: Any, outputs: Any, more: Any, reason: str) -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         with pytest.raises(ValueError, match=reason):
             _line(comm, inputs, outputs, **more)
 
@@ -140,7 +140,7 @@ def test_a_wrong_plan_is_refused_by_every_rank(inputs: Any, outputs: Any, more: 
 
 
 def test_wrong_calls_are_refused() -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         array = _line(comm, LINE)
         with pytest.raises(ValueError, match=r"has float64 on \[.*\], of shape \(3,\), not float32 of shape \(3,\)"):
             array.gather(np.zeros(3, np.float32))
@@ -156,11 +156,11 @@ def test_wrong_calls_are_refused() -> None:
 
 
 def test_a_rank_that_dies_in_an_exchange_is_named() -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         array = _line(comm, [Window((0,), (6,))] * 2, tag=8)
         if comm.rank == 1:
             raise MemoryError("no room")
-        with pytest.raises(RankDied, match=r"rank 1 died of MemoryError: no room") as failed:
+        with pytest.raises(RankFailure, match=r"rank 1 died of MemoryError: no room") as failed:
             array.gather(np.zeros(3))
         ends.append(str(failed.value))
 
@@ -171,10 +171,10 @@ def test_a_rank_that_dies_in_an_exchange_is_named() -> None:
 
 
 def test_a_rank_that_does_not_take_part_is_named() -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         array = _line(comm, [Window((0,), (6,))] * 2, tag=8)
         if comm.rank == 0:
             array.gather(np.zeros(3))
 
-    with pytest.raises(Unreachable, match=r"rank 1 to send 24 bytes \(tag 8\)"):
+    with pytest.raises(Unavailable, match=r"rank 1 to send 24 bytes \(tag 8\)"):
         run_ranks(2, body, deadline_s=0.2)

@@ -15,8 +15,8 @@ from dbelief.nn import Batch, Shape
 from dbelief.partition import Grid, Window
 from dbelief.partition.cut import cut
 from tests.examples import examples
-from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Tracing
+from worker.comm import Communicator, run_ranks
+from worker.comm.tracing import TracingEngine
 from worker.partition.network import PartitionedNetwork
 
 from .networks import CLASSES, Layers, check, made
@@ -88,9 +88,9 @@ Counts = Counter[tuple[int, int]]
 def traffic(layers: Layers, features: Any, samples: int, grid: Grid) -> tuple[Counts, Counts]:
     """Bytes and messages of one step, by (from, to), as a tracing engine counts them."""
 
-    def rank(comm: Comm) -> tuple[Counts, Counts]:
-        engine = Tracing(comm.engine)
-        network = PartitionedNetwork(made(layers, features), Comm(engine), grid)
+    def rank(comm: Communicator) -> tuple[Counts, Counts]:
+        engine = TracingEngine(comm.engine)
+        network = PartitionedNetwork(made(layers, features), Communicator(engine), grid)
         flat = np.zeros(network.layout.size)
         views = network.layout.views(flat, comm.rank)
         inputs = np.ones((samples, *np.atleast_1d(features)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn import Batch, Network, build_network
 from dbelief.partition import Grid
-from worker.comm import Comm
+from worker.comm import Communicator
 from worker.comm.threads import run_ranks
-from worker.partition import partitioned
+from worker.partition import build_partitioned
 
 pytestmark = pytest.mark.gpu
 
@@ -22,16 +22,16 @@ def network(backend: Backend) -> Network:
 
 
 def test_a_grid_of_threads_is_one_rank(cuda: Backend) -> None:
-    rng, host = np.random.default_rng(0), choose("cpu")
+    rng, host = np.random.default_rng(0), select_backend("cpu")
     inputs, targets = rng.standard_normal((5, 14, 14, 2), dtype=np.float32), rng.integers(0, 3, 5)
     whole = network(host)
     tensors = dict(whole.parameters(np.random.default_rng(1)))
     expected = {name: np.empty_like(values) for name, values in tensors.items()}
     loss = whole.loss_and_gradient(tensors, Batch(inputs, targets), expected)
 
-    def rank(comm: Comm) -> float:
-        cuda.take_device(comm.rank)
-        cut = partitioned(network(cuda), comm, Grid(2, 2))
+    def rank(comm: Communicator) -> float:
+        cuda.bind_device(comm.rank)
+        cut = build_partitioned(network(cuda), comm, Grid(2, 2))
         part = cut.layout.part(comm.rank)
         own = cuda.to_device(part.flatten(tensors, np.empty(part.size, np.float32)))
         gradient = cuda.xp.empty(part.size, np.float32)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.nn import Batch, Conv, Dense, Local, Network
 from dbelief.nn.losses import SoftmaxCrossEntropy
 from dbelief.partition import Grid
-from worker.comm import Comm, Message, run_ranks
+from worker.comm import Communicator, Message, run_ranks
 from worker.comm.engine import Engine, Handle
 from worker.partition.network import PartitionedNetwork
 
@@ -54,8 +54,8 @@ CONV: Layers = [("conv", {"maps": 4, "kernel": 3}), ("conv", {"maps": 3, "kernel
 @pytest.mark.parametrize("layers", [LOCAL, CONV], ids=["local", "conv"])
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_what_comes_late_changes_nothing(layers: Layers, grid: Grid, overlaps: bool) -> None:
-    def rank(comm: Comm) -> None:
-        check(Comm(Held(comm.engine, [])), layers, (16, 14, 2), 3, grid, overlaps=overlaps)
+    def rank(comm: Communicator) -> None:
+        check(Communicator(Held(comm.engine, [])), layers, (16, 14, 2), 3, grid, overlaps=overlaps)
 
     run_ranks(grid.size, rank)
 
@@ -63,7 +63,7 @@ def test_what_comes_late_changes_nothing(layers: Layers, grid: Grid, overlaps: b
 def happened(layer: Any, overlaps: bool) -> list[list[Any]]:
     """What each of two ranks does in a step of two such layers and a dense one, on 12 x 10 pixels cut in two rows."""
 
-    def rank(comm: Comm) -> list[Any]:
+    def rank(comm: Communicator) -> list[Any]:
         events: list[Any] = []
 
         class Watched(type(layer)):  # type: ignore[misc]
@@ -76,8 +76,10 @@ def happened(layer: Any, overlaps: bool) -> list[list[Any]]:
                 super().backward(work, x, y, dy, parameters, gradients, dx)
 
         first, watched = Local(3, 1, 4), Watched(**vars(layer))
-        network = Network([first, watched, Dense(CLASSES)], SoftmaxCrossEntropy(), (12, 10, 1), CLASSES, choose("cpu"))
-        cut = PartitionedNetwork(network, Comm(Held(comm.engine, events)), Grid(2, 1), overlaps)
+        network = Network(
+            [first, watched, Dense(CLASSES)], SoftmaxCrossEntropy(), (12, 10, 1), CLASSES, select_backend("cpu")
+        )
+        cut = PartitionedNetwork(network, Communicator(Held(comm.engine, events)), Grid(2, 1), overlaps)
         flat = np.zeros(cut.layout.size)
         out = cut.layout.views(np.zeros_like(flat), comm.rank)
         cut.loss_and_gradient(

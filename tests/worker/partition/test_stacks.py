@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.errors import ModelError
 from dbelief.nn import Batch
 from dbelief.nn.autoencoder import Eq1
@@ -22,8 +22,8 @@ from dbelief.nn.stacks import Stacks
 from dbelief.partition import Grid, layout_of
 from dbelief.partition.stacks import StackParts
 from tests.examples import examples
-from worker.comm import Comm, run_ranks
-from worker.partition import partitioned
+from worker.comm import Communicator, run_ranks
+from worker.partition import build_partitioned
 from worker.partition.stacks import PartitionedStacks
 
 from .autoencoders import check
@@ -140,10 +140,10 @@ def test_what_a_step_sends_is_known_without_ranks(case: Deep, grid: Grid) -> Non
 def test_of_frozen_stacks_a_rank_keeps_its_own_filters() -> None:
     """5 of 10 columns of blocks each: not the whole, nor anything that holds on to it."""
 
-    def rank(comm: Comm) -> None:
+    def rank(comm: Communicator) -> None:
         whole = replace(TWO, train=2).model()
         given = weakref.ref(whole.given["stack1.weight"])
-        model = partitioned(whole, comm, Grid(1, 2))
+        model = build_partitioned(whole, comm, Grid(1, 2))
         del whole
         assert given() is None
         flat, gradient = (model.layout.flatten(TWO.tensors(), np.empty(model.layout.size)) for _ in range(2))
@@ -155,10 +155,10 @@ def test_of_frozen_stacks_a_rank_keeps_its_own_filters() -> None:
 
 
 def test_initial_values_are_those_of_the_whole() -> None:
-    expected = Stacks(TWO.image, DEEP, None, {}, choose("cpu")).parameters(np.random.default_rng(3))
+    expected = Stacks(TWO.image, DEEP, None, {}, select_backend("cpu")).parameters(np.random.default_rng(3))
 
-    def rank(comm: Comm) -> None:
-        model = partitioned(Stacks(TWO.image, DEEP, None, {}, choose("cpu")), comm, Grid(2, 1))
+    def rank(comm: Communicator) -> None:
+        model = build_partitioned(Stacks(TWO.image, DEEP, None, {}, select_backend("cpu")), comm, Grid(2, 1))
         drawn = model.parameters(np.random.default_rng(3))
         assert list(drawn) == list(expected)
         assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
@@ -186,8 +186,8 @@ def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: 
     with pytest.raises(ModelError, match=r"^stacks: got ") as alone:
         case.model().evaluate(case.tensors(), batch)
 
-    def rank(comm: Comm) -> None:
-        model = partitioned(case.model(), comm, Grid(2, 2))
+    def rank(comm: Communicator) -> None:
+        model = build_partitioned(case.model(), comm, Grid(2, 2))
         views = model.layout.views(np.zeros(model.layout.size), comm.rank)
         for call in (lambda: model.evaluate(views, batch), lambda: model.loss_and_gradient(views, batch, views)):
             with pytest.raises(ModelError) as cut:
@@ -198,9 +198,9 @@ def test_wrong_inputs_are_refused_as_on_one_rank(shape: tuple[int, ...], dtype: 
 
 
 def test_a_grid_of_other_ranks_is_refused() -> None:
-    def rank(comm: Comm) -> None:
-        assert isinstance(partitioned(TWO.model(), comm, Grid(1, 2)), PartitionedStacks)
+    def rank(comm: Communicator) -> None:
+        assert isinstance(build_partitioned(TWO.model(), comm, Grid(1, 2)), PartitionedStacks)
         with pytest.raises(ValueError, match="a grid of 3 ranks for 2"):
-            partitioned(TWO.model(), comm, Grid(1, 3))
+            build_partitioned(TWO.model(), comm, Grid(1, 3))
 
     run_ranks(2, rank)

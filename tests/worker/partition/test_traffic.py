@@ -16,9 +16,9 @@ from dbelief.partition import Grid
 from dbelief.partition.blocks import BlockParts
 from dbelief.partition.cut import cut
 from dbelief.partition.traffic import NetworkArrays, Passage, autoencoder_step, network_step
-from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Tracing
-from worker.partition import partitioned
+from worker.comm import Communicator, run_ranks
+from worker.comm.tracing import TracingEngine
+from worker.partition import build_partitioned
 
 from .autoencoders import Case
 from .networks import CLASSES, Layers, made
@@ -52,9 +52,9 @@ NETWORKS: dict[str, tuple[Layers, Any]] = {
 def counted(model: Any, grid: Grid, batch: Batch) -> tuple[Counts, Counts]:
     """Messages and bytes of one step, by (from, to)."""
 
-    def rank(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine)
-        mine = partitioned(model(), Comm(engine), grid)
+    def rank(comm: Communicator) -> TracingEngine:
+        engine = TracingEngine(comm.engine)
+        mine = build_partitioned(model(), Communicator(engine), grid)
         flat, gradient = (np.zeros(mine.layout.size, np.float32) for _ in range(2))
         views, out = (mine.layout.views(vector, comm.rank) for vector in (flat, gradient))
         mine.loss_and_gradient(views, batch, out)

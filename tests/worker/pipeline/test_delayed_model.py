@@ -3,7 +3,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dbelief.nn import Batch, Evaluates
-from worker.pipeline.delayed_model import Slowed
+from worker.pipeline.delayed_model import DelayedModel
 
 BATCH = Batch(np.ones((3, 2), np.float32), np.zeros(3))
 
@@ -24,7 +24,7 @@ class Telling(Bare):
 
 def test_only_a_gradient_takes_longer() -> None:
     waits: list[float] = []
-    model, out = Slowed(Telling(), 0.1, waits.append), {"w": np.empty(2, np.float32)}
+    model, out = DelayedModel(Telling(), 0.1, waits.append), {"w": np.empty(2, np.float32)}
     for _ in range(2):
         assert model.loss_and_gradient({"w": np.ones(2, np.float32)}, BATCH, out) == 0.5
     assert out["w"].tolist() == [4.0, 4.0]
@@ -36,4 +36,4 @@ def test_only_a_gradient_takes_longer() -> None:
 
 
 def test_it_can_do_no_more_than_the_model() -> None:
-    assert not isinstance(Slowed(Bare(), 0.1), Evaluates)
+    assert not isinstance(DelayedModel(Bare(), 0.1), Evaluates)

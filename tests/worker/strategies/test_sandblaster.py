@@ -11,17 +11,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose, floats
+from dbelief.arrays.backend import aligned_float32, select_backend
 from dbelief.core.layout import Layout
-from dbelief.core.push import Push, Pushed, Pusher
-from dbelief.core.ranks import Ranks
-from dbelief.errors import Refused, Unreachable
+from dbelief.core.push import Push, Pusher, PushResult
+from dbelief.core.ranks import RankGroup
+from dbelief.errors import Rejected, Unavailable
 from dbelief.nn import Batch
 from dbelief.rpc import coordination_pb2 as wire
-from dbelief.rpc.client.shard_client import ShardedParameters
-from worker.comm import Comm, run_ranks
-from worker.strategies.downpour import Phases
-from worker.strategies.sandblaster import Bundles
+from dbelief.rpc.client.shard_client import ShardedParameterClient
+from worker.comm import Communicator, run_ranks
+from worker.strategies.downpour import PhaseTimer
+from worker.strategies.sandblaster import BundleWorker
 
 SIZE = 6
 TRIAL = np.arange(SIZE, dtype=np.float32)
@@ -39,20 +39,20 @@ class Shards:
         self.error: Exception | None = None
 
     def array(self, size: int) -> np.ndarray:
-        return floats(size)
+        return aligned_float32(size)
 
     def pull(self, out: np.ndarray, versions: np.ndarray, vector: str) -> None:
         assert vector == "trial"
         self.pulls += 1
         if self.pulls <= self.refuses:
-            raise Refused("no vector 'trial' yet")
+            raise Rejected("no vector 'trial' yet")
         out[:] = TRIAL
 
-    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> Pushed:
+    def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
         if self.error is not None:
             raise self.error
         self.pushed.append((push.clock, push.bundle, np.array(values)))
-        return Pushed(0.0, 0)
+        return PushResult(0.0, 0)
 
 
 class Coordinator:
@@ -70,7 +70,7 @@ class Coordinator:
         self.asked.append((turn, sorted(holds)))
         return self.ahead.pop(0) if self.ahead else None
 
-    def moved(self) -> None:
+    def report_alive(self) -> None:
         pass
 
     def done(self, done: wire.BundleDone) -> None:
@@ -112,13 +112,13 @@ def gather() -> Callable[[int, int, int], Batch]:
 
 
 class World:
-    def __init__(self, ranks: Ranks | None = None) -> None:
+    def __init__(self, ranks: RankGroup | None = None) -> None:
         self.shards, self.coordinator, self.model = Shards(), Coordinator(), Model()
-        part, shards = Layout.of({"w": TRIAL}).part(0), cast("ShardedParameters", self.shards)
+        part, shards = Layout.of({"w": TRIAL}).part(0), cast("ShardedParameterClient", self.shards)
         gathers = gather(), gather()
-        backend, pusher = choose("cpu"), Pusher(0, 1)
-        self.bundles = Bundles(
-            self.model, part, backend, shards, pusher, gathers, Phases(), self.coordinator, ranks=ranks
+        backend, pusher = select_backend("cpu"), Pusher(0, 1)
+        self.bundles = BundleWorker(
+            self.model, part, backend, shards, pusher, gathers, PhaseTimer(), self.coordinator, ranks=ranks
         )
 
     def bundle(self, number: int, start: int, stop: int, turn: int = 1) -> wire.Bundle:
@@ -189,16 +189,16 @@ def test_a_model_that_fails_is_told_of_and_leaves_nothing_behind(world: World) -
 
 
 def test_a_push_that_failed_is_heard_of_by_who_waits_for_work(world: World) -> None:
-    world.shards.error = Unreachable("shard 0")
+    world.shards.error = Unavailable("shard 0")
     world.bundles.compute(world.bundle(1, 0, 10))
     world.bundles.close()
-    with pytest.raises(Unreachable, match="shard 0"):
+    with pytest.raises(Unavailable, match="shard 0"):
         world.bundles.check()
     assert world.coordinator.told == []
 
 
 def test_a_trial_that_one_rank_was_refused_is_fetched_again_by_all() -> None:
-    def rank(comm: Comm) -> tuple[int, list[str], list[int]]:
+    def rank(comm: Communicator) -> tuple[int, list[str], list[int]]:
         world = World(comm)
         with closing(world.bundles):
             world.shards.refuses = comm.rank  # rank 1 is, once

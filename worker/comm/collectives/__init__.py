@@ -16,13 +16,13 @@ all layers packed into one vector by a tree or a server, and not by a ring.
 """
 
 from .allreduce import Allreduce
-from .native import EngineAllreduce
+from .native import NativeAllreduce
 from .ring import RingAllreduce
 from .tree import TreeAllreduce
 
 __all__ = [
     "Allreduce",
-    "EngineAllreduce",
+    "NativeAllreduce",
     "RingAllreduce",
     "TreeAllreduce",
 ]

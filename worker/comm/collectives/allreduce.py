@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..communicator import Comm
+from ..communicator import Communicator
 
 Gives = Literal["sum", "mean"]
 
@@ -34,7 +34,7 @@ class Allreduce(ABC):
         `gives` is neither, or asks for a mean of what cannot hold one.
     """
 
-    def __init__(self, comm: Comm, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
+    def __init__(self, comm: Communicator, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
         self._comm = comm
         self._shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self._dtype = np.dtype(dtype)

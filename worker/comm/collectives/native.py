@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..communicator import Comm
+from ..communicator import Communicator
 from .allreduce import Allreduce, Gives
 
 
-class EngineAllreduce(Allreduce):
+class NativeAllreduce(Allreduce):
     """Sum as the engine likes it, in an order that is its own to choose; see `Allreduce`.
 
     That all ranks end with the same bits is then the library's promise: MPI only recommends it, MPICH and NCCL do so.
@@ -20,7 +20,7 @@ class EngineAllreduce(Allreduce):
         The engine has no sum of its own: threads.
     """
 
-    def __init__(self, comm: Comm, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
+    def __init__(self, comm: Communicator, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
         super().__init__(comm, shape, dtype, gives)
         self._sum = getattr(comm.engine, "sum_in_any_order", None)
         if self._sum is None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from ..communicator import Comm, Pending
+from ..communicator import Communicator, Pending
 from ..engine import Message
 from .allreduce import Allreduce, Gives, cut, parts_of
 from .wire_format import Wire, make_format
@@ -37,7 +37,7 @@ class RingAllreduce(Allreduce):
 
     def __init__(
         self,
-        comm: Comm,
+        comm: Communicator,
         shape: int | Sequence[int],
         dtype: Any,
         gives: Gives,

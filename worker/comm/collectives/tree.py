@@ -22,7 +22,7 @@ from typing import Any
 
 from dbelief.core.reduction_tree import Shape
 
-from ..communicator import Comm, Pending
+from ..communicator import Communicator, Pending
 from .allreduce import Allreduce, Gives, cut, parts_of
 from .wire_format import Wire, make_format
 
@@ -49,7 +49,7 @@ class TreeAllreduce(Allreduce):
 
     def __init__(
         self,
-        comm: Comm,
+        comm: Communicator,
         shape: int | Sequence[int],
         dtype: Any,
         gives: Gives,
@@ -100,9 +100,9 @@ class TreeAllreduce(Allreduce):
             room = next(rooms)[: chunk.stop - chunk.start]
             coming.append((self._comm.irecv(room, child, self._tag), room))
             if len(coming) == len(self._room):
-                yield _through(coming)
+                yield _pass_on(coming)
         while coming:
-            yield _through(coming)
+            yield _pass_on(coming)
 
     def _up(self, numbers: Any, sent: Any, arrivals: Iterator[Any]) -> None:
         """Add what the children have of a chunk, and send it to the parent."""
@@ -131,7 +131,7 @@ class TreeAllreduce(Allreduce):
         self._format.unpack(sent, numbers)
 
 
-def _through(coming: deque[tuple[Pending, Any]]) -> Any:
+def _pass_on(coming: deque[tuple[Pending, Any]]) -> Any:
     pending, room = coming.popleft()
     pending.wait()
     return room

@@ -38,7 +38,7 @@ class Format(Protocol):
         ...
 
 
-class AsIs:
+class Float32Format:
     """Numbers of any dtype, sent from where they are: `packed` is `numbers`, but for those to be added."""
 
     def __init__(self, dtype: Any) -> None:
@@ -55,7 +55,7 @@ class AsIs:
         numbers += packed
 
 
-class Float16:
+class Float16Format:
     """float32 as IEEE's half precision: 11 bits of significand, 5 of exponent."""
 
     dtype = np.dtype(np.float16)
@@ -77,7 +77,7 @@ class Float16:
         numbers += packed
 
 
-class BFloat16:
+class BFloat16Format:
     """float32's upper half, rounded: 8 bits of significand, 8 of exponent; NumPy knows only its bits, as uint16.
 
     Parameters
@@ -129,9 +129,9 @@ def make_format(xp: Any, dtype: Any, wire: Wire | None, most: int) -> Format:
         There is no such format, or the numbers to be sent in 16 bits are not float32.
     """
     if wire is None:
-        return AsIs(dtype)
+        return Float32Format(dtype)
     if wire not in ("float16", "bfloat16"):
         raise ValueError(f"wire is {wire!r}, must be float16, bfloat16 or None")
     if np.dtype(dtype) != np.float32:
         raise ValueError(f"wire is {wire}: what is sent in 16 bits must be float32, not {np.dtype(dtype)}")
-    return Float16(xp) if wire == "float16" else BFloat16(xp, most)
+    return Float16Format(xp) if wire == "float16" else BFloat16Format(xp, most)

@@ -6,7 +6,7 @@ leaves says goodbye. No thread: what can move without waiting moves in `start`, 
 
 from .engine import SocketEngine
 from .listener import Listener
-from .mesh import connect
-from .tls import Seal
+from .mesh import connect_mesh
+from .tls import TlsContexts
 
-__all__ = ["Listener", "Seal", "SocketEngine", "connect"]
+__all__ = ["Listener", "SocketEngine", "TlsContexts", "connect_mesh"]

@@ -47,7 +47,7 @@ class Transfer:
         return self.through or self.misfit is not None
 
 
-class _Coming:
+class _Incoming:
     """A message whose head has been read: where its body goes, and for whom, as far as that is known."""
 
     __slots__ = ("bytes", "kept", "kind", "tag", "transfer", "whole")
@@ -76,7 +76,7 @@ class _Coming:
             self.transfer.through = True
 
 
-class Stream:
+class Connection:
     """This rank's end of the connection to one peer, which does not block; takes what is there.
 
     `write` and `read` raise OSError where the connection broke, and EOFError where the peer closed it.
@@ -87,10 +87,10 @@ class Stream:
         self._sealed = isinstance(connection, ssl.SSLSocket)
         self._leaving: deque[tuple[Transfer, list[memoryview]]] = deque()
         self._posted: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self._kept: defaultdict[int, deque[_Coming]] = defaultdict(deque)
+        self._kept: defaultdict[int, deque[_Incoming]] = defaultdict(deque)
         self._expected = 0
         self._head = memoryview(bytearray(HEAD.size))
-        self._coming: _Coming | None = None
+        self._coming: _Incoming | None = None
         self._room = self._head
         self._wake_bytes = 1
 
@@ -155,14 +155,14 @@ class Stream:
                 if self._room:
                     return self._wake_later()
             if self._coming is None:
-                self._coming, self._room = _Coming(self._head), self._head
+                self._coming, self._room = _Incoming(self._head), self._head
             else:
                 if self._coming.transfer is not None:
                     self._expected -= 1
                 self._coming.finish()
                 self._coming, self._room = None, self._head
 
-    def _place(self, coming: _Coming) -> None:
+    def _place(self, coming: _Incoming) -> None:
         """Find the receive that a message is for, or keep it aside if others are waited for."""
         posted = self._posted[coming.tag]
         while posted and coming.transfer is None:

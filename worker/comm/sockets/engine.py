@@ -17,8 +17,8 @@ import numpy as np
 
 from dbelief.process.clock import Clock, SystemClock
 
-from ..engine import Death, Message, died, late
-from .connection import Stream, Transfer
+from ..engine import Message, PeerFailure, rank_failed, timed_out
+from .connection import Connection, Transfer
 
 NEWS_BYTES = 1024
 """Longest word of a death; the kernel takes it at once."""
@@ -33,13 +33,13 @@ class _Peer:
     def __init__(self, name: str, messages: socket.socket, news: socket.socket) -> None:
         self.name = name
         self.messages = messages
-        self.stream = Stream(messages)
+        self.stream = Connection(messages)
         self.news = news
         self.said = b""
         self.left = False
         self.mask = 0
 
-    def tell(self, word: bytes) -> None:
+    def send_notice(self, word: bytes) -> None:
         """Say the last thing that is said to this peer."""
         with contextlib.suppress(OSError):
             self.news.send(word)
@@ -85,7 +85,7 @@ class SocketEngine:
             for file in (self._woken.fileno(), *self._by_news):
                 poller.register(file, select.POLLIN)
         self._lock = threading.Lock()
-        self._death: Death | None = None
+        self._death: PeerFailure | None = None
         self._closed = False
 
     def start(self, messages: Sequence[Message]) -> _Handle:
@@ -106,12 +106,12 @@ class SocketEngine:
         until_s: float | None = None
         while waiting := [transfer.message for transfer in transfers if not transfer.over]:
             if self._death is not None:
-                raise died(self._death, self.rank, waiting)
+                raise rank_failed(self._death, self.rank, waiting)
             now_s = self._clock.now()
             if until_s is None:
                 until_s = now_s + deadline_s
             elif now_s >= until_s:
-                raise late(deadline_s, self.rank, waiting)
+                raise timed_out(deadline_s, self.rank, waiting)
             self._progress(max(0.0, until_s - now_s))
         for transfer in transfers:
             if transfer.misfit is not None:
@@ -126,11 +126,11 @@ class SocketEngine:
         if self._death is None and self._peers:
             self._hear(self._clock.poll(self._newsstand, 0.0))
         if self._death is not None:
-            raise died(self._death, self.rank)
+            raise rank_failed(self._death, self.rank)
 
     def abort(self, error: BaseException) -> None:
         """This rank failed: end its own wait and, with its name and error, all others'. Any thread may call this."""
-        self._fail(Death.of(self._name, error))
+        self._fail(PeerFailure.of(self._name, error))
 
     def close(self) -> None:
         """Say goodbye and leave; what was sent arrives."""
@@ -139,7 +139,7 @@ class SocketEngine:
                 return
             self._closed = True
         for peer in self._peers.values():
-            peer.tell(GOODBYE)
+            peer.send_notice(GOODBYE)
             peer.close()
         self._woken.close()
         self._wake.close()
@@ -184,7 +184,7 @@ class SocketEngine:
         until_s = self._clock.now() + TELL_S
         while self._death is None and not peer.left and (left_s := until_s - self._clock.now()) > 0:
             self._hear(self._clock.poll(newsstand, left_s))
-        self._fail(Death(peer.name, f"ConnectionError: {'it has left the group' if peer.left else error}"))
+        self._fail(PeerFailure(peer.name, f"ConnectionError: {'it has left the group' if peer.left else error}"))
 
     def _hear(self, ready: list[tuple[int, int]]) -> None:
         """Take in what peers say at last."""
@@ -199,11 +199,11 @@ class SocketEngine:
                 peer.left = True
             elif peer.said:
                 who, _, cause = peer.said.decode(errors="replace").partition("\n")
-                self._fail(Death(who, cause))
+                self._fail(PeerFailure(who, cause))
             else:
-                self._fail(Death(peer.name, "ConnectionError: it is gone without a word"))
+                self._fail(PeerFailure(peer.name, "ConnectionError: it is gone without a word"))
 
-    def _fail(self, death: Death) -> None:
+    def _fail(self, death: PeerFailure) -> None:
         """Learn of a death, and pass it on; only the first one counts."""
         with self._lock:
             if self._death is not None or self._closed:
@@ -211,7 +211,7 @@ class SocketEngine:
             self._death = death
             word = f"{death.who}\n{death.cause}".encode()[:NEWS_BYTES]
             for peer in self._peers.values():
-                peer.tell(word)
+                peer.send_notice(word)
                 with contextlib.suppress(OSError):
                     peer.messages.shutdown(socket.SHUT_RDWR)
             self._wake.send(b"!")

@@ -9,12 +9,12 @@ import socket
 import threading
 import time
 
-from dbelief.errors import Mistake, Unreachable
+from dbelief.errors import Unavailable, UserError
 from dbelief.security import TOKEN_BYTES, Verdict
 from dbelief.security.same_user import same_user
 
 from .handshake import ANSWER, HELLO, MAGIC, MESSAGES, NEWS, UNIX, Key, Link, at_once, owner, unix_name
-from .tls import Seal, shake_hands
+from .tls import TlsContexts, handshake
 
 BACKLOG = 128
 FULL_S = 0.05
@@ -46,14 +46,16 @@ class Listener:
         Nobody can listen there, or another process is known by that address.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, known_as: str = "", seal: Seal | None = None) -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, known_as: str = "", seal: TlsContexts | None = None
+    ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         far = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
         told, _, its_port = (known_as or f"{host}:0").rpartition(":")
         told = f"[{told.strip('[]')}]" if ":" in told else told
         self.address = f"{told}:{int(its_port) or far.getsockname()[1]}"
         try:
-            self._doors = {one.fileno(): one for one in (far, *_near(self.address))}
+            self._doors = {one.fileno(): one for one in (far, *_unix_listener(self.address))}
         except OSError:
             far.close()
             raise
@@ -93,7 +95,7 @@ class Listener:
         with self._lock:
             latest = max((other[2] for other in self._calls if other[:2] == (job, caller)), default=generation)
             if latest > generation:
-                raise Unreachable(f"is in generation {latest}, not in {generation} any more")
+                raise Unavailable(f"is in generation {latest}, not in {generation} any more")
             calls = self._calls.get(key, {})
             if len(calls) < 2:
                 return None
@@ -143,13 +145,13 @@ class Listener:
         call, before = self._heard[file]
         wanted = HELLO.size
         try:
-            shake_hands(call, self._seal.role if self._seal is not None else "")
+            handshake(call, self._seal.role if self._seal is not None else "")
             mine = owner(call, call.getsockname(), self._since) if self._seal is None else None
             wanted += TOKEN_BYTES if mine is not None else 0
             more = call.recv(wanted - len(before))
         except BlockingIOError:
             return
-        except (OSError, Mistake):  # it hung up; or there is no place for the secret that tokens are made of
+        except (OSError, UserError):  # it hung up; or there is no place for the secret that tokens are made of
             more = b""
         hello = before + more
         self._heard[file] = call, hello
@@ -201,7 +203,7 @@ class Listener:
         call.close()
 
 
-def _near(address: str) -> list[socket.socket]:
+def _unix_listener(address: str) -> list[socket.socket]:
     """A listening Unix socket of this name; none where the system has or allows no such names.
 
     Raises

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.process.clock import Clock, SystemClock
 from dbelief.security import TOKEN_BYTES, Loopback, Verdict
 from dbelief.security.same_user import same_user
@@ -35,15 +35,15 @@ from .handshake import (
     unix_name,
 )
 from .listener import Listener
-from .tls import Seal, Sealed, shake_hands
+from .tls import TlsContexts, TlsSocket, handshake
 
 CALL_AGAIN_S = 0.05
 
 
-class _Call:
+class _Dialer:
     """A call to a rank before this one; made again and again until it is answered."""
 
-    def __init__(self, address: str, key: Key, clock: Clock, seal: Seal | None) -> None:
+    def __init__(self, address: str, key: Key, clock: Clock, seal: TlsContexts | None) -> None:
         host, _, port = address.rpartition(":")
         self._far = host.strip("[]"), int(port)
         self._near = unix_name(address)
@@ -98,7 +98,7 @@ class _Call:
     def _go_on(self) -> Link | None:
         while self._told < len(self._hello):
             one = self._open[self._told]
-            if not isinstance(one, Sealed):
+            if not isinstance(one, TlsSocket):
                 code = one.connect_ex(self._place)
                 if code in (errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN):
                     return None
@@ -106,7 +106,7 @@ class _Call:
                     raise OSError(code, "not connected")
                 if self._seal is not None and one.family != socket.AF_UNIX:
                     one = self._open[self._told] = self._seal.call(one)
-            shake_hands(one)
+            handshake(one)
             theirs = self._owner(one, one.getpeername())
             self._mine = self._owner(one, one.getsockname())
             one.send(self._hello[self._told] + (theirs.token() if theirs is not None else b""))
@@ -120,7 +120,7 @@ class _Call:
             raise ConnectionError("it is another user's process")
         (generation,) = ANSWER.unpack(answer[: ANSWER.size])
         if generation != self._generation:
-            raise Unreachable(f"is in generation {generation}, not in {self._generation} any more")
+            raise Unavailable(f"is in generation {generation}, not in {self._generation} any more")
         return messages, news
 
     def _owner(self, one: socket.socket, place: Any) -> Loopback | None:
@@ -133,7 +133,7 @@ class _Call:
         self._open, self._told = [], 0
 
 
-def connect(
+def connect_mesh(
     listener: Listener,
     job: str,
     generation: int,
@@ -141,7 +141,7 @@ def connect(
     addresses: Sequence[str],
     deadline_s: float,
     clock: Clock | None = None,
-    seal: Seal | None = None,
+    seal: TlsContexts | None = None,
     run_id: int = 0,
 ) -> SocketEngine:
     """Form a group: link this rank with all others of a generation of a job, who do the same.
@@ -174,15 +174,15 @@ def connect(
         raise ValueError(f"rank {rank} is none of {len(addresses)}")
     of_run = run_digest(job, run_id)
     keys = [(of_run, digest(address), generation, peer) for peer, address in enumerate(addresses)]
-    calls = [_Call(address, keys[rank], clock, seal) for address in addresses[:rank]]
+    calls = [_Dialer(address, keys[rank], clock, seal) for address in addresses[:rank]]
     links: dict[int, Link] = {}
     missing = [peer for peer in range(len(addresses)) if peer != rank]
 
     def link_to(peer: int) -> Link | None:
         try:
             return calls[peer].advance() if peer < rank else listener.claim(keys[peer])
-        except Unreachable as error:
-            raise Unreachable(f"{job}: rank {peer} at {addresses[peer]} {error}") from None
+        except Unavailable as error:
+            raise Unavailable(f"{job}: rank {peer} at {addresses[peer]} {error}") from None
 
     def complete() -> bool:
         for peer in list(missing):
@@ -195,7 +195,7 @@ def connect(
     try:
         if not poll(clock, complete, deadline_s):
             named = ", ".join(f"rank {peer} at {addresses[peer]}" for peer in missing)
-            raise Unreachable(f"{job}, generation {generation}: rank {rank} waited {deadline_s:g} s for {named}")
+            raise Unavailable(f"{job}, generation {generation}: rank {rank} waited {deadline_s:g} s for {named}")
         return SocketEngine(rank, addresses, links, clock)
     except BaseException:
         for call in calls:

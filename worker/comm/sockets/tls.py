@@ -17,7 +17,7 @@ RECORD_BYTES = 1 << 14
 """Most that TLS seals at once; a head that leaves together with its message's beginning is not sealed apart."""
 
 
-class Sealed(ssl.SSLSocket):
+class TlsSocket(ssl.SSLSocket):
     """A socket that raises BlockingIOError where TLS has to wait, as plain ones do; for any number of threads."""
 
     _one_at_a_time: threading.Lock
@@ -76,7 +76,7 @@ class Sealed(ssl.SSLSocket):
 
 
 @dataclass(frozen=True)
-class Seal:
+class TlsContexts:
     """How connections between workers are sealed, from both ends.
 
     Attributes
@@ -96,7 +96,7 @@ class Seal:
 
     def __post_init__(self) -> None:
         for context in (self.calling, self.called):
-            context.sslsocket_class = Sealed
+            context.sslsocket_class = TlsSocket
         # A ticket would lie unread where a rank only sends, and closing over unread bytes takes back what was sent.
         self.called.num_tickets = 0
 
@@ -109,7 +109,7 @@ class Seal:
         return self.called.wrap_socket(one, server_side=True, do_handshake_on_connect=False)
 
 
-def shake_hands(one: socket.socket, role: str = "") -> None:
+def handshake(one: socket.socket, role: str = "") -> None:
     """Go on with the handshake of a connection, if it is sealed.
 
     Parameters
@@ -124,7 +124,7 @@ def shake_hands(one: socket.socket, role: str = "") -> None:
     OSError
         It failed, or the peer is somebody else.
     """
-    if not isinstance(one, Sealed):
+    if not isinstance(one, TlsSocket):
         return
     one.do_handshake()
     subject = (one.getpeercert() or {}).get("subject", ())

@@ -19,14 +19,14 @@ from wsgiref.validate import validator
 import pytest
 
 from coordinator.monitoring.status_page import application as module
-from coordinator.monitoring.status_page.application import Page
+from coordinator.monitoring.status_page.application import StatusPage
 from dbelief.security import Credentials
 from dbelief.telemetry.http_server import WebServer
 
 Answer = tuple[str, dict[str, str], bytes]
 
 
-def call(page: Page, path: str = "/", method: str = "GET", **environ: str) -> Answer:
+def call(page: StatusPage, path: str = "/", method: str = "GET", **environ: str) -> Answer:
     """One request, with what WSGI wants of both sides checked."""
     said: list[tuple[str, list[tuple[str, str]]]] = []
     asked: dict[str, Any] = {
@@ -45,8 +45,8 @@ def call(page: Page, path: str = "/", method: str = "GET", **environ: str) -> An
 
 
 @pytest.fixture
-def page() -> Page:
-    page = Page()
+def page() -> StatusPage:
+    page = StatusPage()
     page.tell = lambda: {"job": "digits", "loss": math.nan, "members": []}
     return page
 
@@ -55,7 +55,7 @@ def page() -> Page:
     ("path", "kind"),
     [("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript"), ("/icon.svg", "image/svg")],
 )
-def test_the_pages_files_are_served(page: Page, path: str, kind: str) -> None:
+def test_the_pages_files_are_served(page: StatusPage, path: str, kind: str) -> None:
     status, headers, body = call(page, path)
     assert (status, headers["Content-Length"]) == ("200 OK", str(len(body)))
     assert headers["Content-Type"].startswith(kind)
@@ -63,19 +63,19 @@ def test_the_pages_files_are_served(page: Page, path: str, kind: str) -> None:
     assert call(page, path, "HEAD") == (status, headers, b"")
 
 
-def test_the_status_is_json_without_nan(page: Page) -> None:
+def test_the_status_is_json_without_nan(page: StatusPage) -> None:
     status, headers, body = call(page, "/status.json")
     assert (status, headers["Content-Type"], headers["Cache-Control"]) == ("200 OK", "application/json", "no-store")
     assert json.loads(body) == {"job": "digits", "loss": None, "members": []}
 
 
 def test_before_there_is_a_job_there_is_no_status() -> None:
-    status, _, body = call(Page(), "/status.json")
+    status, _, body = call(StatusPage(), "/status.json")
     assert (status, body) == ("503 Service Unavailable", b"503 Service Unavailable: there is no job yet\n")
-    assert call(Page())[0] == "200 OK"
+    assert call(StatusPage())[0] == "200 OK"
 
 
-def test_however_many_ask_the_job_is_asked_now_and_then(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_however_many_ask_the_job_is_asked_now_and_then(page: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def tell() -> dict[str, int]:
@@ -91,14 +91,14 @@ def test_however_many_ask_the_job_is_asked_now_and_then(page: Page, monkeypatch:
 
 
 @pytest.mark.parametrize("path", ["/x", "", "//", "/../page.js", "/page.py", "/status.json/", "/application.py"])
-def test_nothing_else_is_there(page: Page, path: str) -> None:
+def test_nothing_else_is_there(page: StatusPage, path: str) -> None:
     status, _, body = call(page, path)
     assert (status, body.count(b"\n")) == ("404 Not Found", 1)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 @pytest.mark.parametrize("path", ["/", "/status.json"])
-def test_it_can_only_be_looked_at(page: Page, method: str, path: str) -> None:
+def test_it_can_only_be_looked_at(page: StatusPage, method: str, path: str) -> None:
     status, headers, body = call(page, path, method)
     assert (status, headers["Allow"], body.count(b"\n")) == ("405 Method Not Allowed", "GET, HEAD", 1)
 
@@ -115,7 +115,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_markup() -> None:
     assert addresses == ["http://www.w3.org/2000/svg"], "which is a name, and nobody is called"
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)
     assert not re.search(r"<script>|<style|\son\w+=|style=", html), "what the policy would not let run"
-    _, headers, _ = call(Page())
+    _, headers, _ = call(StatusPage())
     policy = dict(rule.split(" ", 1) for rule in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
@@ -130,7 +130,7 @@ def login(token: str, user: str = "anybody") -> str:
 
 @pytest.mark.parametrize("path", ["/", "/page.js", "/status.json", "/x"])
 def test_with_credentials_people_log_in_with_their_token(ours: Callable[[str], Credentials], path: str) -> None:
-    page = Page(ours("coordinator"))
+    page = StatusPage(ours("coordinator"))
     page.tell = dict
     for role in ("operator", "viewer"):
         status, _, _ = call(page, path, HTTP_AUTHORIZATION=login(ours(role).token))
@@ -158,7 +158,7 @@ def test_with_credentials_people_log_in_with_their_token(ours: Callable[[str], C
 @pytest.fixture
 def sealed(ours: Callable[[str], Credentials]) -> Iterator[str]:
     mine = ours("coordinator")
-    page = Page(mine)
+    page = StatusPage(mine)
     page.tell = lambda: {"job": "digits"}
     server = WebServer("127.0.0.1:0", page, "the status page", mine.web_context())
     yield server.url
@@ -179,7 +179,7 @@ def test_a_browser_needs_no_certificate_but_a_token(
 
 
 @pytest.mark.processes
-def test_a_head_without_end_is_refused_in_one_line(page: Page) -> None:
+def test_a_head_without_end_is_refused_in_one_line(page: StatusPage) -> None:
     server = WebServer("127.0.0.1:0", page, "the status page")
     try:
         for headers, code in (({"A": "a" * 70_000}, 431), ({f"A{number}": "a" for number in range(200)}, 431)):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.errors import Failure, JobError, Mistake
+from dbelief.errors import JobError, RuntimeFailure, UserError
 from dbelief.experiments.compare.comparison import compare
 from dbelief.experiments.compare.record import Evaluated, Point, Record, digest_of
 from dbelief.experiments.compare.trial import Examiner
@@ -149,7 +149,7 @@ def test_all_begin_with_one_run_for_each_seed(world: World) -> None:
     begins = {trial.job.start_from for trial in trials if trial.seed == 1}
     assert begins == {str(world.folder / "out" / "runs" / "warm-start.1")}
     world.broken = {"warm-start.0"}
-    with pytest.raises(Failure, match=r"^warm-start.0: no worker is left$"):
+    with pytest.raises(RuntimeFailure, match=r"^warm-start.0: no worker is left$"):
         world.compare()
 
 
@@ -214,7 +214,7 @@ _ONES = ("sgd.1", "easgd.1")
     ],
 )
 def test_only_what_the_file_has_can_be_asked_for(world: World, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UserError, match=says):
         world.compare(**options)
     assert world.ran == []
 
@@ -222,6 +222,6 @@ def test_only_what_the_file_has_can_be_asked_for(world: World, options: dict[str
 def test_data_without_a_test_set_are_refused_before_anything_is_run(world: World) -> None:
     np.savez(world.folder / "a.npz", inputs=np.ones((8, 3), np.float32), targets=np.arange(8) % 2)
     world.change("{source: digits}", "{source: npz, file: a.npz, test: 0}")
-    with pytest.raises(Mistake, match="there is no test set"):
+    with pytest.raises(UserError, match="there is no test set"):
         world.compare()
     assert world.ran == []

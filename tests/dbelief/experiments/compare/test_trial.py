@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dbelief.arrays.backend import choose
-from dbelief.errors import DbeliefError, Failure, Interrupted, Mistake
+from dbelief.arrays.backend import select_backend
+from dbelief.errors import DbeliefError, Interrupted, RuntimeFailure, UserError
 from dbelief.experiments.compare import trial
 from dbelief.experiments.compare.trial import Examiner, run_trial
 from dbelief.job import ComparisonFile, load_job
@@ -45,14 +45,14 @@ class Cluster:
 
 
 def trial_of(folder: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[], int]) -> Any:
-    monkeypatch.setattr(trial, "Cluster", Cluster)
+    monkeypatch.setattr(trial, "LocalCluster", Cluster)
     monkeypatch.setattr(Cluster, "end", staticmethod(end), raising=False)
     (folder / "digits.yaml").write_text(FILE)
     found = ComparisonFile(folder / "digits.yaml", folder / "runs")
     return run_trial(found.trials()[0], found.comparison, folder, Examiner())
 
 
-@pytest.mark.parametrize("error", [Failure("no worker is left"), Mistake("the model has no such layer")])
+@pytest.mark.parametrize("error", [RuntimeFailure("no worker is left"), UserError("the model has no such layer")])
 def test_what_ends_a_run_is_its_result(error: DbeliefError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def end() -> int:
         raise error
@@ -74,9 +74,9 @@ def test_the_examiner_evaluates_on_the_test_set(tmp_path: Path) -> None:
     job, examiner = ComparisonFile(tmp_path / "digits.yaml", tmp_path / "runs").trials()[0].job, Examiner()
     data = examiner.data_of(job)
     assert examiner.data_of(job) is data, "loaded once"
-    model, _ = build_model(job, data, choose("cpu"))
+    model, _ = build_model(job, data, select_backend("cpu"))
     layout, values = initial_values(job, model)
     values += 0.01
     assert data.test is not None
-    wanted = evaluate(model, layout.views(values), data.test, layout, choose("cpu"))[1]
+    wanted = evaluate(model, layout.views(values), data.test, layout, select_backend("cpu"))[1]
     assert examiner.accuracy(job, values) == wanted

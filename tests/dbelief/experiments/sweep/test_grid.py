@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.experiments.sweep.grid import points
 from dbelief.job.section import PATTERN_NAME
 
@@ -51,15 +51,15 @@ def test_commas_of_a_value_s_own(text: str, values: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "1,", "1,,2", " ,1"])
 def test_a_value_that_is_missing(text: str) -> None:
-    with pytest.raises(Mistake, match=rf"^--set lr={re.escape(text)}: a value is missing; none is written null$"):
+    with pytest.raises(UserError, match=rf"^--set lr={re.escape(text)}: a value is missing; none is written null$"):
         points({"lr": text})
 
 
 def test_nothing_to_sweep_and_what_runs_have_of_their_own() -> None:
-    with pytest.raises(Mistake, match=r"^nothing to sweep: give values of a field"):
+    with pytest.raises(UserError, match=r"^nothing to sweep: give values of a field"):
         points({})
     for field in ("name", "output"):
-        with pytest.raises(Mistake, match=rf"^--set {field}=a,b: runs are named by their settings"):
+        with pytest.raises(UserError, match=rf"^--set {field}=a,b: runs are named by their settings"):
             points({field: "a,b"})
 
 

@@ -83,9 +83,9 @@ class Trains:
         def signals() -> Any:
             yield self.interrupted
 
-        monkeypatch.setattr(runs, "Child", Child)
+        monkeypatch.setattr(runs, "ChildProcess", Child)
         monkeypatch.setattr(runs, "LOOK_S", 0.0)
-        monkeypatch.setattr(runs, "on_signals", signals)
+        monkeypatch.setattr(runs, "interrupt_event", signals)
 
     def leave(self, arguments: list[str]) -> None:
         """What a run that came to its end leaves in its folder."""

@@ -10,7 +10,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import choose
+from dbelief.arrays.backend import select_backend
 from dbelief.core.layout import Layout
 from dbelief.errors import JobError
 from dbelief.job import Job, ZooModel, parse_job
@@ -123,7 +123,9 @@ def test_a_job_makes_as_many_parameters(name: Name) -> None:
     image = model.layers[0].image
     assert image is not None
     features = image.height * image.width * image.channels
-    network = build_network(model.described(), model.loss, features=features, outputs=None, backend=choose("cpu"))
+    network = build_network(
+        model.described(), model.loss, features=features, outputs=None, backend=select_backend("cpu")
+    )
     assert sum(values.size for _, _, values in network.drawn(np.random.default_rng(0))) == EXPECTED[name]
 
 
@@ -147,7 +149,7 @@ def test_a_job_file_says_the_name_and_keeps_it() -> None:
 def test_lenet_has_a_gradient() -> None:
     model = job("lenet").model
     assert isinstance(model, ZooModel)
-    network = build_network(model.described(), model.loss, features=(28, 28), outputs=10, backend=choose("cpu"))
+    network = build_network(model.described(), model.loss, features=(28, 28), outputs=10, backend=select_backend("cpu"))
     rng = np.random.default_rng(1)
     values = network.parameters(rng)
     layout = Layout.of(values)

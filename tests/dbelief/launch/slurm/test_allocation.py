@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dbelief.errors import Failure, Mistake
+from dbelief.errors import RuntimeFailure, UserError
 from dbelief.launch.slurm.allocation import Allocation, run, task_counts
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x2),1"}
@@ -43,7 +43,7 @@ def test_a_job_that_is_over_has_no_nodes() -> None:
 
 
 def test_outside_of_a_batch_job_the_missing_variable_is_named() -> None:
-    with pytest.raises(Mistake, match="no batch job of Slurm: SLURM_TASKS_PER_NODE is not set"):
+    with pytest.raises(UserError, match="no batch job of Slurm: SLURM_TASKS_PER_NODE is not set"):
         Allocation.of({name: BATCH[name] for name in list(BATCH)[:2]}, _slurm)
 
 
@@ -53,7 +53,7 @@ def test_counts_as_slurm_writes_them(text: str, counts: list[int]) -> None:
 
 
 def test_a_command_that_is_missing_or_fails_is_a_failure() -> None:
-    with pytest.raises(Failure, match="no-such-squeue: No such file"):
+    with pytest.raises(RuntimeFailure, match="no-such-squeue: No such file"):
         run(["no-such-squeue"])
-    with pytest.raises(Failure, match="false: "):
+    with pytest.raises(RuntimeFailure, match="false: "):
         run(["false"])

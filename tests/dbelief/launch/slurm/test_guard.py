@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.launch.slurm.guard import guard
 
 
 class _Slurm:
     """Answers of `squeue`, one look after the other; what else was asked for."""
 
-    def __init__(self, output: Path, *looks: str | Failure, requeues: bool = True) -> None:
+    def __init__(self, output: Path, *looks: str | RuntimeFailure, requeues: bool = True) -> None:
         self.output, self.looks, self.requeues = output, list(looks), requeues
         self.done: list[str] = []
 
     def __call__(self, command: Sequence[str]) -> str:
         if command[0] == "squeue":
             look = self.looks.pop(0)
-            if isinstance(look, Failure):
+            if isinstance(look, RuntimeFailure):
                 raise look
             return look
         if command[:3] == ["scontrol", "show", "hostnames"]:
@@ -30,7 +30,7 @@ class _Slurm:
             return f"JobId=7 JobName=dbelief\n   StdErr=/dev/null\n   StdOut={self.output}\n   Power=\n"
         self.done.append(" ".join(command))
         if command[1] == "requeue" and not self.requeues:
-            raise Failure("scontrol requeue 7: Requeue disabled")
+            raise RuntimeFailure("scontrol requeue 7: Requeue disabled")
         return ""
 
 
@@ -41,7 +41,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_a_dead_first_node_requeues_the_job_and_the_output_says_so(output: Path) -> None:
-    slurm = _Slurm(output, "n1,n2", Failure("squeue: timed out"), "", "n2")
+    slurm = _Slurm(output, "n1,n2", RuntimeFailure("squeue: timed out"), "", "n2")
     waits: list[float] = []
     guard("7", "n1", waits.append, slurm)
     assert len(waits) == 3  # an answer that is missing, or of a job that is over, requeues nothing

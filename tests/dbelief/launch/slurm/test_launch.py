@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dbelief.errors import Mistake
+from dbelief.errors import UserError
 from dbelief.job import Job, load_job
 from dbelief.launch.slurm.launch import workers_for
 
@@ -23,5 +23,7 @@ def test_every_task_that_coordinator_and_shards_leave_is_a_workers() -> None:
 
 
 def test_no_task_for_a_worker_is_refused_with_what_to_do() -> None:
-    with pytest.raises(Mistake, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*DBELIEF_WORKERS=1"):
+    with pytest.raises(
+        UserError, match=r"3 tasks are too few: 1 coordinator, 2 shards, and workers.*DBELIEF_WORKERS=1"
+    ):
         workers_for(_job(shards="2"), 3)

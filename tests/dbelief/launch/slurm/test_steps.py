@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dbelief.errors import Failure
+from dbelief.errors import RuntimeFailure
 from dbelief.launch.slurm.allocation import Allocation
 from dbelief.launch.slurm.places import Places
 from dbelief.launch.slurm.steps import Nodes, Step
@@ -28,7 +28,7 @@ class _Slurm:
         if command[0] == "squeue":
             return "7.0 ps-0\n7.3 worker-0\n" if "--steps" in command else ",".join(self.left)
         if command[0] == "scancel" and self.scancel:
-            raise Failure(self.scancel)
+            raise RuntimeFailure(self.scancel)
         self.done.append(list(command))
         return ""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.arrays.backend import Backend, choose
+from dbelief.arrays.backend import Backend, select_backend
 from dbelief.nn.kernels import Blocks, HostKernels, make_kernels
 from dbelief.nn.kernels.cuda import PARTS, Part, options, source
 from tests.dbelief.nn.kernels.operands import draw
@@ -62,7 +62,7 @@ def test_cuda_agrees_with_the_host(gpu: Backend, depth: int, neurons: int, batch
     ends = []
     for backend, kernels in (
         (gpu, make_kernels(o.blocks, batch, gpu, math=math)),
-        (choose("cpu"), HostKernels(o.blocks, batch, o.w.dtype)),
+        (select_backend("cpu"), HostKernels(o.blocks, batch, o.w.dtype)),
     ):
         w, x, y = map(backend.to_device, (o.w, o.x, o.y))
         results = [backend.xp.full_like(a, np.nan) for a in (y, x, w, w[..., 0, 0, 0])]
@@ -90,8 +90,8 @@ def test_cuda_gives_the_same_bits_again(gpu: Backend) -> None:
 
 def test_double_precision_is_the_hosts() -> None:
     blocks = Blocks(3, 3, 2, 4, 4)
-    assert isinstance(make_kernels(blocks, 8, choose("cpu"), np.float64), HostKernels)
+    assert isinstance(make_kernels(blocks, 8, select_backend("cpu"), np.float64), HostKernels)
     with pytest.raises(ValueError, match="dtype is float64, which the kernels of cupy do not have"):
         make_kernels(blocks, 8, Backend("cupy", None), np.float64)
     with pytest.raises(ValueError, match="dtype is float16"):
-        make_kernels(blocks, 8, choose("cpu"), np.float16)
+        make_kernels(blocks, 8, select_backend("cpu"), np.float16)

@@ -9,21 +9,21 @@ import grpc
 import numpy as np
 import pytest
 
-from dbelief.core.layout import Span
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import SegmentSpan
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as wire
 from dbelief.rpc import parameters_pb2_grpc as stubs
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.client.pull_call import PullLeg
-from dbelief.rpc.client.shard_client import ShardedParameters
+from dbelief.rpc.client.pull_call import PullCall
+from dbelief.rpc.client.shard_client import ShardedParameterClient
 from dbelief.rpc.server.server import Server
 
 pytestmark = pytest.mark.processes
 
 A = Pusher(1, 11)
-SPANS = tuple(Span(index, 10 * index, 10) for index in range(40))
+SPANS = tuple(SegmentSpan(index, 10 * index, 10) for index in range(40))
 
 
 class Stranger(stubs.ParametersServicer):
@@ -65,8 +65,8 @@ class Stranger(stubs.ParametersServicer):
 def test_our_client_and_a_server_made_from_the_protos_understand_each_other() -> None:
     stranger = Stranger()  # type: ignore[abstract]
     server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(stranger, it))
-    placement = Placement(1, SPANS, (Place(0, server.address, 1, ((0, 40),)),))
-    client = ShardedParameters("job", placement, ("sgd", {}), A, 10.0)
+    placement = Placement(1, SPANS, (ShardPlacement(0, server.address, 1, ((0, 40),)),))
+    client = ShardedParameterClient("job", placement, ("sgd", {}), A, 10.0)
     out, versions = np.full(400, np.nan, np.float32), np.full(40, -1)
     gradient = np.random.default_rng(0).standard_normal(400, dtype=np.float32)
     try:
@@ -97,9 +97,9 @@ def test_a_rank_speaks_of_its_own_part_to_the_shards_that_hold_it() -> None:
     ]
     runs = ((0, 10), (10, 20), (30, 10))
     places = tuple(
-        Place(n, server.address, 1, (run,)) for n, (server, run) in enumerate(zip(servers, runs, strict=True))
+        ShardPlacement(n, server.address, 1, (run,)) for n, (server, run) in enumerate(zip(servers, runs, strict=True))
     )
-    client = ShardedParameters("job", Placement(1, SPANS, places), ("sgd", {}), A, 10.0, part=(250, 370))
+    client = ShardedParameterClient("job", Placement(1, SPANS, places), ("sgd", {}), A, 10.0, part=(250, 370))
     values, out = np.arange(120, dtype=np.float32), np.empty(120, np.float32)
     versions = np.full(40, -1)
     try:
@@ -142,10 +142,12 @@ class Short(Stranger):
 )
 def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: str) -> None:
     server = Server("127.0.0.1:0", lambda it: stubs.add_ParametersServicer_to_server(kind(), it))
-    client = ShardedParameters("job", Placement(1, SPANS, (Place(0, server.address, 1, ((0, 40),)),)), deadline_s=10.0)
+    client = ShardedParameterClient(
+        "job", Placement(1, SPANS, (ShardPlacement(0, server.address, 1, ((0, 40),)),)), deadline_s=10.0
+    )
     out = np.zeros(400, np.float32)
     try:
-        with pytest.raises(Refused, match=rf"^pull: shard 0 at {server.address}: .*{reason}"):
+        with pytest.raises(Rejected, match=rf"^pull: shard 0 at {server.address}: .*{reason}"):
             client.pull(out, np.full(40, -1))
     finally:
         client.close()
@@ -155,8 +157,8 @@ def test_an_answer_to_something_else_is_refused(kind: type[Stranger], reason: st
 @pytest.mark.parametrize(("life", "asked"), [(1, [1, 2]), (2, [0, 1, 2])])
 def test_a_pull_begins_anew_where_the_shard_is_in_another_life(life: int, asked: list[int]) -> None:
     """With the dial a shard that came back waits for who has not told, of each segment, how far it is."""
-    place, versions = Place(0, "127.0.0.1:1", 1, ((0, 3),)), np.full(len(SPANS), -1, np.int64)
-    leg = PullLeg("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
+    place, versions = ShardPlacement(0, "127.0.0.1:1", 1, ((0, 3),)), np.full(len(SPANS), -1, np.int64)
+    leg = PullCall("job", place, SPANS[:3], np.empty(SPANS[2].stop, np.float32), versions, "w", clock=5)
     leg.done = 1
     placement = Placement(2, SPANS, (dataclasses.replace(place, shard_epoch=life),))
     (further,) = leg.go_on(placement)

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dbelief.errors import DbeliefError, Full, Refused, Unreachable
+from dbelief.errors import DbeliefError, Rejected, ResourceExhausted, Unavailable
 from dbelief.rpc import coordination_pb2, parameters_pb2
 from dbelief.rpc import coordination_pb2_grpc as coordination
 from dbelief.rpc import parameters_pb2_grpc as parameters
@@ -21,7 +21,7 @@ from dbelief.rpc.channel import answers, named_errors, open_channel, streams
 from dbelief.rpc.server.auth import PEER_CALLS, must_be
 from dbelief.rpc.server.server import MESSAGES, Server
 from dbelief.security import PERSONS, ROLES, Credentials, identity
-from dbelief.security.permissions import RIGHTS
+from dbelief.security.permissions import PERMISSIONS
 
 pytestmark = pytest.mark.processes
 
@@ -116,14 +116,14 @@ def test_a_caller_without_a_certificate_is_refused(coordinator: str, ours: Roles
     options = [("grpc.ssl_target_name_override", "coordinator.dbelief")]
     with (
         grpc.secure_channel(coordinator, shown, options=options) as channel,
-        pytest.raises(Unreachable),
+        pytest.raises(Unavailable),
         named_errors("the coordinator"),
     ):
         coordination.CoordinatorStub(channel).Status(coordination_pb2.StatusRequest(), timeout=WAIT_S)
 
 
 def test_a_caller_without_tls_is_refused(coordinator: str) -> None:
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unavailable):
         _status(coordinator, None)
 
 
@@ -135,7 +135,7 @@ def test_another_authority_is_refused(side: str, coordinator: str, folders: dict
         strange = dataclasses.replace(theirs, authority=mine.authority, token=mine.token)
     else:
         strange = dataclasses.replace(mine, authority=theirs.authority)
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unavailable):
         _status(coordinator, strange)
 
 
@@ -154,7 +154,7 @@ def test_a_certificate_that_has_ended_is_refused(coordinator: str, ours: Roles, 
         mine, key_of_mine = Authority(certificate, key, days).issue("worker", ())
         shown = dataclasses.replace(ours("worker"), certificate=mine, key=key_of_mine)
         if ended:
-            with pytest.raises(Unreachable):
+            with pytest.raises(Unavailable):
                 _status(coordinator, shown)
         else:
             assert _status(coordinator, shown) == "guarded"
@@ -164,7 +164,7 @@ def test_a_certificate_that_has_ended_is_refused(coordinator: str, ours: Roles, 
     ("token", "why"), [("", "it brings no token"), ("guess", "its token is not this job's")], ids=["none", "wrong"]
 )
 def test_a_caller_without_a_token_of_the_job_is_refused(token: str, why: str, coordinator: str, ours: Roles) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(Rejected, match=why):
         _status(coordinator, dataclasses.replace(ours("worker"), token=token))
 
 
@@ -172,7 +172,7 @@ def test_a_caller_without_a_token_of_the_job_is_refused(token: str, why: str, co
 def test_only_a_coordinators_token_commands_a_shard(role: str, shard: str, ours: Roles) -> None:
     if role == "coordinator":
         return _snapshot(shard, ours(role))
-    with pytest.raises(Refused, match=f"Snapshot is for coordinator, and the token for {role}"):
+    with pytest.raises(Rejected, match=f"Snapshot is for coordinator, and the token for {role}"):
         _snapshot(shard, ours(role))
 
 
@@ -180,11 +180,11 @@ def test_only_a_coordinators_token_commands_a_shard(role: str, shard: str, ours:
 def test_only_an_operators_token_stops_a_job(role: str, coordinator: str, ours: Roles) -> None:
     if role == "operator":
         return _stop(coordinator, ours(role))
-    with pytest.raises(Refused, match=f"Stop is for operator, and the token for {role}"):
+    with pytest.raises(Rejected, match=f"Stop is for operator, and the token for {role}"):
         _stop(coordinator, ours(role))
 
 
-@pytest.mark.parametrize("method", sorted(RIGHTS))
+@pytest.mark.parametrize("method", sorted(PERMISSIONS))
 def test_rights_are_asked_before_the_method(
     method: str, coordinator: str, shard: str, pulled: _Shard, ours: Roles
 ) -> None:
@@ -198,7 +198,7 @@ def test_rights_are_asked_before_the_method(
             with contextlib.suppress(grpc.RpcError):
                 list(made)
         answered = (grpc.StatusCode.OK, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION)
-        assert made.code() in (answered if caller in RIGHTS[method] else (grpc.StatusCode.PERMISSION_DENIED,))
+        assert made.code() in (answered if caller in PERMISSIONS[method] else (grpc.StatusCode.PERMISSION_DENIED,))
 
 
 def test_a_token_under_another_roles_certificate_is_refused(shard: str, ours: Roles) -> None:
@@ -208,7 +208,7 @@ def test_a_token_under_another_roles_certificate_is_refused(shard: str, ours: Ro
         if role == "coordinator":
             _snapshot(shard, mixed)
         else:
-            with pytest.raises(Refused, match=f"a token for coordinator under a certificate for {role}"):
+            with pytest.raises(Rejected, match=f"a token for coordinator under a certificate for {role}"):
                 _snapshot(shard, mixed)
 
 
@@ -241,7 +241,7 @@ def test_bytes_that_are_no_message_leave_nothing_open(coordinator: str, ours: Ro
     with open_channel(coordinator, "coordinator", ours("viewer")) as channel:
         call: Any = channel.unary_unary("/dbelief.v1.Coordinator/Status")
         for _ in range(2 * PEER_CALLS):
-            with pytest.raises(Refused, match="2 bytes are no message"), named_errors("the coordinator"):
+            with pytest.raises(Rejected, match="2 bytes are no message"), named_errors("the coordinator"):
                 call(b"\xff\xff", timeout=WAIT_S)
         call(b"", timeout=WAIT_S)
 
@@ -268,7 +268,7 @@ def test_connections_that_say_nothing_have_an_end(ours: Roles, monkeypatch: pyte
 
 def test_a_server_of_another_role_is_not_taken_for_the_one_that_is_called(shard: str, ours: Roles) -> None:
     """A shard's host that somebody broke into is no coordinator."""
-    with pytest.raises(Unreachable):
+    with pytest.raises(Unavailable):
         _status(shard, ours("worker"))
 
 
@@ -279,7 +279,7 @@ def test_a_method_may_ask_for_a_role_of_its_own(coordinator: str, ours: Roles) -
             return int(stub.Join(coordination_pb2.JoinRequest(), timeout=WAIT_S).id)
 
     assert join("worker") == 7
-    with pytest.raises(Refused, match="the caller's token is for ps, and this is for worker"):
+    with pytest.raises(Rejected, match="the caller's token is for ps, and this is for worker"):
         join("ps")
 
 
@@ -295,7 +295,10 @@ def test_one_connection_has_only_so_many_calls(shard: str, pulled: _Shard, ours:
         calls: list[Any] = [pull(requests(), timeout=WAIT_S) for _ in range(PEER_CALLS)]
         for call in calls:
             next(call)
-        with pytest.raises(Full, match=f"{PEER_CALLS} calls of one connection are open already"), named_errors("it"):
+        with (
+            pytest.raises(ResourceExhausted, match=f"{PEER_CALLS} calls of one connection are open already"),
+            named_errors("it"),
+        ):
             next(pull(requests(), timeout=WAIT_S))
         with open_channel(shard, "ps", ours("worker")) as another:  # which has its own
             pull_there: Any = another.stream_stream("/dbelief.v1.Parameters/Pull")
@@ -311,7 +314,7 @@ def test_a_message_that_is_too_long_is_refused(coordinator: str, ours: Roles) ->
     _, longest = MESSAGES
     with open_channel(coordinator, "coordinator", ours("worker")) as channel:
         call: Any = channel.unary_unary("/dbelief.v1.Coordinator/Status")
-        with pytest.raises(Full, match="larger than max"), named_errors("the coordinator"):
+        with pytest.raises(ResourceExhausted, match="larger than max"), named_errors("the coordinator"):
             call(bytes(longest + 1), timeout=WAIT_S)
 
 
@@ -327,14 +330,14 @@ def test_who_does_not_get_through_is_told_why(
     for name, reason in reasons.items():
         taken = Credentials.read(folders[name] / "worker") if name else None
         monkeypatch.setattr(identity._Identity, "taken", taken)
-        with pytest.raises(Unreachable, match=reason):
+        with pytest.raises(Unavailable, match=reason):
             check_serving(coordinator, 1.0)
     monkeypatch.setattr(identity._Identity, "taken", ours("viewer"))
     check_serving(coordinator, WAIT_S)
     monkeypatch.setattr(identity._Identity, "taken", None)
     plain = Server("127.0.0.1:0", lambda _: None)
     monkeypatch.setattr(identity._Identity, "taken", ours("viewer"))
-    with pytest.raises(Unreachable, match="it speaks no TLS"):
+    with pytest.raises(Unavailable, match="it speaks no TLS"):
         check_serving(plain.address, 1.0)
     plain.close()
 

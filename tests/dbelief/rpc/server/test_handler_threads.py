@@ -5,19 +5,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from dbelief.rpc.server.handler_threads import Handlers
+from dbelief.rpc.server.handler_threads import HandlerThreads
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def handlers() -> Iterator[Handlers]:
-    handlers = Handlers(2, idle_s=0.01)
+def handlers() -> Iterator[HandlerThreads]:
+    handlers = HandlerThreads(2, idle_s=0.01)
     yield handlers
     handlers.shutdown()
 
 
-def test_a_thread_is_started_where_none_is_free_and_ends_when_it_is_idle(handlers: Handlers) -> None:
+def test_a_thread_is_started_where_none_is_free_and_ends_when_it_is_idle(handlers: HandlerThreads) -> None:
     hold = threading.Event()
     seen = [handlers.submit(lambda: (hold.wait(PATIENCE_S), threading.current_thread())[1]) for _ in range(3)]
     assert handlers._threads == 2
@@ -32,7 +32,7 @@ def test_a_thread_is_started_where_none_is_free_and_ends_when_it_is_idle(handler
 
 
 def test_an_idle_thread_takes_the_next_call() -> None:
-    handlers = Handlers(2, idle_s=PATIENCE_S)
+    handlers = HandlerThreads(2, idle_s=PATIENCE_S)
     first, second = (handlers.submit(threading.current_thread).result(PATIENCE_S) for _ in range(2))
     # the first one may not have come back yet when the second call came
     assert handlers._threads == len({first, second})
@@ -41,7 +41,7 @@ def test_an_idle_thread_takes_the_next_call() -> None:
     assert not first.is_alive()
 
 
-def test_what_a_call_raises_is_its_result(handlers: Handlers) -> None:
+def test_what_a_call_raises_is_its_result(handlers: HandlerThreads) -> None:
     def wrong() -> None:
         raise ZeroDivisionError("seven")
 
@@ -51,7 +51,7 @@ def test_what_a_call_raises_is_its_result(handlers: Handlers) -> None:
 
 
 def test_after_the_end_no_call_is_taken_and_what_had_come_is_done() -> None:
-    handlers, hold = Handlers(1), threading.Event()
+    handlers, hold = HandlerThreads(1), threading.Event()
     held, waiting = handlers.submit(hold.wait, PATIENCE_S), handlers.submit(lambda: 7)
     handlers.shutdown()
     with pytest.raises(RuntimeError, match="closed"):

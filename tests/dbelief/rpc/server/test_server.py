@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from dbelief.errors import Mistake, Refused, Unreachable
+from dbelief.errors import Rejected, Unavailable, UserError
 from dbelief.rpc import coordination_pb2, coordination_pb2_grpc, parameters_pb2
 from dbelief.rpc.channel import open_channel, wait_ready
 from dbelief.rpc.client.coordinator_client import CoordinatorClient
@@ -34,7 +34,7 @@ def test_a_server_answers_until_it_is_closed() -> None:
     server.close()
     with (
         open_channel(server.address) as channel,
-        pytest.raises(Unreachable, match="the server did not answer"),
+        pytest.raises(Unavailable, match="the server did not answer"),
     ):
         wait_ready(channel, 0.05, "the server")
 
@@ -63,14 +63,14 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(Mistake, match=rf"cannot listen on {address}: "):
+        with pytest.raises(UserError, match=rf"cannot listen on {address}: "):
             Server(address, lambda _: None)
 
 
 def test_two_servers_never_share_a_port() -> None:
     first = Server("127.0.0.1:0", lambda _: None)
     try:
-        with pytest.raises(Mistake, match="cannot listen"):
+        with pytest.raises(UserError, match="cannot listen"):
             Server(first.address, lambda _: None)
     finally:
         first.close()
@@ -80,10 +80,10 @@ def test_a_process_is_asked_whether_it_serves() -> None:
     server = Server("127.0.0.1:0", lambda _: None)
     check_serving(server.address, 5.0)
     server._health.enter_graceful_shutdown()
-    with pytest.raises(Refused, match=rf"the process at {server.address} is NOT_SERVING"):
+    with pytest.raises(Rejected, match=rf"the process at {server.address} is NOT_SERVING"):
         check_serving(server.address, 5.0)
     server.close()
-    with pytest.raises(Unreachable, match=r"did not answer within 0\.05 s"):
+    with pytest.raises(Unavailable, match=r"did not answer within 0\.05 s"):
         check_serving(server.address, 0.05)
 
 
@@ -134,7 +134,7 @@ def test_others_are_told_the_address_on_the_way_to_the_peer(
 @pytest.mark.parametrize("peer", ["127.0.0.1:7070", "[::1]:7070"])
 def test_a_peer_on_this_host_does_not_tell_how_others_reach_it(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", _Way(peer.rpartition(":")[0].strip("[]")))
-    with pytest.raises(Mistake, match=r"is on this host.*give --advertise"):
+    with pytest.raises(UserError, match=r"is on this host.*give --advertise"):
         address_towards(peer, 7071)
 
 
@@ -154,7 +154,7 @@ def test_a_name_server_that_gives_no_answer_is_asked_again(monkeypatch: pytest.M
 
 
 def test_a_peer_that_nobody_knows_is_named() -> None:
-    with pytest.raises(Unreachable, match=r"no way to nobody\.invalid:7070"):
+    with pytest.raises(Unavailable, match=r"no way to nobody\.invalid:7070"):
         address_towards("nobody.invalid:7070", 7071)
 
 
@@ -183,7 +183,7 @@ def test_a_server_whose_threads_are_all_taken_is_asked_again() -> None:
     with open_channel(server.address) as other, ThreadPoolExecutor(1) as pool:
         held = coordination_pb2_grpc.CoordinatorStub(other).Stop.future(coordination_pb2.StopRequest(), timeout=60)
         assert slow.busy.wait(60.0)
-        with pytest.raises(Unreachable, match="Concurrent RPC limit exceeded"):
+        with pytest.raises(Unavailable, match="Concurrent RPC limit exceeded"):
             client.call("Status", coordination_pb2.StatusRequest(), patience_s=0.0)
         asked = pool.submit(client.status)
         wait_for(lambda: client.retries or None, "a call that is made again")

@@ -9,11 +9,11 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dbelief.errors import Refused
+from dbelief.errors import Rejected
 from dbelief.rpc import parameters_pb2 as parameters
 from dbelief.rpc import segments_pb2 as segments
 from dbelief.rpc.wire import bulk
-from dbelief.rpc.wire.bulk import Part
+from dbelief.rpc.wire.bulk import SegmentPayload
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 fields = {
@@ -25,19 +25,19 @@ fields = {
     "unchanged": st.booleans(),
 }
 payloads = st.none() | st.binary(max_size=300).map(lambda data: memoryview(data))
-parts = st.builds(lambda data, **others: Part(**others, data=data), payloads, **fields)
+parts = st.builds(lambda data, **others: SegmentPayload(**others, data=data), payloads, **fields)
 shared = st.lists(st.tuples(u32, u64), max_size=5)
 
 
-def generated(part: Part) -> segments.Segment:
+def generated(part: SegmentPayload) -> segments.Segment:
     message = segments.Segment(**{name: getattr(part, name) for name in fields})
     if part.data is not None:
         message.data = bytes(part.data)
     return message
 
 
-def plain(message: segments.Segment) -> Part:
-    part = Part(**{name: getattr(message, name) for name in fields})
+def plain(message: segments.Segment) -> SegmentPayload:
+    part = SegmentPayload(**{name: getattr(message, name) for name in fields})
     if message.HasField("data"):
         part.data = memoryview(message.data)
     return part
@@ -48,7 +48,7 @@ def told(rows: list[tuple[int, int]]) -> segments.SharedSegments:
 
 
 @given(st.lists(parts, max_size=4))
-def test_what_is_written_here_is_read_by_generated_code(several: list[Part]) -> None:
+def test_what_is_written_here_is_read_by_generated_code(several: list[SegmentPayload]) -> None:
     message = b"".join(itertools.chain.from_iterable(map(bulk.pieces, several)))
     assert message == b"".join(map(bulk.encode, several))
     for kind in (parameters.PullReply, parameters.PushRequest):
@@ -56,14 +56,14 @@ def test_what_is_written_here_is_read_by_generated_code(several: list[Part]) -> 
 
 
 @given(st.lists(parts, max_size=4))
-def test_what_is_written_here_is_what_generated_code_writes(several: list[Part]) -> None:
+def test_what_is_written_here_is_what_generated_code_writes(several: list[SegmentPayload]) -> None:
     whole = parameters.PullReply(segments=[generated(part) for part in several])
     assert b"".join(map(bulk.encode, several)) == whole.SerializeToString()
 
 
 @given(st.lists(shared, max_size=3), st.lists(parts, max_size=2))
 def test_what_lies_in_shared_memory_is_told_as_generated_code_tells_it(
-    messages: list[list[tuple[int, int]]], several: list[Part]
+    messages: list[list[tuple[int, int]]], several: list[SegmentPayload]
 ) -> None:
     """Also where messages are laid end to end: segments of each kind in their order, those in shared memory last."""
     written = b"".join(
@@ -73,19 +73,19 @@ def test_what_lies_in_shared_memory_is_told_as_generated_code_tells_it(
     for kind in (parameters.PullReply, parameters.PushRequest, parameters.ExchangeReply):
         assert kind.FromString(written).shared == told(rows)
     before = b"".join(map(bulk.encode, several))
-    wanted = [*several, *(Part(index, version, shared=True) for index, version in rows)]
+    wanted = [*several, *(SegmentPayload(index, version, shared=True) for index, version in rows)]
     assert bulk.decode(before + written) == bulk.decode(written + before) == (None, wanted)
 
 
 @pytest.mark.parametrize("versions", [0, 1, 3])
 def test_segments_in_shared_memory_have_a_version_each(versions: int) -> None:
     message = parameters.PullReply(shared=segments.SharedSegments(segments=[4, 5], versions=[7] * versions))
-    with pytest.raises(Refused, match=f"{versions} versions for 2 segments in shared memory"):
+    with pytest.raises(Rejected, match=f"{versions} versions for 2 segments in shared memory"):
         bulk.decode(message.SerializeToString())
 
 
 @given(st.lists(parts, max_size=4), st.none() | st.binary(max_size=9))
-def test_what_generated_code_writes_is_read_here(several: list[Part], vector: bytes | None) -> None:
+def test_what_generated_code_writes_is_read_here(several: list[SegmentPayload], vector: bytes | None) -> None:
     request = parameters.PushRequest(segments=[generated(part) for part in several])
     if vector is not None:
         request.opening.target.job = vector.hex()
@@ -97,7 +97,7 @@ def test_what_generated_code_writes_is_read_here(several: list[Part], vector: by
 
 
 @given(st.binary(min_size=1, max_size=40), st.lists(parts, min_size=1, max_size=2))
-def test_an_opening_is_written_and_read(job: bytes, several: list[Part]) -> None:
+def test_an_opening_is_written_and_read(job: bytes, several: list[SegmentPayload]) -> None:
     opening = parameters.PushOpening(target=parameters.Target(job=job.hex()), sequence=3)
     message = bulk.opening(opening.SerializeToString()) + b"".join(map(bulk.encode, several))
     assert parameters.PushRequest.FromString(message).opening == opening
@@ -130,7 +130,7 @@ def test_fields_in_any_order_known_or_not_are_read_as_generated_code_reads_them(
     try:
         wanted = parameters.PullReply.FromString(message)
     except DecodeError:  # a field that looks like a slot and is none
-        with pytest.raises(Refused):
+        with pytest.raises(Rejected):
             bulk.decode(message)
         return
     assert bulk.decode(message)[1] == [plain(segment) for segment in wanted.segments]
@@ -150,7 +150,7 @@ def test_any_bytes_are_read_as_generated_code_reads_them_or_refused(message: byt
         wanted = None
     try:
         _, read = bulk.decode(message)
-    except Refused:
+    except Rejected:
         assert wanted is None or has_group(message)
     else:
         assert wanted in (None, read)
@@ -161,7 +161,9 @@ def has_group(message: bytes) -> bool:
 
 
 @given(st.lists(parts, min_size=1, max_size=3), st.data())
-def test_a_message_cut_short_is_refused_or_holds_whole_segments(several: list[Part], data: st.DataObject) -> None:
+def test_a_message_cut_short_is_refused_or_holds_whole_segments(
+    several: list[SegmentPayload], data: st.DataObject
+) -> None:
     whole = [bulk.encode(part) for part in several]
     message = b"".join(whole)
     cut = data.draw(st.integers(0, len(message) - 1))
@@ -169,14 +171,14 @@ def test_a_message_cut_short_is_refused_or_holds_whole_segments(several: list[Pa
     if cut in edges:
         assert bulk.decode(message[:cut])[1] == several[: edges.index(cut)]
     else:
-        with pytest.raises(Refused, match="cannot be read"):
+        with pytest.raises(Rejected, match="cannot be read"):
             bulk.decode(message[:cut])
 
 
 # -- payloads ------------------------------------------------------------------------------------------------
 
 
-def read(**fields: Any) -> Part:
+def read(**fields: Any) -> SegmentPayload:
     """A segment as it comes out of a message."""
     (part,) = bulk.decode(parameters.PullReply(segments=[segments.Segment(**fields)]).SerializeToString())[1]
     return part
@@ -205,5 +207,5 @@ def test_a_payload_is_read_where_it_lies(dtype: type) -> None:
     ],
 )
 def test_a_payload_that_cannot_be_read_is_refused(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         bulk.numbers(read(index=4, **fields))

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbelief.core.layout import Box, Layout, cut, place
-from dbelief.core.placement import Place, Placement
+from dbelief.core.layout import Box, Layout, assign_segments, make_segments
+from dbelief.core.placement import Placement, ShardPlacement
 from dbelief.core.push import Push, Pusher
 from dbelief.errors import ModelError
 from dbelief.rpc import coordination_pb2
@@ -55,9 +55,10 @@ def test_no_base_is_not_base_zero() -> None:
 @given(st.lists(st.integers(1, 3_000), max_size=4), st.integers(1, 5), u64)
 def test_a_placement_comes_back_from_its_bytes(parts: list[int], shards: int, epoch: int) -> None:
     edges = np.cumsum([0, *parts]).tolist()
-    spans = tuple(cut(itertools.pairwise(edges), 1_000))
+    spans = tuple(make_segments(itertools.pairwise(edges), 1_000))
     places = tuple(
-        Place(shard, f"10.0.0.{shard}:7000", shard + 1, (run,)) for shard, run in enumerate(place(spans, shards))
+        ShardPlacement(shard, f"10.0.0.{shard}:7000", shard + 1, (run,))
+        for shard, run in enumerate(assign_segments(spans, shards))
     )
     placement = Placement(epoch, spans, places)
     message = coordination_pb2.Placement.FromString(convert.placement_to_wire(placement).SerializeToString())

@@ -15,15 +15,15 @@ from dbelief.codec import CODECS, Codec
 from dbelief.codec.bfloat16 import BFloat16
 from dbelief.codec.one_bit import OneBit
 from dbelief.codec.threshold import Threshold
-from dbelief.core.layout import Span, cut
-from dbelief.errors import Refused
+from dbelief.core.layout import SegmentSpan, make_segments
+from dbelief.errors import Rejected
 from dbelief.job import PushCodec, Wire
 from dbelief.rpc import segments_pb2 as segments
-from dbelief.rpc.wire.bulk import Part
+from dbelief.rpc.wire.bulk import SegmentPayload
 from dbelief.rpc.wire.payloads import NUMBERS, Codecs, Payloads, numbers, part_of, read_into
 
 LATER = pytest.mark.parametrize("codec", [OneBit(), Threshold(0.5)], ids=lambda codec: codec.name)
-SPANS = cut([(100, 400)], 64)
+SPANS = make_segments([(100, 400)], 64)
 """Segments of a part that begins at number 100."""
 
 
@@ -31,7 +31,7 @@ def drawn(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(300, dtype=np.float32)
 
 
-def part_at(payloads: Payloads, span: Span, values: np.ndarray) -> bytes:
+def part_at(payloads: Payloads, span: SegmentSpan, values: np.ndarray) -> bytes:
     part = payloads.part(span, 3, values[span.start - 100 : span.stop - 100])
     assert part is not None
     assert part.data is not None
@@ -128,8 +128,10 @@ def test_the_codecs_of_a_job() -> None:
     assert Codecs().asked == segments.CODEC_FP32
 
 
-def coded(**fields: Any) -> Part:
-    return Part(**{"index": 4, "length": 3, "codec": segments.CODEC_BF16, "data": memoryview(bytes(6)), **fields})
+def coded(**fields: Any) -> SegmentPayload:
+    return SegmentPayload(
+        **{"index": 4, "length": 3, "codec": segments.CODEC_BF16, "data": memoryview(bytes(6)), **fields}
+    )
 
 
 def test_numbers_are_read_where_they_lie_or_decoded() -> None:
@@ -151,12 +153,12 @@ def test_numbers_are_read_where_they_lie_or_decoded() -> None:
     ],
 )
 def test_what_is_no_payload_is_refused(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(Rejected, match=reason):
         numbers(coded(**fields))
 
 
 @pytest.mark.parametrize("codec", [segments.CODEC_FP32, segments.CODEC_BF16])
 def test_numbers_that_are_not_as_many_as_wanted_are_refused(codec: int) -> None:
     data = memoryview(bytes(12 if codec == segments.CODEC_FP32 else 6))
-    with pytest.raises(Refused, match="segment 4 of 3 numbers, not 5"):
+    with pytest.raises(Rejected, match="segment 4 of 3 numbers, not 5"):
         read_into(coded(codec=codec, data=data), np.empty(5, np.float32))

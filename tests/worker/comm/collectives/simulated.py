@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dbelief.plan.allreduce_cost import Link
-from worker.comm import Comm, run_ranks
+from worker.comm import Communicator, run_ranks
 from worker.comm.engine import Engine, Handle, Message
 
 
@@ -103,13 +103,15 @@ class _Handle:
             self._engine.wait_until(at_s)
 
 
-def simulated_s(ranks: int, size: int, link: Link, make: Callable[[Comm], Callable[[np.ndarray], None]]) -> float:
+def simulated_s(
+    ranks: int, size: int, link: Link, make: Callable[[Communicator], Callable[[np.ndarray], None]]
+) -> float:
     """Seconds until the last rank has the sum of `size` float32."""
     wires = Wires(link)
 
-    def body(comm: Comm) -> float:
+    def body(comm: Communicator) -> float:
         engine = Simulated(comm.engine, wires)
-        make(Comm(engine))(np.ones(size, np.float32))
+        make(Communicator(engine))(np.ones(size, np.float32))
         return engine.now_s
 
     return max(run_ranks(ranks, body, 20.0))

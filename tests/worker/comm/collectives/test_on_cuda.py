@@ -7,20 +7,20 @@ import pytest
 
 from dbelief.arrays.backend import Backend
 from tests.worker.comm.collectives.ways import any_numbers, ways
-from worker.comm import Comm, run_ranks
+from worker.comm import Communicator, run_ranks
 
 pytestmark = pytest.mark.gpu
 
 
 def test_sums_on_devices_are_the_hosts(cuda: Backend) -> None:
-    def on_host(comm: Comm) -> list[np.ndarray]:
+    def on_host(comm: Communicator) -> list[np.ndarray]:
         arrays = [any_numbers(comm.rank, 1001) for _ in ways()]
         for way, array in zip(ways(), arrays, strict=True):
             way.make(comm, 1001, gives="mean")(array)
         return arrays
 
-    def on_device(comm: Comm) -> list[np.ndarray]:
-        cuda.take_device(comm.rank)
+    def on_device(comm: Communicator) -> list[np.ndarray]:
+        cuda.bind_device(comm.rank)
         arrays = [cuda.to_device(any_numbers(comm.rank, 1001)) for _ in ways()]
         for way, array in zip(ways(), arrays, strict=True):
             way.make(comm, 1001, gives="mean")(array)

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbelief.core.reduction_tree import binomial, server, with_arity
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 from tests.worker.comm.collectives.ways import BODIES, NAMES, Way, any_numbers, whole
-from worker.comm import Comm, run_ranks
-from worker.comm.collectives import EngineAllreduce, RingAllreduce, TreeAllreduce
+from worker.comm import Communicator, run_ranks
+from worker.comm.collectives import NativeAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.wire_format import Wire
 from worker.comm.threads import Group, ThreadEngine
 
@@ -28,7 +28,7 @@ ANY: dict[str, Any] = {"gives": "total", "wire": "int8"}
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 7])
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_all_ways(body: Callable[[Comm], None], ranks: int) -> None:
+def test_all_ways(body: Callable[[Communicator], None], ranks: int) -> None:
     run_ranks(ranks, body, DEADLINE_S)
 
 
@@ -58,7 +58,7 @@ def test_any_way_gives_float64s_sum_on_all_ranks() -> None:
     check()
 
 
-def summed(comm: Comm, way: Way, size: int, gives: str = "sum") -> bytes:
+def summed(comm: Communicator, way: Way, size: int, gives: str = "sum") -> bytes:
     array = whole(comm.rank, size)
     way.make(comm, size, np.float32, gives)(array)  # type: ignore[arg-type]
     return array.tobytes()
@@ -66,7 +66,7 @@ def summed(comm: Comm, way: Way, size: int, gives: str = "sum") -> bytes:
 
 @pytest.mark.parametrize("way", [Way("binomial"), Way("binary", 10), Way("ring"), Way("ring", 10), Way("server", 10)])
 def test_every_run_gives_the_same_bits(way: Way, eager_threads: None) -> None:
-    def body(comm: Comm) -> bytes:
+    def body(comm: Communicator) -> bytes:
         array = any_numbers(comm.rank, 211)
         way.make(comm, 211)(array)
         return array.tobytes()
@@ -77,7 +77,7 @@ def test_every_run_gives_the_same_bits(way: Way, eager_threads: None) -> None:
 def test_orders_of_adding() -> None:
     """A server adds in rank order; a binomial tree of four (0 + 1) + (2 + 3); a ring of three starts anew per piece."""
 
-    def body(comm: Comm) -> list[np.ndarray]:
+    def body(comm: Communicator) -> list[np.ndarray]:
         results = [any_numbers(comm.rank, 90) for _ in range(3)]
         for way, array in zip((Way("server"), Way("binomial", 20), Way("ring")), results, strict=True):
             way.make(comm, 90)(array)
@@ -94,7 +94,7 @@ def test_orders_of_adding() -> None:
 
 
 def test_shapes_and_dtypes() -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         for shape in ((), (3, 0), (5, 7)):
             for dtype in (np.float32, np.float64, np.int64):
                 for way in (Way("binomial", 4), Way("ring", 4)):
@@ -109,7 +109,7 @@ def test_buffers_are_kept() -> None:
     """A call makes words of a few bytes, and no array: with a million numbers, or a thousand a chunk."""
     size, ranks = 1 << 20, 3
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         made = [
             Way(name, chunk, wire).make(comm, size)
             for name, chunk in (("binary", None), ("ring", size // 8))
@@ -147,12 +147,12 @@ def test_buffers_are_kept() -> None:
 def test_a_rank_that_fails_ends_the_sum_of_all(name: str) -> None:
     ends: list[str] = []
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         if comm.rank == 1:
             raise ZeroDivisionError("a rate of 0")
         try:
             Way(name, 10).make(comm, 100)(np.ones(100, np.float32))
-        except RankDied as error:
+        except RankFailure as error:
             ends.append(str(error))
             raise
 
@@ -166,13 +166,13 @@ def test_a_rank_that_fails_ends_the_sum_of_all(name: str) -> None:
 def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> None:
     never = threading.Event()
 
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         if comm.rank == 1:
             never.wait(30.0)
         else:
             Way(name).make(comm, 10)(np.ones(10, np.float32))
 
-    with pytest.raises(Unreachable, match=r"waited for rank \d to"):
+    with pytest.raises(Unavailable, match=r"waited for rank \d to"):
         run_ranks(2, body, 0.2)
     never.set()
 
@@ -186,7 +186,7 @@ def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> No
         (lambda comm: RingAllreduce(comm, 3, np.float32, "sum", wire=ANY["wire"]), "wire is 'int8'"),
         (lambda comm: RingAllreduce(comm, 3, np.float64, "sum", wire="float16"), "must be float32, not float64"),
         (lambda comm: TreeAllreduce(comm, 3, np.float32, "sum", binomial(3)), "a tree of 3 ranks for a group of 2"),
-        (lambda comm: EngineAllreduce(comm, 3, np.float32, "sum"), "ThreadEngine has no sum of its own"),
+        (lambda comm: NativeAllreduce(comm, 3, np.float32, "sum"), "ThreadEngine has no sum of its own"),
         (lambda comm: with_arity(2, 0), "whose ranks have 0 children"),
         (lambda comm: binomial(0), "a tree of 0 ranks"),
         (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(4, "f4")), r"shape \(3,\), not float32 of shape"),
@@ -194,13 +194,13 @@ def test_a_rank_that_never_comes_is_named_when_the_time_is_over(name: str) -> No
         (lambda comm: RingAllreduce(comm, 3, "f4", "sum")(np.ones(6, "f4")[::2]), "C-contiguous"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[Comm], object], reason: str) -> None:
+def test_what_cannot_be_is_refused(make: Callable[[Communicator], object], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        make(Comm(ThreadEngine(Group(2), 0)))
+        make(Communicator(ThreadEngine(Group(2), 0)))
 
 
 def test_a_lone_rank_keeps_its_numbers() -> None:
-    comm = Comm(ThreadEngine(Group(1), 0))
+    comm = Communicator(ThreadEngine(Group(1), 0))
     for way in (Way("binomial", wire="bfloat16"), Way("ring", 3, "float16"), Way("server")):
         array = any_numbers(0, 17)
         way.make(comm, 17, np.float32, "mean")(array)

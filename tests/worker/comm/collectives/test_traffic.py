@@ -15,16 +15,16 @@ from dbelief.core.reduction_tree import binomial, server, with_arity
 from dbelief.plan.allreduce_cost import Link, ring_seconds, tree_seconds
 from dbelief.process.clock import ManualClock
 from tests.worker.comm.collectives.ways import NAMES, SHAPES, Way, any_numbers
-from worker.comm import Comm, run_ranks
-from worker.comm.tracing import Taken, Tracing
+from worker.comm import Communicator, run_ranks
+from worker.comm.tracing import ReceiveStats, TracingEngine
 
 
 def counted(way: Way, ranks: int, size: int) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
     """Messages and bytes by (from, to), of one call."""
 
-    def body(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine)
-        way.make(Comm(engine), size)(np.ones(size, np.float32))
+    def body(comm: Communicator) -> TracingEngine:
+        engine = TracingEngine(comm.engine)
+        way.make(Communicator(engine), size)(np.ones(size, np.float32))
         return engine
 
     messages, sent = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
@@ -38,9 +38,9 @@ def test_what_comes_is_timed_from_when_it_was_asked_for() -> None:
     """Whoever sends sees to it that 3 s pass before."""
     clock = ManualClock()
 
-    def body(comm: Comm) -> Tracing:
-        engine = Tracing(comm.engine, clock)
-        traced, array = Comm(engine), np.ones(5, np.float32)
+    def body(comm: Communicator) -> TracingEngine:
+        engine = TracingEngine(comm.engine, clock)
+        traced, array = Communicator(engine), np.ones(5, np.float32)
         if comm.rank == 0:
             pending = traced.irecv(array, 1)
             comm.barrier()
@@ -52,7 +52,7 @@ def test_what_comes_is_timed_from_when_it_was_asked_for() -> None:
         return engine
 
     first, second = run_ranks(2, body, 20.0)
-    assert first.taken == {1: Taken(1, 20, 3.0)}
+    assert first.taken == {1: ReceiveStats(1, 20, 3.0)}
     assert not second.taken
 
 
@@ -111,12 +111,12 @@ def test_packed_is_one_message_for_many_layers_and_the_same_numbers(name: str) -
     """You et al. 2017, section 5.2: L alpha + n beta becomes alpha + n beta."""
     ranks, size, ends = 4, sum(LAYERS), [0, *accumulate(LAYERS)]
 
-    def body(comm: Comm) -> tuple[Tracing, Tracing]:
-        packed, layered = Tracing(comm.engine), Tracing(comm.engine)
+    def body(comm: Communicator) -> tuple[TracingEngine, TracingEngine]:
+        packed, layered = TracingEngine(comm.engine), TracingEngine(comm.engine)
         one, many = any_numbers(comm.rank, size), any_numbers(comm.rank, size)
-        Way(name).make(Comm(packed), size)(one)
+        Way(name).make(Communicator(packed), size)(one)
         for a, b in pairwise(ends):
-            Way(name).make(Comm(layered), b - a)(many[a:b])
+            Way(name).make(Communicator(layered), b - a)(many[a:b])
         assert one.tobytes() == many.tobytes()
         return packed, layered
 

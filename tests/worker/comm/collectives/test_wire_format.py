@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worker.comm.collectives.ways import NAMES, Way, any_numbers
-from worker.comm import Comm, run_ranks
-from worker.comm.collectives.wire_format import BFloat16, Float16, Wire, make_format
+from worker.comm import Communicator, run_ranks
+from worker.comm.collectives.wire_format import BFloat16Format, Float16Format, Wire, make_format
 
 UNITS: dict[Wire, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -79,7 +79,7 @@ def test_a_sum_is_off_by_no_more_than_its_bound(name: str, wire: Wire) -> None:
     ranks, size = 7, 500
     way = Way(name, 100, wire)
 
-    def body(comm: Comm) -> np.ndarray:
+    def body(comm: Communicator) -> np.ndarray:
         array = any_numbers(comm.rank, size)
         way.make(comm, size)(array)
         return array
@@ -94,4 +94,4 @@ def test_a_sum_is_off_by_no_more_than_its_bound(name: str, wire: Wire) -> None:
 
 
 def test_formats_keep_their_promise_of_two_bytes() -> None:
-    assert Float16(np).dtype.itemsize == BFloat16(np, 0).dtype.itemsize == 2
+    assert Float16Format(np).dtype.itemsize == BFloat16Format(np, 0).dtype.itemsize == 2

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dbelief.core.reduction_tree import Shape, binomial, server, with_arity
-from worker.comm import Comm
-from worker.comm.collectives import Allreduce, EngineAllreduce, RingAllreduce, TreeAllreduce
+from worker.comm import Communicator
+from worker.comm.collectives import Allreduce, NativeAllreduce, RingAllreduce, TreeAllreduce
 from worker.comm.collectives.allreduce import Gives
 from worker.comm.collectives.wire_format import Wire
 
@@ -32,7 +32,7 @@ class Way:
     chunk: int | None = None
     wire: Wire | None = None
 
-    def make(self, comm: Comm, shape: Any, dtype: Any = np.float32, gives: Gives = "sum") -> Allreduce:
+    def make(self, comm: Communicator, shape: Any, dtype: Any = np.float32, gives: Gives = "sum") -> Allreduce:
         if self.name == "ring":
             return RingAllreduce(comm, shape, dtype, gives, wire=self.wire, chunk=self.chunk)
         tree = SHAPES[self.name](comm.size)
@@ -67,7 +67,7 @@ def ways() -> Iterator[Way]:
         yield Way(name, chunk=7, wire="bfloat16")
 
 
-def exact_sums(comm: Comm) -> None:
+def exact_sums(comm: Communicator) -> None:
     """All ways give the sum, again and again, with buffers that are kept."""
     for way in ways():
         for size in (0, 1, 101):
@@ -78,7 +78,7 @@ def exact_sums(comm: Comm) -> None:
                 np.testing.assert_array_equal(array, sum(whole(rank, size, seed) for rank in range(comm.size)))
 
 
-def same_bits(comm: Comm) -> None:
+def same_bits(comm: Communicator) -> None:
     """All ranks end with the bits of rank 0."""
     for way in ways():
         array = any_numbers(comm.rank, 101)
@@ -86,7 +86,7 @@ def same_bits(comm: Comm) -> None:
         assert comm.share(array.tobytes()) == array.tobytes()
 
 
-def large_sums(comm: Comm) -> None:
+def large_sums(comm: Communicator) -> None:
     """Messages that no mailbox holds."""
     for way in (Way("binomial"), Way("server", chunk=50_000), Way("binary", chunk=50_000), Way("ring", chunk=20_000)):
         array = whole(comm.rank, 300_007)
@@ -94,18 +94,18 @@ def large_sums(comm: Comm) -> None:
         np.testing.assert_array_equal(array, sum(whole(rank, 300_007) for rank in range(comm.size)))
 
 
-def engines_own(comm: Comm) -> None:
+def engines_own(comm: Communicator) -> None:
     """The engine's own sum, where it has one."""
     array = whole(comm.rank, 101)
-    EngineAllreduce(comm, 101, np.float32, "mean")(array)
+    NativeAllreduce(comm, 101, np.float32, "mean")(array)
     expected = sum(whole(rank, 101) for rank in range(comm.size)) / np.float32(comm.size)
     np.testing.assert_array_equal(array, expected)
     array = any_numbers(comm.rank, 101)
-    EngineAllreduce(comm, 101, np.float32, "sum")(array)
+    NativeAllreduce(comm, 101, np.float32, "sum")(array)
     assert comm.share(array.tobytes()) == array.tobytes()
     exact = np.sum([any_numbers(rank, 101).astype(np.float64) for rank in range(comm.size)], axis=0)
     magnitudes = sum(abs(any_numbers(rank, 101)) for rank in range(comm.size))
     assert (abs(array - exact) <= comm.size * 2.0**-24 * magnitudes).all()
 
 
-BODIES: tuple[Callable[[Comm], None], ...] = (exact_sums, same_bits, large_sums)
+BODIES: tuple[Callable[[Communicator], None], ...] = (exact_sums, same_bits, large_sums)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from dbelief.errors import RankDied
-from worker.comm import Comm
-from worker.comm.sockets import Listener, Seal, SocketEngine, connect
+from dbelief.errors import RankFailure
+from worker.comm import Communicator
+from worker.comm.sockets import Listener, SocketEngine, TlsContexts, connect_mesh
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def elsewhere(address: str) -> str:
 
 
 @contextmanager
-def joined(size: int, by_tcp: bool, seal: Seal | None = None) -> Iterator[list[SocketEngine]]:
+def joined(size: int, by_tcp: bool, seal: TlsContexts | None = None) -> Iterator[list[SocketEngine]]:
     """The engines of a group, in rank order; the caller may use each from one thread at a time."""
     with ExitStack() as stack:
         listeners = [Listener(seal=seal) for _ in range(size)]
@@ -29,7 +29,7 @@ def joined(size: int, by_tcp: bool, seal: Seal | None = None) -> Iterator[list[S
         addresses = [elsewhere(listener.address) if by_tcp else listener.address for listener in listeners]
 
         def come(rank: int) -> SocketEngine:
-            return connect(listeners[rank], "a job", 1, rank, addresses, 20.0, seal=seal)
+            return connect_mesh(listeners[rank], "a job", 1, rank, addresses, 20.0, seal=seal)
 
         with ThreadPoolExecutor(size) as pool:
             engines = list(pool.map(come, range(size)))
@@ -39,13 +39,17 @@ def joined(size: int, by_tcp: bool, seal: Seal | None = None) -> Iterator[list[S
 
 
 def run_joined(
-    size: int, function: Callable[[Comm], T], by_tcp: bool, deadline_s: float = 20.0, seal: Seal | None = None
+    size: int,
+    function: Callable[[Communicator], T],
+    by_tcp: bool,
+    deadline_s: float = 20.0,
+    seal: TlsContexts | None = None,
 ) -> list[T]:
     """As `run_ranks`: what each rank returned, or the first error that is none of another's death."""
 
     def run(engine: SocketEngine) -> T | BaseException:
         try:
-            with Comm(engine, deadline_s) as comm:
+            with Communicator(engine, deadline_s) as comm:
                 return function(comm)
         except BaseException as error:
             return error
@@ -53,6 +57,6 @@ def run_joined(
     with joined(size, by_tcp, seal) as engines, ThreadPoolExecutor(size) as pool:
         results = list(pool.map(run, engines))
     errors = [result for result in results if isinstance(result, BaseException)]
-    for error in sorted(errors, key=lambda error: isinstance(error, RankDied)):
+    for error in sorted(errors, key=lambda error: isinstance(error, RankFailure)):
         raise error
     return [result for result in results if not isinstance(result, BaseException)]

@@ -6,17 +6,17 @@ import sys
 
 import numpy as np
 
-from dbelief.errors import RankDied
-from worker.comm import Comm
+from dbelief.errors import RankFailure
+from worker.comm import Communicator
 from worker.comm.collectives import RingAllreduce
-from worker.comm.sockets import Listener, connect
+from worker.comm.sockets import Listener, connect_mesh
 
 
 def main() -> None:
     addresses, rank = sys.argv[1].split(","), int(sys.argv[2])
     host, _, port = addresses[rank].rpartition(":")
     listener = Listener(host, int(port))
-    with Comm(connect(listener, "a job", 1, rank, addresses, 30.0), 30.0) as comm:
+    with Communicator(connect_mesh(listener, "a job", 1, rank, addresses, 30.0), 30.0) as comm:
         summed, array = RingAllreduce(comm, 100_003, np.float32, "sum", chunk=10_000), np.ones(100_003, np.float32)
         try:
             summed(array)
@@ -25,7 +25,7 @@ def main() -> None:
                 array.fill(1)
                 summed(array)
                 assert (array == comm.size).all()
-        except RankDied as died:
+        except RankFailure as died:
             print(died, flush=True)
             sys.exit(3)
 

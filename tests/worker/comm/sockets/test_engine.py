@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 from dbelief.process.clock import Clock, ManualClock
-from worker.comm import Comm, Message
+from worker.comm import Communicator, Message
 from worker.comm.sockets import SocketEngine
 
 ADDRESSES = ["here:1", "there:2", "elsewhere:3"]
@@ -34,9 +34,9 @@ def group(size: int = 2, clock: Clock | None = None) -> list[SocketEngine]:
 
 
 @contextmanager
-def comms(size: int = 2, clock: Clock | None = None) -> Iterator[list[Comm]]:
+def comms(size: int = 2, clock: Clock | None = None) -> Iterator[list[Communicator]]:
     engines = group(size, clock)
-    yield [Comm(engine, 30.0) for engine in engines]
+    yield [Communicator(engine, 30.0) for engine in engines]
     for engine in engines:
         engine.close()
 
@@ -98,7 +98,7 @@ def test_what_is_half_aside_can_be_asked_for() -> None:
 def test_nothing_is_read_that_nobody_waits_for() -> None:
     clock = ManualClock(autojump=True)
     with comms(clock=clock) as (left, right):
-        with pytest.raises(Unreachable, match=r"nothing came for 30 s; rank 0 waited for rank 1 to take 2,400,000"):
+        with pytest.raises(Unavailable, match=r"nothing came for 30 s; rank 0 waited for rank 1 to take 2,400,000"):
             left.send(np.arange(LARGE), 1, tag=4)
         right.engine.check()
 
@@ -144,9 +144,9 @@ def test_a_death_ends_waits_for_anybody_and_the_first_cause_counts() -> None:
         assert str(raised[0]) == f"{death}; rank 0 waited for rank 1 to send 16 bytes (tag 0)"
         left.abort(raised[0])
         for comm in (right, third):
-            with pytest.raises(RankDied, match=f"{death}; told to rank {comm.rank}"):
+            with pytest.raises(RankFailure, match=f"{death}; told to rank {comm.rank}"):
                 comm.engine.check()
-            with pytest.raises(RankDied, match=death):
+            with pytest.raises(RankFailure, match=death):
                 comm.isend(np.ones(1), 0)
 
 
@@ -157,17 +157,17 @@ def test_any_thread_can_end_a_wait_of_its_own_rank() -> None:
             assert clock.until_waiting(1)
             left.abort(TimeoutError("told to stop"))
         assert str(raised[0]).startswith("rank 0 at here:1 died of TimeoutError: told to stop; rank 0 waited for")
-        with pytest.raises(RankDied, match="rank 0 at here:1 died of TimeoutError: told to stop"):
+        with pytest.raises(RankFailure, match="rank 0 at here:1 died of TimeoutError: told to stop"):
             right.recv(np.empty(2), 0)
 
 
 def test_a_rank_that_is_gone_without_a_word_is_named() -> None:
     left, right, third = group(3)
-    with meanwhile(Comm(right).irecv(np.empty(2), 2).wait) as raised:
+    with meanwhile(Communicator(right).irecv(np.empty(2), 2).wait) as raised:
         for peer in left._peers.values():  # as the kernel does when a process is killed
             peer.close()
     assert str(raised[0]).startswith("rank 0 at here:1 died of ConnectionError: it is gone without a word; rank 1 wait")
-    with pytest.raises(RankDied, match="rank 0 at here:1 died of ConnectionError"):
+    with pytest.raises(RankFailure, match="rank 0 at here:1 died of ConnectionError"):
         third.check()
     for engine in (left, right, third):
         engine.close()
@@ -177,8 +177,8 @@ def test_a_connection_for_messages_that_breaks_is_a_death_too() -> None:
     clock = ManualClock(autojump=True)
     left, right = group(clock=clock)
     left._peers[1].messages.close()
-    with pytest.raises(RankDied, match="rank 0 at here:1 died of ConnectionError: it closed the connection"):
-        Comm(right).recv(np.empty(2), 0)
+    with pytest.raises(RankFailure, match="rank 0 at here:1 died of ConnectionError: it closed the connection"):
+        Communicator(right).recv(np.empty(2), 0)
     for engine in (left, right):
         engine.close()
 
@@ -193,7 +193,7 @@ def test_a_goodbye_is_no_death_and_what_was_sent_arrives() -> None:
         assert taken.tolist() == [0, 1, 2, 3, 4]
         third.send(taken, 1)
         right.recv(taken, 2)
-        with pytest.raises(RankDied, match="rank 0 at here:1 died of ConnectionError: it has left the group"):
+        with pytest.raises(RankFailure, match="rank 0 at here:1 died of ConnectionError: it has left the group"):
             right.recv(taken, 0)
 
 
@@ -215,7 +215,7 @@ def test_any_sizes_and_tags_arrive_as_they_were_sent() -> None:
     ]
     with comms() as both:
 
-        def exchange(comm: Comm) -> None:
+        def exchange(comm: Communicator) -> None:
             peer = 1 - comm.rank
             order = np.random.default_rng(comm.rank).permutation(4)
             taken = {tag: [np.empty_like(array) for one, array in sent if one == tag] for tag in range(4)}

@@ -16,7 +16,7 @@ import pytest
 from tests.worker.comm.collectives import ways
 from tests.worker.comm.group import BODIES, OneRaises
 from tests.worker.comm.sockets.joined import run_joined
-from worker.comm import Comm
+from worker.comm import Communicator
 from worker.comm.sockets import Listener
 
 pytestmark = pytest.mark.processes
@@ -27,14 +27,14 @@ either_way = pytest.mark.parametrize("by_tcp", [False, True], ids=["unix", "tcp"
 @either_way
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_group(body: Callable[[Comm], None], size: int, by_tcp: bool) -> None:
+def test_a_group(body: Callable[[Communicator], None], size: int, by_tcp: bool) -> None:
     run_joined(size, body, by_tcp)
 
 
 @either_way
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
 def test_a_group_of_threads_that_take_turns_often(
-    body: Callable[[Comm], None], by_tcp: bool, eager_threads: None
+    body: Callable[[Communicator], None], by_tcp: bool, eager_threads: None
 ) -> None:
     run_joined(3, body, by_tcp)
 
@@ -42,7 +42,7 @@ def test_a_group_of_threads_that_take_turns_often(
 @either_way
 @pytest.mark.parametrize("size", range(1, 10))
 def test_sums_of_all_kinds(size: int, by_tcp: bool) -> None:
-    def body(comm: Comm) -> None:
+    def body(comm: Communicator) -> None:
         for way in ways.ways():
             array = ways.whole(comm.rank, 101)
             way.make(comm, 101)(array)
@@ -53,7 +53,7 @@ def test_sums_of_all_kinds(size: int, by_tcp: bool) -> None:
 
 @either_way
 @pytest.mark.parametrize("body", ways.BODIES, ids=lambda body: str(body.__name__))
-def test_sums_again_and_again_and_of_any_size(body: Callable[[Comm], None], by_tcp: bool) -> None:
+def test_sums_again_and_again_and_of_any_size(body: Callable[[Communicator], None], by_tcp: bool) -> None:
     run_joined(4, body, by_tcp)
 
 

@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dbelief.errors import Unreachable
+from dbelief.errors import Unavailable
 from dbelief.process.clock import ManualClock
 from dbelief.process.console import host_and_port
 from dbelief.security import TOKEN_BYTES, Loopback
 from tests.worker.comm.sockets.joined import elsewhere
-from worker.comm import Comm
-from worker.comm.sockets import Listener, SocketEngine, connect
+from worker.comm import Communicator
+from worker.comm.sockets import Listener, SocketEngine, connect_mesh
 from worker.comm.sockets.handshake import ANSWER, HELLO, MAGIC, NEWS, digest
 
 pytestmark = pytest.mark.processes
@@ -34,7 +34,7 @@ def meet(listeners: list[Listener], generation: int = 1) -> list[SocketEngine]:
     addresses = [listener.address for listener in listeners]
 
     def come(rank: int) -> SocketEngine:
-        return connect(listeners[rank], "a job", generation, rank, addresses, 20.0)
+        return connect_mesh(listeners[rank], "a job", generation, rank, addresses, 20.0)
 
     with ThreadPoolExecutor(len(listeners)) as pool:
         return list(pool.map(come, range(len(listeners))))
@@ -44,8 +44,8 @@ def test_ranks_of_another_run_of_the_job_do_not_meet(listeners: list[Listener]) 
     addresses = [listener.address for listener in listeners[:2]]
 
     def come(rank: int) -> str:
-        with pytest.raises(Unreachable) as caught:
-            connect(listeners[rank], "a job", 1, rank, addresses, 0.3, run_id=rank)
+        with pytest.raises(Unavailable) as caught:
+            connect_mesh(listeners[rank], "a job", 1, rank, addresses, 0.3, run_id=rank)
         return str(caught.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -64,9 +64,9 @@ def test_generation_after_generation_with_other_ranks(listeners: list[Listener])
     for generation, members in enumerate((listeners, listeners[1:], listeners[::-1], listeners[:1]), start=1):
         engines = meet(members, generation)
         with ThreadPoolExecutor(len(members)) as pool:
-            assert list(pool.map(lambda engine: Comm(engine, 20.0).total(1.0), engines)) == [len(members)] * len(
-                members
-            )
+            assert list(pool.map(lambda engine: Communicator(engine, 20.0).total(1.0), engines)) == [
+                len(members)
+            ] * len(members)
         for engine in engines:
             engine.close()
 
@@ -103,9 +103,9 @@ def test_who_calls_before_the_other_listens_is_heard_later() -> None:
     host, _, port = closed(first).rpartition(":")
     addresses = [first.address, second.address]
     with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(connect, second, "a job", 1, 1, addresses, 20.0)
+        late = pool.submit(connect_mesh, second, "a job", 1, 1, addresses, 20.0)
         first = Listener(host, int(port))
-        engines = [connect(first, "a job", 1, 0, addresses, 20.0), late.result(60)]
+        engines = [connect_mesh(first, "a job", 1, 0, addresses, 20.0), late.result(60)]
     assert [engine.rank for engine in engines] == [0, 1]
     for engine in engines:
         engine.close()
@@ -116,30 +116,30 @@ def test_who_calls_before_the_other_listens_is_heard_later() -> None:
 def test_who_never_comes_is_named(listeners: list[Listener]) -> None:
     addresses = [closed(listeners[0]), listeners[1].address, listeners[2].address]
     reason = f"a job, generation 1: rank 1 waited 3 s for rank 0 at {addresses[0]}, rank 2 at {addresses[2]}"
-    with pytest.raises(Unreachable, match=reason):
-        connect(listeners[1], "a job", 1, 1, addresses, 3.0, ManualClock(autojump=True))
+    with pytest.raises(Unavailable, match=reason):
+        connect_mesh(listeners[1], "a job", 1, 1, addresses, 3.0, ManualClock(autojump=True))
 
 
 def test_who_listens_but_does_not_come_is_named(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
-    with pytest.raises(Unreachable, match=f"rank 1 waited 1 s for rank 0 at {addresses[0]}"):
-        connect(listeners[1], "a job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
+    with pytest.raises(Unavailable, match=f"rank 1 waited 1 s for rank 0 at {addresses[0]}"):
+        connect_mesh(listeners[1], "a job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
 
 
 def test_who_comes_too_late_is_told_at_once(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
-    connect(listeners[0], "a job", 7, 0, addresses[:1], 20.0).close()
-    with pytest.raises(Unreachable, match=f"rank 0 at {addresses[0]} is in generation 7, not in 6 any more"):
-        connect(listeners[1], "a job", 6, 1, addresses, 20.0)
+    connect_mesh(listeners[0], "a job", 7, 0, addresses[:1], 20.0).close()
+    with pytest.raises(Unavailable, match=f"rank 0 at {addresses[0]} is in generation 7, not in 6 any more"):
+        connect_mesh(listeners[1], "a job", 6, 1, addresses, 20.0)
 
 
 def test_who_waits_for_callers_of_a_generation_that_is_over_is_told_at_once(listeners: list[Listener]) -> None:
     addresses = [listener.address for listener in listeners[:2]]
     with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(connect, listeners[1], "a job", 2, 1, addresses, 20.0)
-        with pytest.raises(Unreachable, match=f"rank 1 at {addresses[1]} is in generation 2, not in 1 any"):
-            connect(listeners[0], "a job", 1, 0, addresses, 20.0)
-        engines = [connect(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(60)]
+        ahead = pool.submit(connect_mesh, listeners[1], "a job", 2, 1, addresses, 20.0)
+        with pytest.raises(Unavailable, match=f"rank 1 at {addresses[1]} is in generation 2, not in 1 any"):
+            connect_mesh(listeners[0], "a job", 1, 0, addresses, 20.0)
+        engines = [connect_mesh(listeners[0], "a job", 2, 0, addresses, 20.0), ahead.result(60)]
     for engine in engines:
         engine.close()
 
@@ -150,7 +150,7 @@ def test_who_has_all_links_may_go_on_to_the_next_generation_before_the_others_ha
 
     def come_and_go(rank: int) -> int:
         engines = [
-            connect(listeners[rank], "a job", generation, rank, addresses[:size], 20.0)
+            connect_mesh(listeners[rank], "a job", generation, rank, addresses[:size], 20.0)
             for generation, size in enumerate(sizes)
             if rank < size
         ]
@@ -170,9 +170,9 @@ def test_strangers_and_other_jobs_are_not_let_in(listeners: list[Listener]) -> N
             assert stranger.recv(100) == b""
     silent = socket.create_connection((host, int(port)), 20.0)
     addresses = [listener.address for listener in listeners[:2]]
-    connect(listeners[0], "a job", 1, 0, addresses[:1], 20.0).close()
-    with pytest.raises(Unreachable, match="another job, generation 1: rank 1 waited 1 s for rank 0"):
-        connect(listeners[1], "another job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
+    connect_mesh(listeners[0], "a job", 1, 0, addresses[:1], 20.0).close()
+    with pytest.raises(Unavailable, match="another job, generation 1: rank 1 waited 1 s for rank 0"):
+        connect_mesh(listeners[1], "another job", 1, 1, addresses, 1.0, ManualClock(autojump=True))
     silent.close()
     for engine in meet(listeners, 2):
         engine.close()
@@ -182,19 +182,19 @@ def test_a_link_of_a_group_that_did_not_come_together_ends(listeners: list[Liste
     """Rank 1 waits for rank 2 in vain; rank 0, which has them both, hears of that."""
     addresses = [listener.address for listener in listeners]
     with ThreadPoolExecutor(2) as pool:
-        pair = pool.submit(connect, listeners[0], "a job", 1, 0, addresses[:2], 20.0)
-        with pytest.raises(Unreachable, match=r"rank 1 waited 0\.5 s for rank 2"):
-            connect(listeners[1], "a job", 1, 1, addresses, 0.5)
+        pair = pool.submit(connect_mesh, listeners[0], "a job", 1, 0, addresses[:2], 20.0)
+        with pytest.raises(Unavailable, match=r"rank 1 waited 0\.5 s for rank 2"):
+            connect_mesh(listeners[1], "a job", 1, 1, addresses, 0.5)
         engine = pair.result(60)
     with pytest.raises(Exception, match=f"rank 1 at {addresses[1]} died of ConnectionError"):
-        Comm(engine, 20.0).recv(np.empty(1), 1)
+        Communicator(engine, 20.0).recv(np.empty(1), 1)
     engine.close()
 
 
 @pytest.mark.parametrize(("rank", "addresses"), [(2, ["a:1", "b:2"]), (-1, ["a:1"]), (1, ["nowhere", "b:2"])])
 def test_what_cannot_be_is_refused(rank: int, addresses: list[str], listeners: list[Listener]) -> None:
     with pytest.raises(ValueError, match=r"is none of|invalid literal"):
-        connect(listeners[0], "a job", 1, rank, addresses, 1.0)
+        connect_mesh(listeners[0], "a job", 1, rank, addresses, 1.0)
 
 
 def call_by_tcp(listener: Listener, kind: int, token: bool) -> socket.socket:
@@ -226,13 +226,13 @@ def test_on_loopback_another_users_process_is_no_rank(listeners: list[Listener])
     squatter = socket.create_server(("127.0.0.1", 0))
     with squatter, ThreadPoolExecutor(1) as pool:
         address = elsewhere(f"127.0.0.1:{squatter.getsockname()[1]}")
-        waiting = pool.submit(connect, listeners[1], "a job", 1, 1, [address, mine], 1.0)
+        waiting = pool.submit(connect_mesh, listeners[1], "a job", 1, 1, [address, mine], 1.0)
         squatter.settimeout(60.0)
         calls = [squatter.accept()[0] for _ in range(2)]
         for one in calls:  # who has the port answers, and cannot make the token
             with contextlib.suppress(OSError):
                 one.sendall(ANSWER.pack(1) + bytes(TOKEN_BYTES))
-        with pytest.raises(Unreachable, match="waited 1 s for rank 0"):
+        with pytest.raises(Unavailable, match="waited 1 s for rank 0"):
             waiting.result(60.0)
         for one in calls:
             one.close()

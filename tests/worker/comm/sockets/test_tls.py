@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dbelief.errors import RankDied, Unreachable
+from dbelief.errors import RankFailure, Unavailable
 from dbelief.process.console import host_and_port
 from dbelief.security import Credentials
 from tests.worker.comm.group import BODIES
 from tests.worker.comm.sockets.joined import elsewhere, joined, run_joined
-from worker.comm import Comm
-from worker.comm.sockets import Listener, Seal, SocketEngine, connect, handshake, listener
-from worker.comm.sockets.tls import Sealed
-from worker.rendezvous import _seal
+from worker.comm import Communicator
+from worker.comm.sockets import Listener, SocketEngine, TlsContexts, connect_mesh, handshake, listener
+from worker.comm.sockets.tls import TlsSocket
+from worker.rendezvous import _tls_contexts
 
 pytestmark = pytest.mark.processes
 
@@ -30,31 +30,33 @@ Roles = Callable[[str], Credentials]
 
 
 @contextlib.contextmanager
-def listening(seals: Sequence[Seal | None]) -> Iterator[list[Listener]]:
+def listening(seals: Sequence[TlsContexts | None]) -> Iterator[list[Listener]]:
     made = [Listener(seal=seal) for seal in seals]
     yield made
     for one in made:
         one.close()
 
 
-def meet(listeners: Sequence[Listener], seals: Sequence[Seal | None], deadline_s: float = 20.0) -> list[SocketEngine]:
+def meet(
+    listeners: Sequence[Listener], seals: Sequence[TlsContexts | None], deadline_s: float = 20.0
+) -> list[SocketEngine]:
     addresses = [elsewhere(one.address) for one in listeners]
 
     def come(rank: int) -> SocketEngine:
-        return connect(listeners[rank], "a job", 1, rank, addresses, deadline_s, seal=seals[rank])
+        return connect_mesh(listeners[rank], "a job", 1, rank, addresses, deadline_s, seal=seals[rank])
 
     with ThreadPoolExecutor(len(listeners)) as pool:
         return list(pool.map(come, range(len(listeners))))
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: str(body.__name__))
-def test_a_sealed_group(body: Callable[[Comm], None], ours: Roles) -> None:
-    run_joined(3, body, True, seal=_seal(ours("worker")))
+def test_a_sealed_group(body: Callable[[Communicator], None], ours: Roles) -> None:
+    run_joined(3, body, True, seal=_tls_contexts(ours("worker")))
 
 
 def test_by_tcp_ranks_are_sealed_and_on_one_host_they_need_not_be(ours: Roles) -> None:
-    for by_tcp, kind in ((True, Sealed), (False, socket.socket)):
-        with joined(2, by_tcp, _seal(ours("worker"))) as engines:
+    for by_tcp, kind in ((True, TlsSocket), (False, socket.socket)):
+        with joined(2, by_tcp, _tls_contexts(ours("worker"))) as engines:
             assert {type(peer.messages) for engine in engines for peer in engine._peers.values()} == {kind}
 
 
@@ -63,25 +65,25 @@ def test_sealed_ranks_sum_as_plain_ones_do(size: int, ours: Roles) -> None:
     """Messages of part of a record, of one and of many, both ways at once."""
     rows = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
 
-    def add(comm: Comm) -> np.ndarray:
+    def add(comm: Communicator) -> np.ndarray:
         total: np.ndarray = rows[comm.rank].copy()
         comm.allreduce(total)
         return total
 
-    sealed, plain = (run_joined(3, add, True, seal=seal) for seal in (_seal(ours("worker")), None))
+    sealed, plain = (run_joined(3, add, True, seal=seal) for seal in (_tls_contexts(ours("worker")), None))
     assert all(np.array_equal(one, other) for one, other in zip(sealed, plain, strict=True))
 
 
 def test_records_that_come_in_pieces_arrive(ours: Roles) -> None:
     """As between hosts, where a record is many packets: what TLS has begun to read, poll does not count."""
-    seals = [_seal(ours("worker"))] * 2
+    seals = [_tls_contexts(ours("worker"))] * 2
     with listening(seals) as (called, caller), relay(host_and_port(called.address), late=1_000) as address:
         addresses = [address, elsewhere(caller.address)]
         # The callee is known by its own name: only who calls goes by the relay.
         with ThreadPoolExecutor(2) as pool:
-            one = pool.submit(connect, called, "a job", 1, 0, addresses, 20.0, seal=seals[0])
-            other = pool.submit(connect, caller, "a job", 1, 1, addresses, 20.0, seal=seals[1])
-            first, second = Comm(one.result(), 20.0), Comm(other.result(), 20.0)
+            one = pool.submit(connect_mesh, called, "a job", 1, 0, addresses, 20.0, seal=seals[0])
+            other = pool.submit(connect_mesh, caller, "a job", 1, 1, addresses, 20.0, seal=seals[1])
+            first, second = Communicator(one.result(), 20.0), Communicator(other.result(), 20.0)
         sent, got = np.arange(10_000, dtype=np.float32), np.empty(10_000, np.float32)
         with ThreadPoolExecutor(1) as pool:
             sending = pool.submit(second.send, sent, 0)
@@ -124,37 +126,37 @@ def relay(to: tuple[str, int], late: int) -> Iterator[str]:
 
 
 def test_what_a_rank_that_only_sends_has_sent_arrives_when_it_leaves(ours: Roles) -> None:
-    with joined(2, True, _seal(ours("worker"))) as (called, caller):
+    with joined(2, True, _tls_contexts(ours("worker"))) as (called, caller):
         sent, got = np.arange(100_000, dtype=np.float32), np.empty(100_000, np.float32)
-        Comm(caller, 20.0).send(sent, 0)  # as far as the kernel takes it, and no one reads
+        Communicator(caller, 20.0).send(sent, 0)  # as far as the kernel takes it, and no one reads
         caller.close()
-        Comm(called, 20.0).recv(got, 1)
+        Communicator(called, 20.0).recv(got, 1)
         assert np.array_equal(got, sent)
 
 
 def test_what_ended_a_sealed_rank_is_told_to_the_others(ours: Roles) -> None:
-    with joined(2, True, _seal(ours("worker"))) as (first, second):
+    with joined(2, True, _tls_contexts(ours("worker"))) as (first, second):
         first.abort(ValueError("no such number"))
-        with pytest.raises(RankDied, match=r"rank 0 at .*ValueError: no such number"):
-            Comm(second, 20.0).total(1.0)
+        with pytest.raises(RankFailure, match=r"rank 0 at .*ValueError: no such number"):
+            Communicator(second, 20.0).total(1.0)
 
 
 @pytest.mark.parametrize("who", ["plain", "another job's worker", "this job's coordinator"])
 def test_only_a_worker_of_the_job_is_let_in(who: str, ours: Roles, folders: dict[str, Path]) -> None:
-    mine = _seal(ours("worker"))
+    mine = _tls_contexts(ours("worker"))
     strange = {
         "plain": None,
-        "another job's worker": _seal(Credentials.read(folders["others"] / "worker")),
-        "this job's coordinator": _seal(ours("coordinator")),
+        "another job's worker": _tls_contexts(Credentials.read(folders["others"] / "worker")),
+        "this job's coordinator": _tls_contexts(ours("coordinator")),
     }[who]
     for seals in ([mine, strange], [strange, mine]):  # who is called, and who calls
-        with listening(seals) as listeners, pytest.raises(Unreachable, match=r"waited 0\.4 s for rank"):
+        with listening(seals) as listeners, pytest.raises(Unavailable, match=r"waited 0\.4 s for rank"):
             meet(listeners, seals, 0.4)
 
 
 def test_a_caller_must_show_a_workers_certificate(ours: Roles) -> None:
     """A coordinator's would do for a handshake."""
-    mine = _seal(ours("worker"))
+    mine = _tls_contexts(ours("worker"))
     with listening([mine]) as (called,), socket.create_connection(host_and_port(called.address), 5.0) as plain:
         context = ours("coordinator").context(ssl.Purpose.SERVER_AUTH)
         with context.wrap_socket(plain, server_hostname=mine.name) as sealed:
@@ -174,7 +176,7 @@ def test_another_users_unix_socket_is_not_believed(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 def test_strangers_keep_nobody_from_meeting(sealed: bool, ours: Roles) -> None:
     """They say nothing, or hello for jobs that nobody knows: the oldest of them are hung up on."""
-    seals = [_seal(ours("worker")) if sealed else None] * 2
+    seals = [_tls_contexts(ours("worker")) if sealed else None] * 2
     with listening(seals) as listeners, contextlib.ExitStack() as stack:
         where = host_and_port(listeners[0].address)
         silent = [stack.enter_context(socket.create_connection(where, 5.0)) for _ in range(listener.STRANGERS + 20)]
