@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from .divergence import DivergenceDetector
 from .states import WAYS, ProgressReport, ResourceUsage
+from .warm_start import WarmStart
 
-_KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "warm", "without_gain", "next_evaluation")
+_KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "without_gain", "next_evaluation")
 """Plain fields that a snapshot set holds."""
 
 _MOST = 2**63 - 1
@@ -96,29 +98,23 @@ class Progress:
 
     Attributes
     ----------
-    warm_samples, warm_loss
-        The first replica trains alone until so many samples, or until the loss is that low; None: no such condition.
     evaluate_every
         Samples between evaluations on validation data; None: never.
     keep_best
         Whether the parameters of the best evaluation are kept on the shards.
-    divergence_factor, divergence_s
-        A loss above `factor` times its start for so long is divergence.
-    not_finite
-        Losses that this object has heard of and that were no numbers.
+    warm_start, divergence
+        See `WarmStart` and `DivergenceDetector`, which averages the loss.
     restored
         By replica, samples that were trained before this object went on from a state.
     """
 
-    warm_samples: int | None = None
-    warm_loss: float | None = None
     evaluate_every: int | None = None
     keep_best: bool = False
-    divergence_factor: float = 10.0
-    divergence_s: float = 10.0
     target_accuracy: float | None = None
     target_loss: float | None = None
     patience: int | None = None
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    divergence: DivergenceDetector = field(default_factory=DivergenceDetector)
 
     samples: int = 0
     steps: int = 0
@@ -126,22 +122,21 @@ class Progress:
     lost: int = 0  # pushes that died with a shard
     staleness_sum: float = 0.0
     staleness: float = math.nan  # of the latest pushes, in versions
-    loss: float = math.nan
-    first_loss: float = math.nan
-    warm: bool = True
     best: Best | None = None
     last: Evaluated | None = None
     test: Evaluated | None = None
     without_gain: int = 0
     next_evaluation: int = 0
-    not_finite: int = 0
     replicas: dict[int, ReplicaStats] = field(default_factory=dict)
     restored: dict[int, int] = field(default_factory=dict)
-    _high_since_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.warm = self.warm_samples is not None or self.warm_loss is not None
         self.next_evaluation = self.evaluate_every or 0
+
+    @property
+    def loss(self) -> float:
+        """Average training loss; NaN before the first report."""
+        return self.divergence.loss
 
     @property
     def staleness_mean(self) -> float:
@@ -166,10 +161,6 @@ class Progress:
         own = self.replicas.get(replica)
         return own.staleness_sum / own.pushes if own is not None and own.pushes else math.nan
 
-    def warm_room(self, leased: int) -> int | None:
-        """Samples that may still be leased before the release; None where that is no question."""
-        return None if not self.warm or self.warm_samples is None else max(0, self.warm_samples - leased)
-
     def record_report(self, replica: int, new: ProgressReport, now_s: float) -> str | None:
         """Take newly acknowledged work in; a reason to give up, where there is one."""
         self.samples += new.samples
@@ -184,7 +175,7 @@ class Progress:
         own.staleness_sum += new.staleness_sum
         if not new.steps or not new.samples:  # known from a ledger only, so without a loss
             return None
-        return self._new_loss(new.loss_sum / new.samples, new.samples, now_s)
+        return self.divergence.record(new.loss_sum / new.samples, new.samples, self.samples, now_s)
 
     def spent(self, replica: int, incarnation: int, told: ResourceUsage) -> None:
         """Take in what a life has told of itself."""
@@ -224,35 +215,9 @@ class Progress:
         share = 1.0 if math.isnan(self.staleness) else min(1.0, new.pushes / 100)
         self.staleness = mean if share == 1.0 else self.staleness + (mean - self.staleness) * share
 
-    def _new_loss(self, loss: float, samples: int, now_s: float) -> str | None:
-        if not math.isfinite(loss):
-            self.not_finite += 1
-            return f"diverged: the training loss is {loss} after {self.samples} samples; try a lower rate"
-        if math.isnan(self.loss):
-            self.loss = self.first_loss = loss
-        # An average over about the last 2,000 samples: enough to see through mini-batch noise.
-        self.loss += (loss - self.loss) * min(1.0, samples / 2_000)
-        # A loss that may be negative has no multiples: for it only "not finite" is divergence.
-        if self.first_loss <= 0.0 or self.loss <= self.divergence_factor * self.first_loss:
-            self._high_since_s = None
-        elif self._high_since_s is None:
-            self._high_since_s = now_s
-        elif now_s - self._high_since_s >= self.divergence_s:
-            return (
-                f"diverged: the training loss {self.loss:.4g} has been above {self.divergence_factor:g} times "
-                f"its start ({self.first_loss:.4g}) for {now_s - self._high_since_s:.0f} s; try a lower rate"
-            )
-        return None
-
-    def release_due(self) -> bool:
-        """Whether the warm start has just ended; says so once."""
-        if not self.warm:
-            return False
-        by_samples = self.warm_samples is not None and self.samples >= self.warm_samples
-        by_loss = self.warm_loss is not None and self.loss <= self.warm_loss
-        if by_samples or by_loss:
-            self.warm = False
-        return by_samples or by_loss
+    def warm_start_ends(self) -> bool:
+        """Whether the warm start has just ended; True once."""
+        return self.warm_start.end_if_due(self.samples, self.loss)
 
     def evaluation_due(self) -> bool:
         """Whether validation data should be looked at now; says so once per interval."""
@@ -311,8 +276,10 @@ class Progress:
     def state(self) -> dict[str, Any]:
         """What a snapshot set holds of it."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
+        state["warm"] = self.warm_start.active
         state["replicas"] = {str(number): asdict(own) for number, own in self.replicas.items()}
-        state["losses"] = [None if math.isnan(x) else x for x in (self.loss, self.first_loss)]
+        losses = self.divergence.loss, self.divergence.first_loss
+        state["losses"] = [None if math.isnan(x) else x for x in losses]
         for name in ("best", "last", "test"):
             value = getattr(self, name)
             state[name] = asdict(value) if value is not None else None
@@ -323,7 +290,9 @@ class Progress:
         for name in _KEPT:
             setattr(self, name, state.get(name, 0))
         self.replicas = {int(number): ReplicaStats(**own) for number, own in state["replicas"].items()}
-        self.loss, self.first_loss = (math.nan if x is None else x for x in state["losses"])
+        self.warm_start.active = state.get("warm", False)
+        losses = [math.nan if x is None else x for x in state["losses"]]
+        self.divergence.loss, self.divergence.first_loss = losses
         self.best = Best(**state["best"]) if state["best"] else None
         self.last = Evaluated(**state["last"]) if state.get("last") else None
         self.test = Evaluated(**state["test"]) if state.get("test") else None

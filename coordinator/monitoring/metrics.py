@@ -94,7 +94,7 @@ class CoordinatorMetrics:
         metrics.raise_to("leases_expired_total", leases.expired)
         metrics.epoch.set(machine.epoch)
         metrics.loss.set(progress.loss)
-        metrics.raise_to("losses_not_finite_total", progress.not_finite)
+        metrics.raise_to("losses_not_finite_total", progress.divergence.not_finite)
         metrics.raise_to("samples_total", progress.samples)
         metrics.samples_wanted.set(math.nan if machine.total is None else machine.total)
         metrics.raise_to("pushes_twice_total", machine.pushes_twice)

@@ -167,7 +167,9 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
             # The launcher, which is no member, reports trouble too; that of a life that is over is ignored.
             if request.trouble and (not request.incarnation or machine.members.find_pusher(*who)):
-                machine.progress.not_finite += bool(request.incarnation)  # the one trouble that a member tells of
+                machine.progress.divergence.not_finite += bool(
+                    request.incarnation
+                )  # the one trouble that a member tells of
                 machine.fail(
                     f"replica {request.replica}: {request.trouble}" if request.incarnation else request.trouble
                 )

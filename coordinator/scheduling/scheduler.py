@@ -48,7 +48,6 @@ class Scheduler:
         self._rounds = rounds
         self._clocks = clocks
         self._groups = groups
-        self.warm_replica: int | None = None  # an incarnation
 
     def work(
         self,
@@ -104,12 +103,10 @@ class Scheduler:
             return None
         if self._groups is not None:
             return None
-        if self._progress.warm:
-            if self.warm_replica is None:
-                self.warm_replica = incarnation
-            if self.warm_replica != incarnation:
-                return None
-        room = self._progress.warm_room(self._leases.leased)
+        warm_start = self._progress.warm_start
+        if not warm_start.admits(incarnation):
+            return None
+        room = warm_start.room(self._leases.leased)
         if self._clocks is None:
             return self._leases.grant(number, incarnation, next_sequence, at_most=room)
         if not self._leases.room(room):
@@ -137,8 +134,7 @@ class Scheduler:
 
     def gone(self, incarnation: int) -> None:
         """A life is over: another may be the one that trains alone."""
-        if self.warm_replica == incarnation:
-            self.warm_replica = None
+        self._progress.warm_start.remove(incarnation)
 
     def fenced(self, number: int, incarnation: int) -> list[Action]:
         """A life can push nothing more: with a dial, the others need not wait for it."""

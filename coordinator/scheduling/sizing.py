@@ -7,8 +7,10 @@ import math
 from dbelief.core.lease import FetchPushSchedule
 from dbelief.job import Asynchronous, Downpour, Elastic, Job, Sandblaster, SyncSgd
 
+from ..core.divergence import DivergenceDetector
 from ..core.progress import Progress
 from ..core.states import DatasetSizes
+from ..core.warm_start import WarmStart
 from .leases import Leases
 
 
@@ -53,25 +55,22 @@ def progress(job: Job, shape: DatasetSizes, total: int | None) -> Progress:
         usual = 5 * shape.train if isinstance(job.strategy, Sandblaster) else max(1, shape.train // 2)
         every = job.evaluate.every or usual
     limits = job.limits
-    warm_samples, warm_loss = _warm_start(job, shape, total)
     return Progress(
-        warm_samples=warm_samples,
-        warm_loss=warm_loss,
+        warm_start=_warm_start(job, shape, total),
         evaluate_every=every,
         keep_best=bool(shape.validation) and job.keeps_best,
-        divergence_factor=job.divergence.factor,
-        divergence_s=job.divergence.seconds,
+        divergence=DivergenceDetector(job.divergence.factor, job.divergence.seconds),
         target_accuracy=limits.validation_accuracy,
         target_loss=limits.validation_loss,
         patience=limits.patience,
     )
 
 
-def _warm_start(job: Job, shape: DatasetSizes, total: int | None) -> tuple[int | None, float | None]:
-    """Samples and loss that end the warm start; neither where everyone starts at once."""
+def _warm_start(job: Job, shape: DatasetSizes, total: int | None) -> WarmStart:
+    """The warm start with its conditions; without any where all replicas start at once."""
     warm = job.strategy.warm_start if isinstance(job.strategy, Downpour) else None
     if warm is None or job.replicas <= 1 or job.strategy.staleness == 0:
-        return None, None
+        return WarmStart()
     if warm.samples is None and warm.loss is None:
-        return round(warm.share * (total or shape.train)), None
-    return warm.samples, warm.loss
+        return WarmStart(round(warm.share * (total or shape.train)))
+    return WarmStart(warm.samples, warm.loss)

@@ -135,7 +135,7 @@ class Training:
         """The batch method's program has run on all shards."""
         assert self.batch is not None
         notes = self.batch.ran(ticket, scalars)
-        self.progress.loss = self.batch.method.value
+        self.progress.divergence.loss = self.batch.method.value
         return notes
 
     def rewind(self, state: Mapping[str, Any], now_s: float) -> int:
@@ -204,7 +204,7 @@ class Training:
             self.progress.test = Evaluated(loss, accuracy, lease.samples)
             return EvaluationOutcome(lease)
         if not math.isfinite(loss):
-            self.progress.not_finite += 1
+            self.progress.divergence.not_finite += 1
             trouble = f"diverged: the validation loss is {loss} after {lease.samples} samples; try a lower rate"
             return EvaluationOutcome(lease, trouble=trouble)
         keep_as, enough = self.progress.evaluated(loss, accuracy, lease.samples)
@@ -231,7 +231,7 @@ class Training:
             "groups": self.groups.state() if self.groups is not None else None,
             "batch": self.batch.state() if self.batch is not None else None,
             "end_kept": self.end_kept,
-            "warm_replica": self._handout.warm_replica,
+            "warm_replica": self.progress.warm_start.replica,
             "pushes_twice": self.pushes_twice,
             "sets": self.snapshots.count,
             "trained_s": round(now_s - self._began_s, 3),
@@ -250,7 +250,7 @@ class Training:
         if self.batch is not None:
             self.batch.restore(state["batch"])
         self.end_kept = state.get("end_kept", False)
-        self._handout.warm_replica = state["warm_replica"]
+        self.progress.warm_start.replica = state["warm_replica"]
         self.pushes_twice, self.snapshots.count = state["pushes_twice"], state["sets"]
         self.begin(now_s)
         self._began_s -= state["trained_s"]
@@ -317,7 +317,7 @@ class Training:
     def advance(self, living: Mapping[int, int], now_s: float) -> list[Action]:
         """Ask for what is due; `living` are the replicas, incarnation by number."""
         wishes: list[Action] = []
-        if self.progress.release_due():
+        if self.progress.warm_start_ends():
             wishes.append(LogEvent("warm_start", {"samples": self.progress.samples}))
         if self._rests and self._set_due(now_s) and not self._keeps_while(self.evaluations.under_way):
             wishes.append(self.begin_set())

@@ -45,9 +45,9 @@ def _push(shard: Shard, segment: Segment, deed: PushRecord) -> None:
         return
     if deed.exchange:
         shard.answers.keep(push, deed.exchange, deed.index, segment.present())
-    segment.rebase(push)
+    segment.ledger.rebase(push)
     if deed.skipped:
-        segment.skip(push)
+        segment.ledger.skip(push)
     elif push.assign:
         segment.assign(push, deed.values, deed.offset)
     elif shard.staleness == 0:
@@ -62,5 +62,5 @@ def promote(segment: Segment, shard_epoch: int) -> None:
     """Be a segment of a life of its own, whose versions begin above all that its leader may have shown."""
     with segment.lock:
         segment.version = segment.first_version = max(shard_epoch * VERSIONS_PER_INCARNATION, segment.version + 1)
-        segment.based.clear()
+        segment.ledger.bases.clear()
         segment.passed.clear()

@@ -14,6 +14,7 @@ from dbelief.errors import Rejected, Unavailable
 
 from ..store.accumulator import BundleAccumulator
 from ..store.exchange_cache import Answer
+from ..store.ledger import PushLedger
 from ..store.segment import Segment, Staged
 
 _LOOK_S = 0.001
@@ -86,12 +87,12 @@ def capture(
         born=segment.first_version,
         applied=segment.applied,
         rounds=segment.rounds,
-        lost=segment.lost,
+        lost=segment.ledger.lost,
         vectors={name: numbers(array) for name, array in segment.vectors.items()},
         filled=dict(segment.filled),
         state={name: numbers(array) for name, array in zip(segment.rule.state, segment.state, strict=True)},
-        ledger=dict(segment.ledger),
-        based=dict(segment.based),
+        ledger=dict(segment.ledger.last),
+        based=dict(segment.ledger.bases),
         passed=dict(segment.passed),
         told=dict(told) if told is not None else None,
         sum=replace(segment.sum, added=set(segment.sum.added), waiting=dict(segment.sum.waiting)),
@@ -112,10 +113,11 @@ def install(carried: SegmentState, segment: Segment) -> None:
     if set(carried.state) != set(names):
         raise Rejected(f"segment {carried.span.index} came with the state {sorted(carried.state)}, not {sorted(names)}")
     segment.version, segment.first_version, segment.applied = carried.version, carried.born, carried.applied
-    segment.rounds, segment.lost = carried.rounds, carried.lost
+    segment.rounds = carried.rounds
     segment.vectors, segment.filled = carried.vectors, carried.filled
     segment.state = tuple(carried.state[name] for name in names)
-    segment.ledger, segment.based, segment.passed = carried.ledger, carried.based, carried.passed
+    segment.ledger = PushLedger(carried.span.index, carried.ledger, carried.based, carried.lost)
+    segment.passed = carried.passed
     segment.sum, segment.staged = carried.sum, carried.staged
 
 

@@ -39,6 +39,7 @@ from dbelief.optim.elastic import Elastic
 from .accumulator import BundleAccumulator
 from .copy_on_write import SnapshotView
 from .journal import DropStagedRecord, ForgetRecord, JournalRecord, RoundRecord
+from .ledger import PushLedger
 from .limits import MOST_ROUNDS, MOST_VECTORS, check_limit
 from .lock import TimedLock
 
@@ -103,12 +104,10 @@ class Segment:
         With the dial at N >= 1: per member, as a replica number, the clocks it has passed; it has pushed all below.
     filled
         Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
-    lost
-        Pushes on "w" that earlier lives acknowledged and that are gone with them, as their pushers told.
     taken
         Pushes, exchanges and bundles that came for it in this life, to any vector; those that came again too.
-    based
-        By vector and pusher, for all that have pushed in this life: the base they came with, and what it skipped.
+    ledger
+        Duplicate detection, and pushes that were lost with earlier incarnations.
     sum
         The pass over a batch that "accrued" holds the sum of.
     lock_free
@@ -134,11 +133,9 @@ class Segment:
     rounds: int = 0
     passed: dict[int, int] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
-    lost: int = 0
     taken: int = 0
-    based: dict[tuple[str, Pusher], tuple[int, int]] = field(default_factory=dict)
     sum: BundleAccumulator = field(default_factory=BundleAccumulator)
-    ledger: dict[tuple[str, Pusher], int] = field(default_factory=dict)
+    ledger: PushLedger = field(init=False)
     lock_free: bool = False
     busy: int = 0
     moved_to: str = ""
@@ -148,6 +145,7 @@ class Segment:
     on_apply: Callable[[int, Pusher, int, float], None] | None = None
 
     def __post_init__(self) -> None:
+        self.ledger = PushLedger(self.span.index)
         self._aside: AbstractContextManager[object] = ReleasedLock(self) if self.lock_free else nullcontext()
 
     def append_journal(self, deed: Callable[[], JournalRecord]) -> None:
@@ -159,22 +157,6 @@ class Segment:
         """Whether all of a named vector's numbers were assigned here."""
         return self.filled.get(vector, 0) == self.span.length
 
-    def expect(self, push: Push) -> bool:
-        """Whether the push is next in the ledger; False for a duplicate.
-
-        Raises
-        ------
-        Refused
-            Where pushes before it are missing; names the number expected.
-        """
-        last = self.ledger.get((push.vector, push.pusher), 0)
-        if push.sequence > last + 1:
-            raise Rejected(
-                f"segment {self.span.index}: push {push.sequence} of replica {push.pusher.replica} on {push.vector!r} "
-                f"came where {last + 1} was expected"
-            )
-        return push.sequence == last + 1
-
     def drop_staged(self, incarnations: Collection[int]) -> None:
         """Forget the gradients of these lives that wait for a round, in the ledger too."""
         lives = frozenset(incarnations)
@@ -183,45 +165,18 @@ class Segment:
         for clock, round_ in list(self.staged.items()):
             for pusher in [pusher for pusher in round_ if pusher.incarnation in incarnations]:
                 del round_[pusher]
-                self.ledger[PARAMETERS, pusher] -= 1
+                self.ledger.withdraw(pusher)
             if not round_:
                 del self.staged[clock]
 
     def forget(self, incarnations: frozenset[int]) -> None:
         """Drop the rows of lives that are fenced for good."""
         self.append_journal(lambda: ForgetRecord(self.span.index, self.version, incarnations))
-        for rows in (self.ledger, self.based):
-            for key in [key for key in rows if key[1].incarnation in incarnations]:
-                del rows[key]
-
-    def rebase(self, push: Push) -> int:
-        """Go on from where a pusher says it was; returns how many of its pushes this shard has lost.
-
-        Only a pusher's first push in this life may skip numbers: what is missing later is a gap, whatever it says.
-        That push, sent again, is told the same loss again.
-        """
-        key = (push.vector, push.pusher)
-        base = 0 if push.base is None else push.base
-        if key not in self.based:
-            last = self.ledger.get(key, 0)
-            lost = max(0, base - 1 - last)
-            if push.sequence > last + lost + 1:
-                return 0  # refused as a gap: it leaves no trace
-            self.based[key] = base, lost
-            if lost:
-                self.ledger[key] = last + lost
-                self.lost += lost if push.vector == PARAMETERS else 0
-        first_base, lost = self.based[key]
-        return lost if base == first_base else 0
-
-    def skip(self, push: Push) -> None:
-        """Count a push as done without its values, so that the pusher's next one is expected."""
-        if self.expect(push):
-            self.ledger[push.vector, push.pusher] = push.sequence
+        self.ledger.forget(incarnations)
 
     def assign(self, push: Push, values: np.ndarray, offset: int) -> Outcome:
         """Overwrite a part of a named vector."""
-        if not self.expect(push):
+        if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         if push.vector not in self.vectors:
             check_limit("named vectors", push.vector, self.vectors, MOST_VECTORS)
@@ -231,14 +186,14 @@ class Segment:
         filled = self.filled.get(push.vector, 0)
         if offset <= filled:
             self.filled[push.vector] = max(filled, offset + len(values))
-        self.ledger[push.vector, push.pusher] = push.sequence
+        self.ledger.record(push)
         return Outcome.APPLIED
 
     def apply(self, push: Push, gradient: np.ndarray, offset: int, rate: np.float32) -> Outcome:
         """Apply the rule to a part of "w" at a rate, exactly once for each number of a pusher."""
-        if not self.expect(push):
+        if not self.ledger.expect(push):
             return Outcome.DUPLICATE
-        self.ledger[push.vector, push.pusher] = push.sequence
+        self.ledger.record(push)
         part = slice(offset, offset + len(gradient))
         states = tuple(state[part] for state in self.state)
         self._step(self.vectors[PARAMETERS][part], gradient, states, rate)
@@ -267,7 +222,7 @@ class Segment:
 
     def stage(self, push: Push, gradient: np.ndarray) -> Outcome:
         """Hold a gradient until its round is complete."""
-        if not self.expect(push):
+        if not self.ledger.expect(push):
             return Outcome.DUPLICATE
         if push.clock < self.rounds:
             raise Rejected(f"segment {self.span.index}: round {push.clock} is over, the next is {self.rounds}")
@@ -279,7 +234,7 @@ class Segment:
             )
         # A private copy: the round outlives the message that the gradient came in.
         waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
-        self.ledger[push.vector, push.pusher] = push.sequence
+        self.ledger.record(push)
         return Outcome.STAGED
 
     def add(self, push: Push, gradient: np.ndarray, ordered: bool) -> Outcome:
@@ -343,7 +298,7 @@ class Segment:
         waiting = Counter(pusher for round_ in self.staged.values() for pusher in round_)
         return {
             (vector, pusher): last - (waiting[pusher] if vector == PARAMETERS else 0)
-            for (vector, pusher), last in self.ledger.items()
+            for (vector, pusher), last in self.ledger.last.items()
         }
 
     # -- snapshot sets -----------------------------------------------------------------------------------
@@ -362,7 +317,7 @@ class Segment:
         arrays |= {state_key(name): values for name, values in zip(self.rule.state, self.state, strict=True)}
         ledger = {key: last for key, last in self.applied_ledger().items() if key[0] in arrays}
         self.mark = SnapshotView(
-            StoredSegment(self.span, self.version, self.applied, self.rounds, self.lost, ledger, arrays)
+            StoredSegment(self.span, self.version, self.applied, self.rounds, self.ledger.lost, ledger, arrays)
         )
 
     def before_write(self, *arrays: np.ndarray) -> None:
@@ -391,10 +346,8 @@ class Segment:
         for name, target in self.vectors.items():
             target[:] = stored.arrays[name]
         self.filled = dict.fromkeys(self.vectors, self.span.length)
-        self.based.clear()
         self.version = self.first_version = max(
             stored.version, shard_epoch * VERSIONS_PER_INCARNATION, self.version + 1
         )
-        self.applied, self.rounds, self.lost = stored.applied, stored.rounds, stored.lost
-        known = {key: max(n, stored.ledger.get(key, 0)) for key, n in self.ledger.items()} if again else {}
-        self.ledger = dict(stored.ledger) | known
+        self.applied, self.rounds = stored.applied, stored.rounds
+        self.ledger.restore(stored.ledger, stored.lost, same_incarnation=again)

@@ -259,7 +259,7 @@ class Shard:
             self._admission.check(push, segment, gradient)
             self._pushers.admit(push.pusher)
             version, rate, staleness = segment.version, push.rate, 0
-            lost = segment.rebase(push) if push.bundle is None else 0
+            lost = segment.ledger.rebase(push) if push.bundle is None else 0
             if push.bundle is not None:
                 outcome = segment.add(push, gradient, self.ordered)
             elif push.assign:
@@ -310,8 +310,8 @@ class Shard:
                 self._check_here(segment)
                 self._admission.check(push, segment, weights)
                 self._pushers.admit(push.pusher)
-                most = max(most, segment.rebase(push))
-                again = not segment.expect(push)
+                most = max(most, segment.ledger.rebase(push))
+                again = not segment.ledger.expect(push)
                 answer = self.answers.find(push, index) if again else before
                 if answer is None:
                     raise Rejected(f"segment {index}: exchange {push.sequence} was answered before, and long ago")
@@ -341,7 +341,7 @@ class Shard:
 
     def _assign(self, segment: Segment, push: Push, values: np.ndarray, offset: int) -> Outcome:
         if push.vector == PARAMETERS and self.ready:
-            segment.skip(push)
+            segment.ledger.skip(push)
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
         return segment.assign(push, values, offset)
 
@@ -355,7 +355,7 @@ class Shard:
         rows: dict[tuple[str, Pusher], list[int]] = {}
         for segment in self.segments.values():
             with segment.lock:
-                for (vector, pusher), last in segment.ledger.items():
+                for (vector, pusher), last in segment.ledger.last.items():
                     rows.setdefault((vector, pusher._replace(rank=0)), []).append(last)
         count = len(self.segments)
         return {key: (min(seen) if len(seen) == count else 0, max(seen)) for key, seen in rows.items()}
@@ -366,7 +366,7 @@ class Shard:
 
     def lost(self) -> list[int]:
         """Pushes that are gone with earlier lives, of every segment, by rising index."""
-        return [segment.lost for _, segment in sorted(self.segments.items())]
+        return [segment.ledger.lost for _, segment in sorted(self.segments.items())]
 
     def taken(self) -> dict[int, int]:
         """Pushes that came for each segment, by its number."""

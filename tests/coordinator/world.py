@@ -350,7 +350,7 @@ class World:
                 self.interleave()
                 vectors = {name: values.copy() for name, values in segment.vectors.items()}
                 ledger = segment.applied_ledger()
-                counts = segment.version, segment.applied, segment.rounds, segment.lost
+                counts = segment.version, segment.applied, segment.rounds, segment.ledger.lost
                 assert index not in rows, "every segment is in one part of a set"
                 rows[index] = StoredSegment(segment.span, *counts, ledger, vectors)
         assert len(rows) == 4, "and none is missing"

@@ -78,5 +78,5 @@ def test_hogwild_is_the_same_where_pushes_do_not_meet() -> None:
 
 def test_all_begin_at_once_and_push_every_mini_batch() -> None:
     named, shape = job(name="async-sgd", rate=0.1), DatasetSizes(train=1000, validation=0, test=0)
-    assert not progress(named, shape, 1000).warm
+    assert not progress(named, shape, 1000).warm_start.active
     assert (cadence(named).n_fetch, cadence(named).n_push, named.strategy.staleness) == (1, 1, None)

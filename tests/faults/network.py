@@ -99,7 +99,7 @@ class Network:
     @contextmanager
     def installed(self) -> Iterator[Network]:
         """Clients made inside go through it; what is late has arrived at the end."""
-        with patch.object(client, "Streams", partial(StreamPool, self.open_channel)):
+        with patch.object(client, "StreamPool", partial(StreamPool, self.open_channel)):
             yield self
             self.settle()
 

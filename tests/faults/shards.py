@@ -90,7 +90,9 @@ class Served(Shard):
         assert isinstance(former, Served)
         held = {}
         for index, segment in self.service.life.require_shard().segments.items():
-            held.update({(index, who): last for (vector, who), last in segment.ledger.items() if vector == PARAMETERS})
+            held.update(
+                {(index, who): last for (vector, who), last in segment.ledger.last.items() if vector == PARAMETERS}
+            )
         self.kept = [row for row in former.history if row[2] <= held.get((row[0], row[1]), 0)]
 
 

@@ -175,7 +175,7 @@ def everything(job: Job) -> Any:
     shards = [service.life.shard for service in job.services]
     assert all(shards)
     return [
-        (index, {name: values.tobytes() for name, values in held.vectors.items()}, held.version, dict(held.ledger))
+        (index, {name: values.tobytes() for name, values in held.vectors.items()}, held.version, dict(held.ledger.last))
         for shard in shards
         for index, held in (shard.segments.items() if shard else ())
     ], [(service.life.job, service.life.epoch, service.life.stopped.is_set()) for service in job.services]

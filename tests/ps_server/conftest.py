@@ -59,7 +59,7 @@ class Subject:
                 [state.tobytes() for state in segment.state],
                 segment.version,
                 segment.rounds,
-                dict(segment.ledger),
+                dict(segment.ledger.last),
             )
             for segment in self.shard.segments.values()
         ]

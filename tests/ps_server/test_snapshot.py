@@ -84,7 +84,7 @@ def state(shards: Sequence[Shard]) -> Any:
             [values.tobytes() for values in segment.state],
             segment.applied,
             segment.rounds,
-            segment.ledger,
+            segment.ledger.last,
         )
         for shard in shards
         for index, segment in shard.segments.items()

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.core.divergence import DivergenceDetector
 from coordinator.core.progress import OVER, Best, Progress
 from coordinator.core.states import ProgressReport, ResourceUsage
+from coordinator.core.warm_start import WarmStart
 
 
 def told(samples: int = 100, loss: float = 1.0, pushes: int = 10, staleness: float = 0.0) -> ProgressReport:
@@ -95,7 +97,7 @@ def test_the_staleness_shown_is_that_of_the_latest_pushes() -> None:
 def test_the_loss_is_smoothed_over_about_two_thousand_samples() -> None:
     progress = Progress()
     progress.record_report(0, told(100, 3.0), 0.0)
-    assert progress.loss == progress.first_loss == 3.0
+    assert progress.loss == progress.divergence.first_loss == 3.0
     progress.record_report(0, told(200, 1.0), 0.0)
     assert progress.loss == pytest.approx(3.0 - 2.0 * 200 / 2_000)
     progress.record_report(0, told(5_000, 1.0), 0.0)
@@ -117,41 +119,43 @@ def test_what_only_a_ledger_tells_has_no_loss(news: ProgressReport) -> None:
 
 def test_without_conditions_nobody_is_held_back() -> None:
     progress = Progress()
-    assert not progress.warm
-    assert not progress.release_due()
-    assert progress.warm_room(10**9) is None
+    assert not progress.warm_start.active
+    assert progress.warm_start.admits(1)
+    assert progress.warm_start.admits(2)
+    assert not progress.warm_start_ends()
+    assert progress.warm_start.room(10**9) is None
 
 
 def test_release_by_samples_comes_once() -> None:
-    progress = Progress(warm_samples=150)
-    assert [progress.warm_room(n) for n in (0, 100, 150, 200)] == [150, 50, 0, 0]
+    progress = Progress(warm_start=WarmStart(150))
+    assert [progress.warm_start.room(n) for n in (0, 100, 150, 200)] == [150, 50, 0, 0]
     progress.record_report(0, told(100), 0.0)
-    assert not progress.release_due()
+    assert not progress.warm_start_ends()
     progress.record_report(0, told(50), 0.0)
-    assert [progress.release_due(), progress.release_due()] == [True, False]
-    assert progress.warm_room(200) is None
+    assert [progress.warm_start_ends(), progress.warm_start_ends()] == [True, False]
+    assert progress.warm_start.room(200) is None
 
 
 def test_release_by_loss_comes_once_and_leases_are_not_rationed_for_it() -> None:
-    progress = Progress(warm_loss=0.5)
-    assert not progress.release_due()  # the loss is not known yet
-    assert progress.warm_room(10**9) is None
+    progress = Progress(warm_start=WarmStart(loss=0.5))
+    assert not progress.warm_start_ends()  # the loss is not known yet
+    assert progress.warm_start.room(10**9) is None
     train(progress, [0.6])
-    assert not progress.release_due()
+    assert not progress.warm_start_ends()
     train(progress, [0.5])
-    assert [progress.release_due(), progress.release_due()] == [True, False]
+    assert [progress.warm_start_ends(), progress.warm_start_ends()] == [True, False]
 
 
 def test_whichever_condition_holds_first_releases() -> None:
-    by_samples, by_loss = (Progress(warm_samples=3_000, warm_loss=0.5) for _ in range(2))
+    by_samples, by_loss = (Progress(warm_start=WarmStart(3_000, 0.5)) for _ in range(2))
     train(by_samples, [1.0, 1.0])
     train(by_loss, [0.4])
-    assert by_samples.release_due()
-    assert by_loss.release_due()
+    assert by_samples.warm_start_ends()
+    assert by_loss.warm_start_ends()
 
 
 def test_a_warm_start_of_nothing_is_over_at_once() -> None:
-    assert Progress(warm_samples=0).release_due()
+    assert Progress(warm_start=WarmStart(0)).warm_start_ends()
 
 
 # -- evaluation ----------------------------------------------------------------------------------------------
@@ -276,7 +280,7 @@ def test_a_loss_that_is_not_finite_ends_it_at_once(loss: float) -> None:
 
 
 def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
-    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
     found = train(progress, [1.0, 11.0, 12.0, 13.0, 14.0])
     assert found[:4] == [None] * 4
     assert found[4] == (
@@ -285,19 +289,19 @@ def test_a_loss_far_above_its_start_for_too_long_ends_it() -> None:
 
 
 def test_a_loss_that_recovers_in_between_starts_the_clock_anew() -> None:
-    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
     assert train(progress, [1.0, 11.0, 12.0, 9.0, 11.0, 12.0, 13.0]) == [None] * 7
     assert train(progress, [14.0], from_s=7.0)[0] is not None
 
 
 def test_a_high_loss_that_lasts_no_time_is_borne() -> None:
-    progress = Progress(divergence_factor=10.0, divergence_s=3.0)
+    progress = Progress(divergence=DivergenceDetector(10.0, 3.0))
     assert train(progress, [1.0, *[1e6] * 100], every_s=0.01) == [None] * 101
 
 
 @pytest.mark.parametrize("first", [0.0, -2.0])
 def test_a_loss_without_a_positive_start_has_no_multiples(first: float) -> None:
-    progress = Progress(divergence_factor=10.0, divergence_s=0.0)
+    progress = Progress(divergence=DivergenceDetector(10.0, 0.0))
     assert train(progress, [first, first / 2, 5.0, 5.0]) == [None] * 4
     assert train(progress, [math.nan])[0] is not None
 
@@ -306,14 +310,14 @@ def test_a_loss_without_a_positive_start_has_no_multiples(first: float) -> None:
 
 
 def options() -> dict[str, Any]:
-    return {"warm_samples": 100, "evaluate_every": 250, "keep_best": True, "patience": 3}
+    return {"warm_start": WarmStart(100), "evaluate_every": 250, "keep_best": True, "patience": 3}
 
 
 def test_what_a_set_holds_is_all_that_goes_on() -> None:
     progress = Progress(**options())
     progress.record_report(0, told(300, 2.0, staleness=1.5), 0.0)
     progress.record_report(3, told(100, 1.0), 0.0)
-    progress.release_due()
+    progress.warm_start_ends()
     progress.evaluation_due()
     evaluate(progress, (0.5, 0.8), (0.6, 0.7))
     heir = Progress(**options())
@@ -321,7 +325,12 @@ def test_what_a_set_holds_is_all_that_goes_on() -> None:
     assert heir.state() == progress.state()
     assert heir.best == progress.best
     assert (heir.samples_of(0), heir.samples_of(3), heir.staleness_of(0)) == (300, 100, 1.5)
-    assert (heir.loss, heir.first_loss, heir.warm, heir.without_gain) == (progress.loss, 2.0, False, 1)
+    assert (heir.loss, heir.divergence.first_loss, heir.warm_start.active, heir.without_gain) == (
+        progress.loss,
+        2.0,
+        False,
+        1,
+    )
     assert not heir.evaluation_due()
 
 

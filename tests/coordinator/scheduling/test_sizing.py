@@ -59,7 +59,7 @@ def test_thresholds_are_the_jobs(a_job: MakeJob) -> None:
     )
     figures = progress(job, SHAPE, 1)
     assert (figures.target_accuracy, figures.target_loss, figures.patience) == (0.9, 0.1, 4)
-    assert (figures.divergence_factor, figures.divergence_s) == (3.0, 7.0)
+    assert (figures.divergence.factor, figures.divergence.seconds) == (3.0, 7.0)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_a_warm_start_is_samples_or_a_loss_or_a_share(
     a_job: MakeJob, warm_start: object, total: int | None, expected: tuple[int | None, float | None]
 ) -> None:
     figures = progress(a_job(strategy__warm_start=warm_start), SHAPE, total)
-    assert (figures.warm_samples, figures.warm_loss) == expected
+    assert (figures.warm_start.samples, figures.warm_start.loss) == expected
 
 
 def test_one_replica_needs_no_warm_start_nor_do_replicas_in_lockstep(a_job: MakeJob) -> None:
-    assert not progress(a_job(strategy__warm_start={}, replicas=1), SHAPE, 100).warm
-    assert not progress(a_job(strategy__warm_start={}, strategy__staleness=0), SHAPE, 100).warm
+    assert not progress(a_job(strategy__warm_start={}, replicas=1), SHAPE, 100).warm_start.active
+    assert not progress(a_job(strategy__warm_start={}, strategy__staleness=0), SHAPE, 100).warm_start.active

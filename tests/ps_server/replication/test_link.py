@@ -230,8 +230,8 @@ def test_nothing_is_kept_there_of_lives_that_are_forgotten() -> None:
     pair.settle()
     assert pair.follower.answers.for_segment(1).keys() == {(B, 1)}
     for segment in pair.moves._come.values():
-        assert {pusher for _, pusher in segment.ledger} == {Pusher(0, 1), B}
-        assert {pusher for _, pusher in segment.based} == {Pusher(0, 1), B}
+        assert {pusher for _, pusher in segment.ledger.last} == {Pusher(0, 1), B}
+        assert {pusher for _, pusher in segment.ledger.bases} == {Pusher(0, 1), B}
     pair.close()
 
 

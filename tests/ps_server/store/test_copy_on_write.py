@@ -57,7 +57,7 @@ def between(turns: Sequence[Callable[[], object]]) -> Iterator[None]:
 
         return write(folder, number, about, table, each())
 
-    with patch.object(snapshot, "write_part", held):
+    with patch.object(snapshot, "write_shard", held):
         yield
 
 
@@ -89,7 +89,7 @@ class World:
         return np.random.default_rng(self.made).standard_normal(TABLE[index].length, np.float32)
 
     def next(self, index: int, vector: str, pusher: Pusher) -> int:
-        return self.shard.segments[index].ledger.get((vector, pusher), 0) + 1
+        return self.shard.segments[index].ledger.last.get((vector, pusher), 0) + 1
 
     def push(self, index: int, pusher: Pusher) -> None:
         segment = self.shard.segments[index]

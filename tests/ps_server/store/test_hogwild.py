@@ -88,7 +88,7 @@ def test_what_is_under_way_is_read_repeated_and_fenced() -> None:
     push, weights = Push(Pusher(0, 10), 1, ONE), np.ones(LENGTH, np.float32)
 
     def others() -> tuple[Any, ...]:
-        while not held.segments[0].ledger.get(("w", push.pusher)):  # until it is under way
+        while not held.segments[0].ledger.last.get(("w", push.pusher)):  # until it is under way
             pass
         version, _ = held.pull("w", 0)
         again = held.exchange(push, [(0, weights)])

@@ -165,7 +165,7 @@ def test_staleness_is_counted_from_this_lifes_beginning(make: Make) -> None:
     subject.push(A, 1.0)
     segment = subject.shard.segments[0]
     arrays = {name: values.copy() for name, values in segment.vectors.items()}
-    subject.shard.load(StoredSegment(segment.span, 1, 1, 0, 0, dict(segment.ledger), arrays), shard_epoch=2)
+    subject.shard.load(StoredSegment(segment.span, 1, 1, 0, 0, dict(segment.ledger.last), arrays), shard_epoch=2)
     gradient = np.ones(5, np.float32)
     found = [subject.shard.push(Push(B, n, ONE), 0, gradient, 0, 1).staleness for n in (1, 2)]
     assert found == [0, 1]

@@ -36,7 +36,7 @@ def members(subject: Any, epoch: int, *replicas: int) -> int:
 def load(shard: Shard, before: Shard) -> None:
     """Put a shard back as another is now, in a second life."""
     for segment in before.segments.values():
-        books = segment.version, segment.applied, segment.rounds, segment.lost, segment.applied_ledger()
+        books = segment.version, segment.applied, segment.rounds, segment.ledger.lost, segment.applied_ledger()
         shard.load(StoredSegment(segment.span, *books, dict(segment.vectors)), 2)
 
 
@@ -150,9 +150,9 @@ def test_a_pull_says_how_far_the_puller_is_at_least(make: Make) -> None:
     subject.send(Push(C, 1, np.float32(1), clock=8), subject.full(0.0), [1])
     assert members(subject, 1, 0, 1) == 9
     assert not may_read(subject, 9)
-    subject.shard.heard(ALL, 0, 9)
+    subject.shard.record_clock(ALL, 0, 9)
     assert not may_read(subject, 9)
-    subject.shard.heard(ALL, 1, 9)
+    subject.shard.record_clock(ALL, 1, 9)
     assert may_read(subject, 9)
     assert not may_read(subject, 11)
 
@@ -173,7 +173,7 @@ def test_who_waits_is_woken(make: Make, ends: str) -> None:
     if ends == "a push":
         subject.push(B, 1.0)
     elif ends == "a call":
-        subject.shard.heard(ALL, 1, 2)
+        subject.shard.record_clock(ALL, 1, 2)
     else:
         members(subject, 2, 0)
     assert woken.wait(60)
@@ -236,9 +236,9 @@ def test_rounds_that_all_have_passed_go_by_without_a_step(make: Make) -> None:
         before.push(pusher, 1.0)
     again = came_back(before, make, 0)
     members(again, 2, 0, 1)
-    again.shard.heard(ALL, 0, 40)
+    again.shard.record_clock(ALL, 0, 40)
     assert not may_read(again, 40)
-    again.shard.heard(ALL, 1, 40)
+    again.shard.record_clock(ALL, 1, 40)
     assert may_read(again, 40)
     assert steps(again) == {1}
     for pusher in (A, B):
@@ -251,7 +251,7 @@ def test_a_round_waits_only_for_those_who_have_not_passed_it(make: Make) -> None
     """One was told that round 5 is done, the other's answer was lost with the shard: it pushes again, alone."""
     again = came_back(make(staleness=0), make, 0)
     members(again, 1, 0, 1)
-    again.shard.heard(ALL, 0, 6)
+    again.shard.record_clock(ALL, 0, 6)
     again.push(B, 2.0, clock=5)
     np.testing.assert_array_equal(again.read(), again.full(-2.0))
     assert may_read(again, 6)
@@ -274,7 +274,7 @@ def test_one_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> None:
     again = came_back(make(staleness=0), make, 0)
     members(again, 1, 0, 1)
     for replica in (0, 1):
-        again.shard.heard([0], replica, 5)
+        again.shard.record_clock([0], replica, 5)
     for pusher in (A, B):
         push = Push(pusher._replace(rank=1), 1, np.float32(1), clock=4)
         again.send(push, again.full(2.0), [1, 2])
@@ -287,7 +287,7 @@ def test_at_n_a_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> Non
     subject = make(staleness=1)
     members(subject, 1, 0, 1)
     subject.send(Push(A, 1, np.float32(1), clock=8), subject.full(0.0))
-    subject.shard.heard([0], 1, 9)
+    subject.shard.record_clock([0], 1, 9)
     assert may_read(subject, 9, [0])
     assert not may_read(subject, 9, [1])
 
@@ -295,7 +295,7 @@ def test_at_n_a_rank_that_is_ahead_does_not_speak_for_another(make: Make) -> Non
 def test_a_shard_that_never_came_back_believes_no_call(make: Make) -> None:
     subject = make(staleness=0)
     members(subject, 1, 0)
-    subject.shard.heard(ALL, 0, 9)
+    subject.shard.record_clock(ALL, 0, 9)
     assert not may_read(subject, 1)
 
 
@@ -339,9 +339,9 @@ def test_replicas_go_on_over_a_shard_that_lost_clocks(make: Make, staleness: int
             subject = old
             members(subject, 2, 0, 1, 2)
         for pusher in (A, B, C):
-            subject.shard.heard(ALL, pusher.replica, clock)
+            subject.shard.record_clock(ALL, pusher.replica, clock)
         for pusher in (A, B, C):
             assert may_read(subject, clock)
-            subject.sequences[pusher] = subject.shard.segments[0].ledger.get(("w", pusher), 0)
+            subject.sequences[pusher] = subject.shard.segments[0].ledger.last.get(("w", pusher), 0)
             subject.push(pusher, 1.0, clock=clock)
     assert steps(subject) == {25 if staleness == 0 else 75}

@@ -43,7 +43,7 @@ def test_a_rank_that_raises_ends_all_others_with_its_name(tmp_path: Path) -> Non
     assert ends.pop(2) == "ZeroDivisionError: a rate of 0", said
     for rank, end in zip((0, 1, 3), ends, strict=True):
         assert end == (
-            "RankDied: rank 2 died of ZeroDivisionError: a rate of 0; "
+            "RankFailure: rank 2 died of ZeroDivisionError: a rate of 0; "
             f"rank {rank} waited for rank {(rank + 1) % 2} to send 32 bytes (tag 9)"
         )
     assert code != 0
@@ -63,7 +63,7 @@ def test_sums_of_all_kinds(tmp_path: Path) -> None:
 def test_a_rank_that_raises_ends_mpis_own_sum(tmp_path: Path) -> None:
     code, ends, said = run(tmp_path, "sums_alone")
     assert ends.pop(2) == "ZeroDivisionError: a rate of 0", said
-    assert all(end.startswith("RankDied: rank 2 died of ZeroDivisionError: a rate of 0") for end in ends)
+    assert all(end.startswith("RankFailure: rank 2 died of ZeroDivisionError: a rate of 0") for end in ends)
     assert code != 0
 
 
@@ -93,7 +93,7 @@ def test_a_message_of_another_length_is_refused(case: str, reason: str, tmp_path
     code, ends, said = run(tmp_path, case)
     told = ends.pop(1)
     assert told.startswith(f"ValueError: {reason}"), said
-    assert all(end.startswith(f"RankDied: rank 1 died of {told}") for end in ends)
+    assert all(end.startswith(f"RankFailure: rank 1 died of {told}") for end in ends)
     assert code != 0
 
 

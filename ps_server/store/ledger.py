@@ -1,0 +1,104 @@
+"""Duplicate detection: per vector and pusher, the number of the last push that a segment has counted.
+
+A push is applied when its number is the ledger's plus one, acknowledged as a duplicate when it is lower, and rejected
+when it is higher: pushes before it are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from dbelief.core.push import PARAMETERS, Push, Pusher
+from dbelief.errors import Rejected
+
+Key = tuple[str, Pusher]
+"""A named vector and who pushes to it."""
+
+
+@dataclass
+class PushLedger:
+    """The ledger of one segment; every method expects the segment's lock to be held.
+
+    Attributes
+    ----------
+    segment
+        Index of the segment, for errors.
+    last
+        By vector and pusher: number of the last push that was counted.
+    bases
+        By vector and pusher, for all that have pushed in this incarnation of the shard: the base of the first of these
+        pushes, and the count of numbers that it skipped.
+    lost
+        Pushes on "w" that earlier incarnations acknowledged and that were lost with them, as their pushers reported.
+    """
+
+    segment: int
+    last: dict[Key, int] = field(default_factory=dict)
+    bases: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    lost: int = 0
+
+    def expect(self, push: Push) -> bool:
+        """Whether the push is the next one; False for a duplicate.
+
+        Raises
+        ------
+        Rejected
+            Pushes before it are missing; names the number expected.
+        """
+        last = self.last.get((push.vector, push.pusher), 0)
+        if push.sequence > last + 1:
+            raise Rejected(
+                f"segment {self.segment}: push {push.sequence} of replica {push.pusher.replica} on {push.vector!r} "
+                f"came where {last + 1} was expected"
+            )
+        return push.sequence == last + 1
+
+    def record(self, push: Push) -> None:
+        """Count a push: its pusher's next one is expected."""
+        self.last[push.vector, push.pusher] = push.sequence
+
+    def skip(self, push: Push) -> None:
+        """Count a push without its values; a duplicate changes nothing."""
+        if self.expect(push):
+            self.record(push)
+
+    def withdraw(self, pusher: Pusher) -> None:
+        """Do not count a pusher's last gradient, which waited for its round and was dropped."""
+        self.last[PARAMETERS, pusher] -= 1
+
+    def rebase(self, push: Push) -> int:
+        """Continue from the number that a pusher names as its base; returns how many of its pushes were lost.
+
+        Only a pusher's first push in this incarnation may skip numbers: a number missing later is a gap, whatever base
+        the push names. The same push, sent again, gets the same count again.
+        """
+        key = (push.vector, push.pusher)
+        base = 0 if push.base is None else push.base
+        if key not in self.bases:
+            last = self.last.get(key, 0)
+            lost = max(0, base - 1 - last)
+            if push.sequence > last + lost + 1:
+                return 0  # rejected as a gap: it leaves no trace
+            self.bases[key] = base, lost
+            if lost:
+                self.last[key] = last + lost
+                self.lost += lost if push.vector == PARAMETERS else 0
+        first_base, lost = self.bases[key]
+        return lost if base == first_base else 0
+
+    def forget(self, incarnations: Collection[int]) -> None:
+        """Drop the rows of pushers that are fenced for good."""
+        for rows in (self.last, self.bases):
+            for key in [key for key in rows if key[1].incarnation in incarnations]:
+                del rows[key]
+
+    def restore(self, last: Mapping[Key, int], lost: int, same_incarnation: bool = False) -> None:
+        """Become what a snapshot set holds.
+
+        `same_incarnation`: the shard was not restarted, so acknowledged pushes are not expected again.
+        """
+        known = {key: max(n, last.get(key, 0)) for key, n in self.last.items()} if same_incarnation else {}
+        self.last = dict(last) | known
+        self.lost = lost
+        self.bases.clear()
