@@ -37,7 +37,7 @@ def stopped(member: Told, ranks: RankGroup | None = None) -> str:
     replica: Any = object.__new__(Replica)
     replica._spread = StalenessHistogram()
     replica._session, replica._ranks = SimpleNamespace(member=member), ranks or SingleRank()
-    replica._orders = lambda: wire.LeaseReply(stop="no more work")
+    replica._next_assignment = lambda: wire.LeaseReply(stop="no more work")
     replica._trains = replica._bundles = replica._together = None
     reason: str = replica.run()
     return reason
@@ -72,7 +72,7 @@ def test_a_rank_that_fails_says_so_before_it_pushes_what_is_left() -> None:
     def fails() -> None:
         raise ZeroDivisionError("a rate of 0")
 
-    replica._orders = fails
+    replica._next_assignment = fails
     with pytest.raises(ZeroDivisionError):
         replica.run()
     assert order == ["told: a rate of 0", "pushed the rest"]

@@ -39,7 +39,7 @@ from tests.ps_server.servers import A, B, Job, status, wait_until
 LENGTH = 5
 SPANS = tuple(SegmentSpan(index, index * LENGTH, LENGTH) for index in range(3))
 RULES = ("sgd", "adagrad", "adam", "elastic")
-KEPT = ("version", "applied", "rounds", "ledger", "filled", "based", "lost")
+KEPT = ("version", "applied", "rounds", "ledger", "filled")
 
 
 def a_shard(rule: str, staleness: int | None, spans: tuple[SegmentSpan, ...], aware: bool = False) -> Shard:

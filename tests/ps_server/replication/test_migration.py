@@ -108,7 +108,7 @@ def test_a_segment_lives_on_at_another_place_as_if_nothing_had_happened(
             _assert_same(act(holder, span.index), act(stays, span.index))
     for index, expected in stays.segments.items():
         segment = (one if index in one.segments else other).segments[index]
-        kept = ("version", "applied", "rounds", "ledger", "filled", "passed", "based")
+        kept = ("version", "applied", "rounds", "ledger", "filled", "passed")
         assert {name: getattr(segment, name) for name in kept} == {name: getattr(expected, name) for name in kept}
         assert segment.vectors.keys() == expected.vectors.keys()
         for name, values in expected.vectors.items():

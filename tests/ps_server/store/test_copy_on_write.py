@@ -263,7 +263,7 @@ def test_segments_that_go_to_another_shard_meanwhile_are_in_the_set_of_the_one_t
     before = subject.read()
     shard = subject.shard
     kept = {0: shard.segments[0]}
-    with between([lambda: shard.hold(kept, {})]):
+    with between([lambda: shard.set_segments(kept, {})]):
         save(shard, tmp_path)
     verify_shards(tmp_path, *SET[:2], "sgd", 3)
     stored = {

@@ -74,7 +74,7 @@ def test_a_rank_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
     code, ends, said = run(tmp_path, "sleeps")
     assert ends.pop(1) == "", said
     assert all("waited for rank 1 to send 32 bytes (tag 9)" in end for end in ends)
-    assert any(end.startswith("Unreachable: nothing came for 1 s") for end in ends)
+    assert any(end.startswith("Unavailable: nothing came for 1 s") for end in ends)
     assert "not all ranks left in time" in said
     assert code != 0
     assert time.monotonic() - began_s < 90.0
