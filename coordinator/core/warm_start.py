@@ -12,8 +12,8 @@ class WarmStart:
     Attributes
     ----------
     samples, loss
-        The warm start ends after so many samples, or when the average training loss is that low; None: no such condition.
-        Without a condition there is no warm start.
+        The warm start ends after this count of samples, or when the average training loss is that low; None: no such
+        condition. Without a condition there is no warm start.
     active
         Whether it still lasts.
     replica
