@@ -1,4 +1,4 @@
-"""`dbelief coordinator JOB`: runs one job."""
+"""The command `dbelief coordinator JOB`: runs one job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
 
 def _registry(context: click.Context, parameter: click.Parameter, url: str) -> str:
-    """Refuse a password where everybody on this machine can read it."""
+    """Reject a password on the command line, where every user of this machine can read it."""
     from dbelief.registry import has_password
 
     written = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
@@ -104,7 +104,7 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
 def command(**options: Any) -> None:
     """Run the job that JOB describes: wait for its shards and replicas, train, evaluate, export, end.
 
-    Where the registry knows an unfinished run of it, go on with that; while another coordinator leads it, stand by.
+    Where the registry has an unfinished run of it, resume that; while another coordinator leads it, stand by.
     """
     prepare_process()
     limit_threads(1)

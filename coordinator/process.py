@@ -1,4 +1,4 @@
-"""A coordinator's life: it waits for the registry, stands by, leads the job to its end, and stays, or leaves."""
+"""The coordinator process: waits for the registry, stands by, leads the job to its end, and stays or exits."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from .runtime.event_loop import EventLoop
 from .runtime.leader_lease import LeaderLease
 
 SCRAPE_S = 10.0
-"""How long the numbers of a job that is over wait for whoever scrapes them, if anybody does."""
+"""Seconds for which the metrics of a finished job wait for a scrape."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a coordinator is to run here; see the options of `dbelief coordinator`."""
+    """Settings of a coordinator process; see the options of `dbelief coordinator`."""
 
     job_file: Path
     overrides: tuple[str, ...]
@@ -62,7 +62,7 @@ class Options:
     pictures: bool
 
     def check(self) -> None:
-        """Raise Mistake for what would come to light only after a wait."""
+        """Raise UserError for an error that would otherwise show only after a wait."""
         if self.ready_file is not None and not self.ready_file.absolute().parent.is_dir():
             raise UserError(f"--ready-file {self.ready_file}: there is no folder {self.ready_file.parent}")
         may_listen(self.listen)
@@ -71,14 +71,14 @@ class Options:
 
 
 def run(options: Options, interrupted: threading.Event) -> int:
-    """Run a job, or stand by until it needs this coordinator; the exit code.
+    """Run a job, or stand by until this coordinator is needed; the exit code.
 
     Raises
     ------
-    Mistake
+    UserError
         The job file or an option is wrong.
-    Failure
-        What ended it.
+    RuntimeFailure
+        The run could not continue.
     """
     options.check()
     clock = SystemClock()
@@ -101,7 +101,7 @@ def run(options: Options, interrupted: threading.Event) -> int:
         if before:
             announce(f"job {job.name} has ended already ({before}), and is to run once")
             if options.at_end == "wait":
-                with closing(Server(options.listen, lambda _: None)):  # it lives, and leads nothing
+                with closing(Server(options.listen, lambda _: None)):  # serves health checks, and leads nothing
                     interrupted.wait()
             return 0
         return _run_as_leader(options, job, leadership, metrics, clock, interrupted)
@@ -110,12 +110,12 @@ def run(options: Options, interrupted: threading.Event) -> int:
 def _run_as_leader(
     options: Options, job: Job, leadership: LeaderLease, metrics: Metrics, clock: Clock, interrupted: threading.Event
 ) -> int:
-    """Lead the job, to its end or until this coordinator is asked to leave it; the exit code."""
+    """Lead the job, to its end or until this coordinator is requested to leave it; the exit code."""
     freeze()
     with ExitStack() as stack:
         page = _serve_page(options.page_listen, stack)
         check_free(options.listen)  # before the run folder is touched
-        # Only its leader may touch the run folder: another coordinator may be writing into it.
+        # Only the leader may touch the run folder: another coordinator may be writing into it.
         begun = start(job, leadership.read_state(), options.run_folder, options.resume, options.fresh, clock.now())
         stack.enter_context(held(begun.folder))
         sweep(begun.folder)
@@ -148,7 +148,7 @@ def _run_as_leader(
 
 
 def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:
-    """The status page, served for as long as the stack lasts where an address is given."""
+    """The status page, served until the stack closes, where an address is given."""
     credentials = current()
     page = StatusPage(credentials)
     if listen is not None:
@@ -160,13 +160,14 @@ def _serve_page(listen: str | None, stack: ExitStack) -> StatusPage:
 
 @contextmanager
 def _standby_health(listen: str) -> Iterator[None]:
-    """Tell of this process' health, on loopback alone, until it leads.
+    """Serve health checks, on loopback alone, until this process leads.
 
-    Who looks for the leader must find nobody here. Where addresses are not a container's own, there is no need.
+    A client that looks for the leader must not reach this process. Only for a listen address that means all addresses
+    (as in a container); elsewhere it is not needed.
     """
     server = None
     if is_every_address(listen):
-        with suppress(UserError):  # on this host another process has that port: the leader, say
+        with suppress(UserError):  # another process on this host has that port, for example the leader
             server = Server(f"127.0.0.1:{host_and_port(listen)[1]}", lambda _: None)
     try:
         yield
@@ -178,7 +179,7 @@ def _standby_health(listen: str) -> Iterator[None]:
 def _wait_for_registry(
     registry: Registry, job: str, patience_s: float, clock: Clock, interrupted: threading.Event
 ) -> None:
-    """Wait for a registry that was started beside this process, and may come up later."""
+    """Wait for a registry that was started at the same time, and may become available later."""
     until_s = clock.now() + patience_s
     while True:
         try:

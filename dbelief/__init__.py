@@ -1,10 +1,10 @@
-"""dbelief trains gradient-based models on machines that are slow, mixed, far apart, or may vanish.
+"""Distributed training of gradient-based models on machines that are slow, heterogeneous, remote or unreliable.
 
-    dbelief.train("job.yaml")            a whole job on this machine
-    dbelief.connect("host:port")         a member of a job, for a loop of one's own
-    dbelief.errors                       everything that can go wrong, by name
+    dbelief.train("job.yaml")            a complete job on this machine
+    dbelief.connect("host:port")         a member of a job, for a custom training loop
+    dbelief.errors                       all error classes
 
-Importing this package imports nothing else: gRPC, NumPy and the rest come with the first call.
+Importing this package imports nothing else: gRPC, NumPy and the rest are imported on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOMES = {"Client": "dbelief.training.client", "connect": "dbelief.training.clie
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: a role's process must set up before gRPC is imported."""
+    """Import an attribute on first access: a role's process must set its environment before gRPC is imported."""
     if name not in _HOMES:
         raise AttributeError(f"module 'dbelief' has no attribute {name!r}")
     from importlib import import_module

@@ -1,64 +1,65 @@
-"""Every failure that dbelief names, as one tree.
+"""All named errors of dbelief, as one class hierarchy.
 
 DbeliefError
-├── Mistake              a person can put it right: exit code 2
-│   ├── JobError         a field of the job file, or the file itself
-│   ├── DataError        a data file that is missing, torn, or not what the job says
-│   └── ModelError       a model that cannot be built, or breaks its contract
-└── Failure              something broke while running: exit code 1
-    ├── Refused          a peer answered, and said no (fenced, wrong length, sequence gap)
-    │   ├── Moved        what was asked for lives elsewhere, or in another life, by now: find out where, and ask there
-    │   └── Full         there is no place now; one may become free
-    ├── Unreachable      a peer did not answer within its deadline
-    ├── NonFinite        a gradient holds NaN or infinity
-    ├── WriteFailed       a file that could not be written: the disk is full, say
-    ├── SnapshotError    a snapshot that is torn, foreign, or of a newer format
-    │   └── Torn         a file of it is missing or damaged: an older one may be whole
-    └── Interrupted      somebody pressed Ctrl-C: exit code 130
+├── UserError             can be corrected by the user: exit code 2
+│   ├── JobError          an invalid field of the job file, or an invalid file
+│   ├── DataError         a data file that is missing, truncated, or not as the job describes it
+│   └── ModelError        a model that cannot be built, or violates its contract
+└── RuntimeFailure        something failed while running: exit code 1
+    ├── Rejected          a peer rejected the request (fenced, wrong length, sequence gap)
+    │   ├── Moved         the target is on another process or has another incarnation: locate it and retry there
+    │   └── ResourceExhausted  no capacity now; some may become free
+    ├── Unavailable       a peer did not answer within its deadline
+    ├── RankFailure       another rank of this replica failed
+    ├── NonFinite         a gradient holds NaN or infinity
+    ├── WriteFailed       a file could not be written, for example because the disk is full
+    ├── SnapshotError     a snapshot that is damaged, of another job, or of a newer format
+    │   └── CorruptSnapshot    a file of it is missing or damaged: an older snapshot may be complete
+    └── Interrupted       Ctrl-C was pressed: exit code 130
 
-A wrong argument to a function is a ValueError at its door; a broken invariant is an AssertionError.
-Messages are one line and name the cause and the place.
+A wrong argument to a function is a ValueError in that function; a violated invariant is an AssertionError.
+Messages are one line and name the cause and the location.
 """
 
 
 class DbeliefError(Exception):
-    """Base of all of dbelief's own errors; `exit_code` is what a command ends with."""
+    """Base class of all dbelief errors; `exit_code` is the exit code of a command that fails with it."""
 
     exit_code = 1
 
 
 class UserError(DbeliefError):
-    """A person can put this right: a file, a flag, a model."""
+    """An error that the user can correct: in a file, a flag or a model."""
 
     exit_code = 2
 
 
 class JobError(UserError):
-    """The job file, or one of its fields, is wrong."""
+    """The job file or one of its fields is invalid."""
 
 
 class DataError(UserError):
-    """A data file is missing, torn, or not what the job says it is."""
+    """A data file is missing, truncated, or not as the job describes it."""
 
 
 class ModelError(UserError):
-    """A model cannot be built, or breaks its contract."""
+    """A model cannot be built, or violates its contract."""
 
 
 class RuntimeFailure(DbeliefError):
-    """Something broke while running."""
+    """Something failed while running."""
 
 
 class Rejected(RuntimeFailure):
-    """A peer answered, and said no; the message is the peer's reason."""
+    """A peer rejected the request; the message is the peer's reason."""
 
 
 class Moved(Rejected):
-    """What was asked for lives elsewhere, or in another life, by now: find out where, and ask there."""
+    """The target is on another process or has another incarnation: locate it and retry there."""
 
 
 class ResourceExhausted(Rejected):
-    """There is no place now; one may become free."""
+    """No capacity is available now; some may become free."""
 
 
 class Unavailable(RuntimeFailure):
@@ -66,9 +67,9 @@ class Unavailable(RuntimeFailure):
 
 
 class RankFailure(RuntimeFailure):
-    """Another rank of this replica failed, and with it all of them; the message names it and its cause.
+    """Another rank of this replica failed, and with it all ranks; the message names the rank and the cause.
 
-    `kind` is the name of the error that it failed of.
+    `kind` is the class name of the error that the rank failed with.
     """
 
     def __init__(self, message: str, kind: str = "") -> None:
@@ -81,18 +82,18 @@ class NonFinite(RuntimeFailure):
 
 
 class WriteFailed(RuntimeFailure):
-    """A file could not be written, for the disk is full, say; what had its name stays as it was."""
+    """A file could not be written, for example because the disk is full; a previous file of that name is kept."""
 
 
 class SnapshotError(RuntimeFailure):
-    """A snapshot is torn, belongs to another job, or has a newer format."""
+    """A snapshot is damaged, belongs to another job, or has a newer format."""
 
 
 class CorruptSnapshot(SnapshotError):
-    """A file of a snapshot is missing or damaged: an older snapshot may be whole."""
+    """A file of a snapshot is missing or damaged: an older snapshot may be complete."""
 
 
 class Interrupted(RuntimeFailure):
-    """Somebody pressed Ctrl-C before there was anything to end."""
+    """Ctrl-C was pressed before there was a job to stop."""
 
     exit_code = 130

@@ -1,1 +1,1 @@
-"""A shard of a job: keeps its segments of the parameters, applies pushes by the rule, writes snapshots."""
+"""A parameter-server shard: stores its segments of the parameters, applies pushes by the rule, writes snapshots."""

@@ -1,4 +1,4 @@
-"""`dbelief ps`: one shard of a job's parameters."""
+"""`dbelief ps`: command that runs one parameter-server shard of a job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from dbelief.rpc.grpc_settings import limit_threads, prepare_process
     "--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the coordinator."
 )
 def command(**options: Any) -> None:
-    """Hold one shard of a job's parameters: keep its segments, apply pushes by the job's rule."""
+    """Run one shard of a job's parameters: store its segments, apply pushes by the job's rule."""
     prepare_process()
     limit_threads(1)
     with cli_errors():

@@ -1,4 +1,4 @@
-"""A shard's life in a job: which job, which epoch, what it holds, and the coordinator's commands that change it."""
+"""Controller of a shard in a job: its job, epoch and segments, and the coordinator's commands that change them."""
 
 from __future__ import annotations
 
@@ -37,29 +37,30 @@ from .store.shard import Shard
 R = TypeVar("R")
 
 REMEMBERED = 64
-"""Replies that are kept for commands that come again."""
+"""Number of replies that are stored for repeated commands."""
 
 LOOK_AGAIN_S = 5.0
-"""How long a call waits for others at a time. Then its caller looks where all shards are and asks again, until its own
-patience ends: another shard may have come back meanwhile, and wait for a word of that very caller."""
+"""Longest single wait of a call for other processes, in seconds. The caller then looks up all shards and retries, until
+its own deadline: a shard may have recovered meanwhile and be waiting for a message from that very caller.
+"""
 
 COMMAND_S = 1.0
-"""How long a command waits for the follower: the one that says there is none any more may come behind it."""
+"""Longest wait of a command for the follower, in seconds: the command that detaches it may be queued behind."""
 
 
 def _at(hottest: HotSegments, rank: int, what: int) -> float:
-    """A segment's number (0) or its speed (1) at this rank; NaN where there are not so many."""
+    """A segment's number (0) or its pushes per second (1) at this rank; NaN where fewer segments are ranked."""
     top = hottest.top()
     return float(top[rank][what]) if rank < len(top) else math.nan
 
 
 def _order(command: wire.Command) -> tuple[int, int]:
-    """Of two commands of coordinators, the later one is greater."""
+    """Order of coordinator commands: the later of two is greater."""
     return command.leader_epoch, command.id
 
 
 def _compile(rule: Rule, assignment: wire.Assignment) -> None:
-    """Compile the loops that the assigned work needs, or load them, before there is a push to wait for them."""
+    """Compile or load the loops that the assigned work needs, before the first push needs them."""
     longest = max([assignment.longest, *(span.length for span in assignment.segments)], default=0)
     warm_up(rule, longest)
     streaming_copy.warm_up(4 * longest)
@@ -67,29 +68,29 @@ def _compile(rule: Rule, assignment: wire.Assignment) -> None:
 
 
 class ShardController:
-    """One life of one shard.
+    """One incarnation of one shard.
 
     Parameters
     ----------
     deadline_s
-        How long a call may wait for a round of the staleness dial.
+        Longest wait of a call for the staleness barrier, in seconds.
     record
-        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+        Called with (segment, pusher, sequence, rate) for each applied push when the job configures a log.
 
     Attributes
     ----------
     stopped
-        Set when the coordinator says that the job is over.
+        Set when the coordinator reports that the job is over.
     job, index, epoch
-        "", -1 and 0 until they are given.
+        "", -1 and 0 until they are assigned.
     run_id
         Of the run that this process has joined: calls and commands of another are refused. 0: it has joined none.
     shard
-        None until segments are given.
+        None until segments are assigned.
     chain
-        How it stands with the shard that follows it.
+        State of the replication link to the follower.
     hands
-        Threads that share what one call brings.
+        Thread pool for the segments of one request.
     """
 
     def __init__(
@@ -108,19 +109,19 @@ class ShardController:
         self._metrics = metrics
         self._record = record
         self._leader_epoch = 0
-        self._held_by = 0, 0  # the last command that said which segments it holds
+        self._held_by = 0, 0  # the last command that set the segments it owns
         self.chain = ReplicationLink()
         self.hands = ThreadPool()
         self._following: FollowerSender | None = None
         self._programs: ProgramExecutor | None = None
         self._moves: Migration | None = None
-        self._sets: Path | None = None  # below which snapshot sets lie
-        self._replies: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the present leader
+        self._sets: Path | None = None  # folder that contains the snapshot sets
+        self._replies: OrderedDict[int, Any] = OrderedDict()  # the last replies, by command id of the current leader
         self._lock = threading.Lock()
         self._tell()
 
     def _tell(self) -> None:
-        """What scrapes read of the segments; nothing of it is counted for them."""
+        """Register the segment metrics; they are computed when they are scraped, with no extra counters."""
         metrics = self._metrics
         hottest = HotSegments(lambda: self.shard.taken() if self.shard else {}, HOTTEST, SystemClock())
         metrics.add_callback("lock_waits_total", lambda: self.shard.waits()[0] if self.shard else 0)
@@ -132,7 +133,7 @@ class ShardController:
 
     @property
     def error_prefix(self) -> str:
-        """What the reason of every refusal begins with."""
+        """Prefix of the reason of every refusal."""
         return f"job {self.job!r}, shard {self.index}: " if self.job else "a shard without a job: "
 
     @property
@@ -142,7 +143,7 @@ class ShardController:
 
     @property
     def pushes(self) -> int:
-        """Pushes of segments that this life has applied."""
+        """Number of segment pushes that this incarnation has applied."""
         return self.shard.counters.pushes if self.shard is not None else 0
 
     def require_shard(self) -> Shard:
@@ -151,20 +152,20 @@ class ShardController:
         Raises
         ------
         Moved
-            Before; whoever calls means an earlier life at this address.
+            No segments are assigned yet; the caller addresses an earlier incarnation at this address.
         """
         if self.shard is None:
             raise Moved("no segments have been given to it yet")
         return self.shard
 
     def shard_for(self, target: wire.Target) -> Shard:
-        """The shard, if the call is meant for this job and this life.
+        """The shard, if the call is meant for this job and this incarnation.
 
         Raises
         ------
         Moved
-            A process that was started again is found at its old address before it has its new life.
-        Refused
+            The epoch differs: a restarted process has its old address before it has its new incarnation.
+        Rejected
             The call is for another job, or from another run of it.
         """
         if self.job and target.job != self.job:
@@ -178,12 +179,12 @@ class ShardController:
     # -- commands of the coordinator ---------------------------------------------------------------------
 
     def _check_leader(self, command: wire.Command) -> None:
-        """Let a command of the present leader through.
+        """Accept a command of the current leader.
 
         Raises
         ------
-        Refused
-            Where a later leader is known, or it leads another run of the job.
+        Rejected
+            A later leader is known, or the command belongs to another run of the job.
         """
         if self.run_id:
             must_be_in(self.run_id, command.run_id)
@@ -194,7 +195,7 @@ class ShardController:
             self._replies.clear()
 
     def configure(self, request: wire.ConfigureRequest) -> wire.ConfigureReply:
-        """Obey, once: a repeated command gets its first answer."""
+        """Execute a command once; a repeated command returns the first reply."""
         with self._lock:
             self._check_leader(request.command)
             if request.command.id in self._replies:
@@ -206,7 +207,7 @@ class ShardController:
             if request.shard_epoch:
                 self.epoch = max(self.epoch, request.shard_epoch)
             if request.HasField("assignment"):
-                if 0 < request.shard_epoch < self.epoch:  # it was long on its way
+                if 0 < request.shard_epoch < self.epoch:  # a delayed command
                     raise Moved(f"is in epoch {self.epoch}, not {request.shard_epoch}")
                 self._assign(request.assignment)
             if request.promoted and self._moves is not None:
@@ -219,10 +220,10 @@ class ShardController:
                 clock = self.require_shard().set_membership(request.membership.member_epoch, rounds)
             if request.fenced:
                 self.require_shard().fence(pusher.incarnation for pusher in request.fenced)
-                self.wait_replicated(COMMAND_S)  # its ledgers are to be read, and what they say must not be lost
+                self.wait_replicated(COMMAND_S)  # its ledgers are read next, and their contents must not be lost
             if request.forgotten:
                 self.require_shard().forget(pusher.incarnation for pusher in request.forgotten)
-                collect()  # their connections are over
+                collect()  # their connections are closed
             if request.HasField("ready") and request.ready:
                 self.require_shard().make_ready()
             if request.HasField("chain"):
@@ -244,11 +245,11 @@ class ShardController:
         self._tell_size(shard)
 
     def _attach_follower(self, chain: wire.Chain) -> None:
-        """Have another shard follow from now on, or none."""
+        """Attach a new follower, or detach the present one."""
         shard = self.require_shard()
         if chain.epoch <= self.chain.epoch:
             return
-        self.chain.lose(self.chain.epoch, "another chain begins")  # so that nothing is told of in its name any more
+        self.chain.lose(self.chain.epoch, "another chain begins")  # so that no record is appended in its epoch any more
         for segment in shard.segments.values():
             with segment.lock:
                 segment.journal = None  # until the follower has a copy
@@ -261,17 +262,17 @@ class ShardController:
             self._following = FollowerSender(telling, chain.address, chain.patience_s or math.inf)
 
     def wait_replicated(self, patience_s: float = LOOK_AGAIN_S) -> None:
-        """Return when the follower, if there is one, has all that has been done here.
+        """Wait until the follower, if there is one, has acknowledged all changes so far.
 
         Raises
         ------
         Moved
-            It has not for some time.
+            Timeout.
         """
         self.chain.wait(min(self.deadline_s, patience_s))
 
     def close(self) -> None:
-        """End what runs beside calls."""
+        """Stop the background threads."""
         self.chain.begin(self.chain.epoch + 1, followed=False)
         if self._following is not None:
             self._following.close()
@@ -280,7 +281,7 @@ class ShardController:
         self.hands.close()
 
     def give(self, request: wire.GiveRequest) -> wire.GiveReply:
-        """Hand segments to another shard, once: a repeated command gets its first answer."""
+        """Migrate segments to another shard, once; a repeated command returns the first reply."""
         with self._lock:
             self._check_leader(request.command)
             if request.command.id in self._replies:
@@ -293,35 +294,35 @@ class ShardController:
                 with SegmentSender(request.address, self.job, request.shard_epoch, request.command) as courier:
                     sent = self._moves.send(request.segments, f"the shard at {request.address}", courier.send)
                     courier.finish()
-            except Unavailable as error:  # that shard's trouble, which may pass
+            except Unavailable as error:  # a failure of that shard, which may be transient
                 raise Moved(str(error)) from error
             self._tell_size(shard)
             return self._remember(request.command, wire.GiveReply(bytes=sent, seconds=time.perf_counter() - began_s))
 
     def migration_for(self, opening: wire.CarryOpening) -> Arrival:
-        """What takes segments in that another shard gives, or has followed.
+        """Receiver of the segments that another shard migrates here, or replicates to this follower.
 
         Raises
         ------
-        Refused, Moved
-            They are meant for another job, or another life; or were to be given before a later command.
+        Rejected, Moved
+            They are for another job or incarnation, or their command is older than the last ownership command.
         """
         self.shard_for(wire.Target(job=opening.job, shard_epoch=opening.shard_epoch, run_id=opening.run_id))
         assert self._moves is not None
-        arrival = self._moves.arrival()  # first: a command that is obeyed meanwhile ends it
+        arrival = self._moves.arrival()  # first: a command executed meanwhile invalidates it
         if opening.HasField("command") and _order(opening.command) < self._held_by:
             raise Moved(f"command {opening.command.id} is over: a later one has said which segments it holds")
         return arrival
 
     def _remember(self, command: wire.Command, reply: R) -> R:
-        """Answer a command that is repeated in the same way; a leader repeats none but its latest."""
+        """Store the reply to a command, for its retries; a leader repeats only its latest command."""
         self._replies[command.id] = reply
         if len(self._replies) > REMEMBERED:
             self._replies.popitem(last=False)
         return reply
 
     def operate(self, request: wire.OperateRequest) -> wire.OperateReply:
-        """Run a program over the vectors, once: a repeated command gets its first answer."""
+        """Run a program over the vectors, once; a repeated command returns the first reply."""
         with self._lock:
             self._check_leader(request.command)
             if request.command.id in self._replies:
@@ -362,14 +363,14 @@ class ShardController:
         self._metrics.parameters.set(shard.size)
 
     def _set_folder(self, text: str) -> Path:
-        """The folder of a set, without links.
+        """The folder of a set, with links resolved.
 
         Raises
         ------
         Moved
-            Before an assignment.
-        Refused
-            It is not below the folder that the assignment names, so that no command reaches files elsewhere.
+            No assignment has been received.
+        Rejected
+            It is not below the folder that the assignment names, so that no command accesses files elsewhere.
         """
         self.require_shard()
         folder = Path(text).resolve()
@@ -378,7 +379,7 @@ class ShardController:
         return folder
 
     def snapshot(self, request: wire.SnapshotRequest) -> wire.SnapshotReply:
-        """Write this shard's part of a set."""
+        """Write this shard's file of a set."""
         self._check_leader(request.command)
         began, epoch, folder = time.perf_counter(), self.epoch, self._set_folder(request.folder)
         manifest, written = snapshot.save(self.require_shard(), folder, self.index, request.set, self.job, epoch)
@@ -391,7 +392,7 @@ class ShardController:
 
     def restore(self, request: wire.RestoreRequest) -> wire.RestoreReply:
         """Load this shard's segments from a set."""
-        with self._lock:  # one that is made again waits for the first; no program runs meanwhile
+        with self._lock:  # a retry waits for the first attempt; no program runs meanwhile
             self._check_leader(request.command)
             folder = self._set_folder(request.folder)
             self.chain.lose(self.chain.epoch, "it has gone back to a snapshot set")

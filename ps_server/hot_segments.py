@@ -1,4 +1,4 @@
-"""Which segments of a shard are pushed to most, told in a few numbers however many segments there are."""
+"""Metrics of the most pushed segments of a shard: a fixed number of values, however many segments there are."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from dbelief.process.clock import Clock
 
 WINDOW_S = 5.0
-"""Speeds are over so long at least; between two looks that are closer nothing new is computed."""
+"""Minimum time span of a rate, in seconds; reads in shorter intervals return the previous result."""
 
 
 class HotSegments:
-    """The busiest segments since the look before.
+    """The segments with the most pushes since the previous evaluation.
 
     Parameters
     ----------
     counts
-        Pushes of each segment so far, by its number; called when somebody looks.
+        Pushes of each segment so far, by its number; called when the metrics are read.
     most
-        How many segments are told of.
+        Number of segments to report.
 
-    Cost: one pass over the counts every `WINDOW_S`, and one number kept for each segment; nothing where pushes happen.
+    Cost: one pass over the counts every `WINDOW_S`, and one number stored per segment; nothing in the push path.
     """
 
     def __init__(self, counts: Callable[[], Mapping[int, int]], most: int, clock: Clock) -> None:
@@ -43,7 +43,7 @@ class HotSegments:
         return self._top
 
     def share(self) -> float:
-        """The busiest segment's share of all that segments were pushed, 0 to 1; NaN where that was nothing."""
+        """The busiest segment's share of all pushes to segments, 0 to 1; NaN where there were none."""
         self._look()
         return self._share
 
@@ -55,7 +55,7 @@ class HotSegments:
             counts = dict(self._counts())
             if self._before is not None and self._before.keys() == counts.keys() and counts:
                 self._rank(counts, self._before, now_s - self._looked_s)
-            else:  # the first look, or another life with other segments
+            else:  # the first evaluation, or a new incarnation with other segments
                 self._top, self._share = [], math.nan
             self._before, self._looked_s = counts, now_s
 

@@ -1,4 +1,4 @@
-"""A shard's process: it joins a job, serves until that is over or it is asked to end, and waits for the next one."""
+"""A shard's process: joins a job, serves until the job or the process is ended, and may then wait for the next job."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .rpc.servicer import ShardService
 
 _ASK_AGAIN_S = 0.5
 _SET_S = 30.0
-"""How long one that is asked to end waits for a set."""
+"""Longest wait for a snapshot set after a termination request, in seconds."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a shard is to run here; see the options of `dbelief ps`."""
+    """Options of a shard process; see the options of `dbelief ps`."""
 
     coordinator: str
     listen: str
@@ -44,26 +44,26 @@ class Options:
 
 
 def serve(options: Options) -> None:
-    """Be a shard of one job; with `at_end` "wait", of one after another.
+    """Run as a shard of one job; with `at_end` "wait", of one job after another.
 
     Raises
     ------
-    Mistake
-        Nobody can listen, or be found, there.
-    Failure
-        It did not become a shard, or its life was over before the job.
+    UserError
+        The address cannot be listened on, or is not valid.
+    RuntimeFailure
+        It could not join as a shard, or its incarnation ended before the job.
     """
     if options.advertise is not None:
         host_and_port(options.advertise)
     with closing(Metrics("ps")) as metrics:
         while _serve(options, metrics) and options.at_end == "wait":
-            metrics.settle()  # and let go of the shard that was
+            metrics.settle()  # and release the former shard
             clear_context()
-            options = replace(options, metrics_listen=None)  # they are served already
+            options = replace(options, metrics_listen=None)  # metrics are served already
 
 
 def _serve(options: Options, metrics: Metrics) -> bool:
-    """Be a shard of one job; whether it was the job that ended, and not a signal."""
+    """Run as a shard of one job; returns whether the job ended, rather than a signal ending the process."""
     with ExitStack() as stack:
         recorder = Recorder()
         service = ShardService(metrics, record=recorder.note, shares_memory=options.shared_memory)
@@ -80,7 +80,7 @@ def _serve(options: Options, metrics: Metrics) -> bool:
                 if not wait_for_job(options.coordinator, interrupted):
                     return False
         announce(f"joining the job at {options.coordinator}, for up to {options.patience:g} s")
-        client.wait(options.patience)  # until there is something to leave, a signal simply ends this process
+        client.wait(options.patience)  # before it has joined, a signal ends this process directly
         job = client.status().job
         address = options.advertise or server.address
         if options.advertise is None and is_every_address(options.listen):
@@ -100,9 +100,9 @@ def _serve(options: Options, metrics: Metrics) -> bool:
             if interrupted.is_set():
                 _drain_until_snapshot(member, service.life.stopped)
         if member.lost:
-            server.close(0.0)  # what was still pushed into a life that is over would be lost
+            server.close(0.0)  # further pushes to an incarnation that has ended would be lost
         elif member.over and service.life.has_segments and not service.life.stopped.is_set():
-            service.life.stopped.wait(5.0)  # the coordinator says when its last snapshot and export are done
+            service.life.stopped.wait(5.0)  # the coordinator sends stop after its last snapshot and export
         recorder.write(options.record, member.id)
         lost = not service.life.stopped.is_set() and not interrupted.is_set() and member.lost
         reason = "signal" if interrupted.is_set() else "the job is over"
@@ -114,23 +114,25 @@ def _serve(options: Options, metrics: Metrics) -> bool:
 
 
 def _drain_until_snapshot(member: MembershipClient, stopped: threading.Event) -> None:
-    """Serve on until a snapshot set has what this shard holds, so that who comes in its place begins there."""
+    """Continue to serve until a snapshot set holds this shard's state, so that its replacement can start from it."""
     announce(f"asked to end; waiting up to {_SET_S:g} s for a snapshot set")
     until_s = time.monotonic() + _SET_S
     member.ending = True
-    with suppress(RuntimeFailure):  # who cannot be asked takes no set
+    with suppress(RuntimeFailure):  # an unreachable coordinator writes no set
         member.beat(patience_s=0.0)
         while not (member.may_leave or member.over or stopped.wait(_ASK_AGAIN_S) or time.monotonic() > until_s):
             member.beat(patience_s=0.0)
 
 
 def _join(join: Callable[[], MembershipClient], patience_s: float) -> MembershipClient:
-    """Become a member; while all places are taken, wait for one: an earlier life's silence may not be noticed yet.
+    """Join the job as a member; while all places are taken, retry until the deadline.
+
+    A place may be held by an earlier incarnation whose missing heartbeats are not detected yet.
 
     Raises
     ------
-    Full
-        None became free.
+    ResourceExhausted
+        No place became free.
     """
     until_s = time.monotonic() + patience_s
     told = False

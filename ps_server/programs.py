@@ -1,11 +1,11 @@
 """Programs over the named vectors of a shard, segment by segment, on all cores.
 
-A program runs through one segment whole before the next is touched, so that what its operations share stays in the
-cache; segments go to as many threads as there are cores, for the loops release the interpreter lock. Numbers are
-computed in float64 and stored as the vector's type. Cost: memory traffic of the vectors named, one temporary of a
-segment's length in float64 per thread where more than two terms are combined.
+A program runs on one segment to its end before a thread starts the next, so that data shared by its operations stays in
+the cache. Segments are distributed over as many threads as there are cores, because the loops release the interpreter
+lock. Numbers are computed in float64 and stored as the vector's type. Cost: memory traffic of the vectors named, one
+temporary of a segment's length in float64 per thread where more than two terms are combined.
 
-Source: DistBelief section 4.2 and appendix; `dbelief.core.vector_program` says what each operation does.
+Source: DistBelief section 4.2 and appendix; `dbelief.core.vector_program` describes each operation.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from .store.shard import Shard
 
 
 class ProgramExecutor:
-    """Runs programs on one shard; one at a time."""
+    """Executor of programs on one shard; runs one at a time."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._hands = ThreadPool()
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._hands.close()
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """Run a program, all or nothing; the scalars of this shard's part, in order, added over rising segments.
+        """Run a program, all or nothing; returns this shard's scalars, in order, reduced over rising segments.
 
         Raises
         ------
-        Refused
-            The program is wrong, reads what is not whole, or needs memory that is not there; nothing has changed.
+        Rejected
+            The program is invalid, reads an incomplete vector, or needs more memory than is available; nothing has
+            changed.
         """
         segments = [segment for _, segment in sorted(self._shard.segments.items())]
         validate(program, self._held(program, segments))
@@ -59,15 +60,15 @@ class ProgramExecutor:
 
     @staticmethod
     def _held(program: Sequence[Operation], segments: list[Segment]) -> set[str]:
-        """Vectors that are whole here; where there are no segments, nothing can be missing."""
+        """Named vectors that are complete in all segments; without segments, every vector counts as complete."""
         named = {name for operation in program for name in operation.vectors}
         return {name for name in named if all(segment.holds(name) for segment in segments)}
 
     @staticmethod
     def _make_room(program: Sequence[Operation], segments: list[Segment]) -> None:
-        """Memory for vectors that are written for the first time; before that nobody sees them."""
+        """Allocate vectors that are written for the first time; none is readable before it is written."""
         written = {name for operation in program for name in operation.writes}
-        for segment in segments[:1]:  # all hold the same
+        for segment in segments[:1]:  # all segments hold the same vectors
             held = set(segment.vectors)
             for name in sorted(written):
                 check_limit("named vectors", name, held, MOST_VECTORS)
@@ -94,13 +95,13 @@ def _run(program: Sequence[Operation], segment: Segment) -> list[float]:
 
 
 def run(program: Sequence[Operation], segment: Segment) -> list[float]:
-    """One segment's part of a program; its lock is held."""
+    """Run a program on one segment, and return its scalars; the segment's lock is held."""
     answers: list[float] = []
     for operation in program:
         if operation.name == "rotate":
             segment.rotate(operation.vectors)
             continue
-        for name in set(operation.writes) - segment.vectors.keys():  # a rotation took it away
+        for name in set(operation.writes) - segment.vectors.keys():  # a rotation has removed it
             segment.vectors[name] = np.empty(segment.span.length, DTYPES.get(name, np.float32))
         arrays = [segment.vectors[name] for name in operation.vectors]
         segment.before_write(*(segment.vectors[name] for name in operation.writes))
@@ -121,7 +122,7 @@ def _lincomb(arrays: list[np.ndarray], factors: Sequence[float]) -> list[float]:
     else:
         total = np.zeros(len(target))
         pairs = list(zip(factors, terms, strict=True))
-        fours = len(pairs) // 4 * 4  # at a time: the total comes from the cache and goes there a quarter as often
+        fours = len(pairs) // 4 * 4  # four terms at a time: a quarter of the loads and stores of the total
         for first in range(0, fours, 4):
             compiled("four")(total, *itertools.chain(*pairs[first : first + 4]))
         for factor, term in pairs[fours:]:

@@ -1,4 +1,4 @@
-"""Between a shard and its part of a snapshot set (see `dbelief.checkpoint.shard_file`)."""
+"""Saving and restoring a shard's file of a snapshot set (see `dbelief.checkpoint.shard_file`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .store.shard import Shard
 def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_epoch: int) -> tuple[Path, int]:
     """Write the shard's file and manifest into the set's folder; returns the manifest and the file's bytes.
 
-    The set shows the shard as it is when this begins: all segments are marked, each between two pushes, before the
-    first is written, and training goes on meanwhile. Of other vectors than "w" a set holds those that are whole in a
-    segment then. A call that is repeated while the first still writes waits for it, and writes again.
+    The set shows the shard as of the start of this call: every segment gets a snapshot view, between two pushes, before
+    the first is written, and training continues meanwhile. Of vectors other than "w" a set holds those that are
+    complete in a segment then. A repeated call waits for a first one that is still writing, and writes again.
 
-    Cost: a segment's lock is held for marking it (10 us, and its ledger) and for one copy of it. Memory: one segment,
-    and copies of what changes before it is written (see `mark.py`).
+    Cost: a segment's lock is held for its snapshot view (10 us, and its ledger) and for one copy of it. Memory: one
+    segment, and copies of what changes before it is written (see `store/copy_on_write.py`).
 
     Raises
     ------
-    Refused
+    Rejected
         Where initial values are missing.
     WriteFailed
         Where a file cannot be written, or what changed could not be copied; names it.
@@ -45,7 +45,7 @@ def save(shard: Shard, folder: Path, number: int, set_id: str, job: str, shard_e
 
 @contextmanager
 def _marked(shard: Shard) -> Iterator[list[Segment]]:
-    """All segments, by rising index, marked; at the end no mark is left, nor what it kept."""
+    """All segments, by rising index, with snapshot views; at the end all views are dropped, with their copies."""
     segments = [segment for _, segment in sorted(shard.segments.items())]
     try:
         for segment in segments:
@@ -59,13 +59,13 @@ def _marked(shard: Shard) -> Iterator[list[Segment]]:
 
 
 def _kinds(segment: Segment) -> dict[str, np.dtype[Any]]:
-    """Names and element types of what the set is to hold of a marked segment."""
+    """Names and element types of the arrays that the set is to hold of a segment with a snapshot view."""
     assert segment.mark is not None
     return {name: array.dtype for name, array in segment.mark.stored.arrays.items()}
 
 
 def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment]:
-    """Each segment as it was marked; one buffer holds, in turn, what nobody has changed since."""
+    """Each segment as of its snapshot view; one buffer, reused per segment, holds the arrays unchanged since."""
     bytes_of = (segment.span.length * sum(kind.itemsize for kind in _kinds(segment).values()) for segment in segments)
     buffer = np.empty(max(bytes_of, default=0), np.uint8)
     for segment in segments:
@@ -82,14 +82,14 @@ def _stored(segments: Sequence[Segment], folder: Path) -> Iterator[StoredSegment
 
 
 def restore(shard: Shard, folder: Path, set_id: str, job: str, shard_epoch: int, again: bool = False) -> int:
-    """Load the shard's segments from a set, and be ready; returns how many segments.
+    """Load the shard's segments from a set and make the shard ready; returns the number of segments.
 
-    A set that its manifests show to be wrong changes nothing. Where reading fails half-way the shard is empty, and
-    cannot be made ready. `again`: as `Segment.load`.
+    A set whose manifests are invalid changes nothing. Where reading fails half-way the shard is empty, and cannot be
+    made ready. `again`: as in `Segment.load`.
 
     Raises
     ------
-    Torn, SnapshotError
+    CorruptSnapshot, SnapshotError
         As `dbelief.checkpoint.shard_file.read_segments` does.
     """
     spans = [segment.span for segment in shard.segments.values()]

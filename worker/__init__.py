@@ -1,1 +1,1 @@
-"""A model replica: fetches parameters, computes gradients on leased data, pushes them."""
+"""Model replica process: fetches parameters, computes gradients on leased data and pushes them."""

@@ -132,6 +132,6 @@ def command(
                         f"joining the job at {coordinator}, for up to {patience_s:g} s; then waiting until it trains"
                     )
                 ended = run(JobContext.fetch(coordinator, patience_s, folder), Options(**options), metrics, ranks)
-                metrics.settle()  # and let go of the session that was
+                metrics.settle()  # and release the ended session
                 clear_context()
                 again = waits and ended and wait(coordinator, another=True)

@@ -1,4 +1,4 @@
-"""From a process to the ranks in it, each with its life: one replica of a job on as many ranks as its grid has."""
+"""One replica of a job, run on the ranks of its grid: threads of this process or processes of mpiexec."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .rendezvous import Rendezvous
 from .replica import Replica
 
 RANK_TIMEOUT_MARGIN_S = 30.0
-"""What a rank bears beyond the longest wait that another one may have for shards or the coordinator."""
+"""Seconds added to the longest time that another rank may wait for shards or the coordinator: a rank's own timeout."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a replica is to run here; see the options of `dbelief worker`."""
+    """Settings of this replica; see the options of `dbelief worker`."""
 
     threads: int | None = None
     record: Path | None = None
@@ -51,34 +51,34 @@ class Options:
 
 
 def processes() -> Communicator:
-    """The processes of mpiexec as ranks: made before anything that may fail, for only then can one tell the others."""
+    """Communicator of the mpiexec processes; create it before anything that may fail, to notify all ranks."""
     return Communicator(MpiEngine())
 
 
 def wait(address: str, another: bool = False) -> bool:
-    """Wait until there is a job, or another job, at `host:port`; False where this process is asked to end before."""
+    """Wait for a job, or another job, at `host:port`; False if this process is interrupted before."""
     announce(f"waiting for a job at {address}")
     with interrupt_event() as interrupted:
         return wait_for_job(address, interrupted, another)
 
 
 def run(task: JobContext, options: Options, metrics: Metrics, comm: Communicator | None = None) -> bool:
-    """Train one replica until the job is over, or this process is asked to end; whether it was the job that ended.
+    """Train one replica until the job ends or this process is interrupted; return whether the job ended.
 
     Parameters
     ----------
     comm
-        Of the processes that are its ranks; None: they are threads of this one.
+        Communicator of the processes that are its ranks; None: the ranks are threads of this process.
 
     Raises
     ------
-    Mistake
-        The ranks are not as many as the job's grid has.
-    Failure
-        What ended it; of several ranks, what ended the first that failed.
+    UserError
+        The number of ranks differs from that of the job's grid.
+    RuntimeFailure
+        The failure of the replica; with several ranks, that of the rank that failed first.
     """
     wanted, deadlines = math.prod(task.job.grid), task.job.deadlines
-    # Another rank may wait for a push and, after it, for a pull: twice `progress_s` each.
+    # Another rank may wait for a push and then for a pull: twice `progress_s` each.
     longest_s = max(deadlines.join_s, 4 * deadlines.progress_s) + RANK_TIMEOUT_MARGIN_S
 
     asked = threading.Event()
@@ -97,7 +97,7 @@ def run(task: JobContext, options: Options, metrics: Metrics, comm: Communicator
     if task.backend.name == "numpy" or comm.size == 1:
         rank(comm)
     else:
-        task.backend.bind_device(comm.rank)  # NCCL begins on it
+        task.backend.bind_device(comm.rank)  # NCCL starts on this device
         with Communicator(NcclEngine(comm.engine), longest_s) as between_devices:
             rank(between_devices)
     return not asked.is_set()
@@ -109,8 +109,8 @@ def _check(ranks: int, wanted: int, advice: str) -> None:
 
 
 def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Communicator) -> bool:
-    """One rank's life, from joining to leaving; whether it was asked to end."""
-    # Until there is a lease to finish, a signal simply ends this process.
+    """Run one rank from joining to leaving; return whether it was interrupted."""
+    # Before the first lease a signal ends this process immediately.
     meeting = _make_rendezvous(task, options)
     session = Session.open(
         task,
@@ -132,7 +132,7 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
         ranks = f" and {comm.size} ranks" if comm.size > 1 else ""
         tell(f"{who}, on {session.backend.name}{ranks}")
         model = build_partitioned(session.model, comm, Grid.of(task.job.grid)) if comm.size > 1 else session.model
-        session.model = model  # of a whole one that was cut nothing stays
+        session.model = model  # frees the complete model after it was partitioned
         threads = task.job.threads if options.threads is None else options.threads
         with interrupt_event() as interrupted, threadpool_limits(threads):
             if options.compute_wait_s:
@@ -152,7 +152,7 @@ def _run_rank(task: JobContext, options: Options, metrics: Metrics, comm: Commun
 
 
 def _export_metrics(metrics: Metrics, session: Session, comm: Communicator) -> None:
-    """What scrapes read of a session and of the process's devices."""
+    """Register the metrics callbacks of a session and of the process's devices."""
     metrics.add_callback("retries_total", lambda: session.client.retries, to="coordinator")
     metrics.add_callback("retries_total", lambda: session.parameters.retries, to="ps")
     for device in devices(session.backend) if comm.rank == 0 else ():
@@ -164,12 +164,12 @@ def _export_metrics(metrics: Metrics, session: Session, comm: Communicator) -> N
 
 
 def _make_rendezvous(task: JobContext, options: Options) -> Rendezvous | None:
-    """Where this process meets the others of a group; of a job without groups none.
+    """Rendezvous of this process with the other workers of a group; None for a job without groups.
 
     Raises
     ------
-    Mistake
-        Nobody can listen there.
+    UserError
+        The address cannot be listened on.
     """
     if not task.job.strategy.grouped:
         return None
@@ -189,11 +189,11 @@ def _make_rendezvous(task: JobContext, options: Options) -> Rendezvous | None:
 
 
 def _local_host(peer: str) -> str:
-    """This host on the way to `peer`, as an address has it: with colons in brackets."""
+    """This host's address on the route to `peer`; an IPv6 address in brackets."""
     host = own_host(peer)
     return f"[{host}]" if ":" in host else host
 
 
 def _log_on_rank0(comm: Communicator) -> Callable[[str], None]:
-    """Says things once for all ranks."""
+    """Function that logs a message on rank 0 and ignores it on all other ranks."""
     return announce if comm.rank == 0 else lambda _: None

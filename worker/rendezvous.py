@@ -1,4 +1,4 @@
-"""Where a worker meets the others of its group: it listens for them all its life, and has one group at a time."""
+"""Rendezvous of a worker with its group: a listener for the process lifetime, and one group at a time."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .comm.sockets import Listener, TlsContexts, connect_mesh
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Whom a lease is trained together with.
+    """Group of workers that train a block of leases together.
 
     Attributes
     ----------
     generation
-        Its number; whoever has another one is not met.
+        Number of the group; connections with another generation are rejected.
     rank
-        This worker's.
+        This worker's rank.
     addresses, samples
-        Where each of them listens, and of each one's lease, by rank.
+        Listening address of each worker and samples of its lease, by rank.
     samples_before
         Samples leased before the first of their leases.
     written
-        Steps that are in what the shards hold.
+        Steps that the parameters on the shards include.
     """
 
     generation: int
@@ -41,7 +41,7 @@ class GroupSpec:
 
     @classmethod
     def of(cls, message: wire.Group, replica: int) -> GroupSpec:
-        """The group as the coordinator tells this replica of it."""
+        """Build the group of this replica from the coordinator's message."""
         numbers = [member.replica for member in message.members]
         return cls(
             message.generation,
@@ -54,28 +54,28 @@ class GroupSpec:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of workers."""
         return len(self.addresses)
 
 
 class Rendezvous:
-    """This worker's end of the groups it is in.
+    """This worker's membership in groups.
 
     Parameters
     ----------
     host, port
-        Address of this machine to listen on; port 0: any that is free.
+        Local address to listen on; port 0: any free port.
     known_as
-        "host:port" that the others are told, where that is another; port 0: the one that is listened on.
+        Advertised "host:port", if different; port 0: the port that is listened on.
     deadline_s
-        Longest wait for the others, to come and for each message.
+        Timeout for the other workers to connect, and for each message.
     credentials
-        What it shows to workers of other hosts, and asks of them; None: their network is trusted.
+        Presented to workers of other hosts, and required of them; None: plain connections, in a trusted network.
 
     Attributes
     ----------
     run_id
-        Of the run of the job that this worker has joined.
+        Run of the job that this worker has joined.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class Rendezvous:
 
     @property
     def address(self) -> str:
-        """What the others are told, host:port."""
+        """Advertised address, host:port."""
         return self._listener.address
 
     def join(self, group: GroupSpec) -> tuple[Communicator, bool]:
-        """The ranks of this group, and whether they have just met.
+        """Communicator of the group, and whether it was just connected.
 
         Raises
         ------
-        Unreachable
-            Not all came in time; names them.
+        Unavailable
+            Not all workers connected in time; names the missing ones.
         RankFailure
-            One of them failed.
+            A worker of the group failed.
         """
         if self._comm is not None and self._generation == group.generation:
             return self._comm, False
@@ -121,18 +121,18 @@ class Rendezvous:
         )
         with self._lock:
             self._comm, self._generation = Communicator(engine, self._deadline_s), group.generation
-        self.invalidate(self._over)  # heard while they met
+        self.invalidate(self._over)  # a loss may have been reported while connecting
         return self._comm, True
 
     def invalidate(self, generation: int) -> None:
-        """Groups up to this generation have lost a member: end every wait for it. Called on any thread."""
+        """Abort every wait in a group up to this generation, which has lost a member; thread-safe."""
         with self._lock:
             self._over = max(self._over, generation)
             if self._comm is not None and self._generation <= self._over:
                 self._comm.abort(RankFailure(f"generation {self._generation} of the group has lost a member"))
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Leave the group, if there is one; with an error, its others end their waits."""
+        """Leave the current group, if any; with an error, the waits of its other workers end."""
         with self._lock:
             comm, self._comm = self._comm, None
         if comm is not None:
@@ -141,12 +141,12 @@ class Rendezvous:
             comm.close()
 
     def close(self) -> None:
-        """Leave, and listen no more."""
+        """Leave the group and stop listening."""
         self.leave()
         self._listener.close()
 
 
 def _tls_contexts(credentials: Credentials) -> TlsContexts:
-    """TLS between workers, where both ends show that they are."""
+    """TLS contexts for connections between workers; both ends must present a worker's certificate."""
     calling, called = (credentials.context(side) for side in (ssl.Purpose.SERVER_AUTH, ssl.Purpose.CLIENT_AUTH))
     return TlsContexts(calling, called, f"{credentials.role}.{DOMAIN}", credentials.role)

@@ -1,7 +1,7 @@
-"""A replica's life: leases asked for, trained or evaluated, and reported, until there is nothing more to do.
+"""Main loop of one model replica: request leases, train or evaluate them and report, until the job ends.
 
-Where the model is cut over several ranks, each of them lives through all of it: the first one asks, all hear the
-answer, and what they did is reported when the shards of all ranks have it.
+If the model is partitioned over several ranks, every rank runs this loop. Rank 0 sends the requests and broadcasts the
+replies. Results are reported when the shards of all ranks have acknowledged them.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ MOVED_EVERY_S = 1.0
 
 
 class Replica:
-    """One life of one model replica, or of one rank of it.
+    """One incarnation of one model replica, or of one rank of it.
 
     Parameters
     ----------
     session
-        Its place in the job.
+        Connection of this replica to the job.
     model
-        The session's, or this rank's part of it.
+        The session's model, or this rank's part of it.
     interrupted
-        Set when the process is asked to end: the lease at hand is finished first.
+        Set when the process is interrupted; the current lease is finished first.
     meeting
-        Where the others are met, with a strategy whose workers form groups.
+        Rendezvous with the other workers, for strategies whose workers form groups.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Replica:
         noted = self._noted if session.job.record else None
         self._trains: Downpour | Elastic | None = None
         self._together: GroupTrainer | None = None
-        self._broken: tuple[int, str] = 0, ""  # generation of a group that came to no next step, and why
+        self._broken: tuple[int, str] = 0, ""  # generation of the last group that failed, and why
         if isinstance(strategy, Sandblaster):
             self._bundles = factory.sandblaster(session, model, strategy, train, self._phases, self)
         elif meeting is not None:
@@ -102,12 +102,12 @@ class Replica:
             self._trains = factory.downpour(session, model, strategy, train, self._phases, *told)
 
     def run(self) -> str:
-        """Work until the job is over, or this process is asked to end; returns why.
+        """Process leases until the job ends or this process is interrupted; return the reason.
 
         Raises
         ------
-        Failure
-            What ended it otherwise; the coordinator has been told where it can be reached.
+        RuntimeFailure
+            Any other failure. A gradient that is not finite is reported to the coordinator first.
         """
         try:
             while (reply := self._next_assignment()) is not None:
@@ -126,8 +126,8 @@ class Replica:
                     self._phases.end("wait")
             return "asked to end"
         except Exception as error:
-            if not isinstance(error, Rejected):  # which all ranks may be about to hear of together
-                self._ranks.abort(error)  # before anything that may take long: what is still to be pushed, say
+            if not isinstance(error, Rejected):  # all ranks may be about to raise this one together
+                self._ranks.abort(error)  # before anything slow, such as pending pushes
             if isinstance(error, NonFinite) or (isinstance(error, RankFailure) and error.kind == NonFinite.__name__):
                 samples = self._told.samples
                 self._report(trouble=f"{error}, {samples} samples into its lease; try a lower rate or clip_norm")
@@ -139,17 +139,17 @@ class Replica:
 
     @property
     def _leads(self) -> bool:
-        """Whether this rank speaks to the coordinator."""
+        """Whether this rank communicates with the coordinator."""
         return self._ranks.rank == 0
 
     def _next_assignment(self) -> wire.LeaseReply | None:
-        """What all ranks are to do next; None where the process of any of them is asked to end."""
+        """Next assignment of all ranks; None if the process of any rank is interrupted."""
         if self._ranks.total(self._interrupted.is_set()):
             return None
         return self._broadcast_reply(self._ask, wire.LeaseReply)
 
     def _broadcast_reply(self, ask: Callable[[], Reply], kind: type[Reply]) -> Reply:
-        """What the coordinator answers the first rank, on all ranks."""
+        """Reply of the coordinator to rank 0, on all ranks."""
         if self._ranks.size == 1:
             return ask()
         return kind.FromString(self._ranks.share(ask().SerializeToString() if self._leads else b""))
@@ -167,7 +167,13 @@ class Replica:
         return reply
 
     def _check_membership(self) -> None:
-        """See whether a stop is the job's end, or that of this life only: then a launcher is to start another."""
+        """Check whether a stop ends the job or only this incarnation.
+
+        Raises
+        ------
+        Rejected
+            Only this incarnation ends; the launcher is expected to start another one.
+        """
         if not self._leads:
             return
         member = self._session.member
@@ -177,7 +183,7 @@ class Replica:
             raise Rejected(member.lost)
 
     def write_record(self, folder: Path | None) -> None:
-        """Write the log for a replay, where the job asks for one."""
+        """Write the log for a replay, if the job requests one."""
         self._recorder.write(folder, self._session.pusher)
 
     # -- training ----------------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ class Replica:
         else:
             assert self._trains is not None, "a lease, and a batch method trains no leases"
             self._trains.train(lease)
-        # Each rank hears of its own shards only; and when all have said it, all shards have the lease.
+        # Each rank counts the losses of its own shards only. When all have reported, all shards have the lease.
         self._told.lost = all_max(self._ranks, self._told.lost)
         self._report_progress()
         self._show()
@@ -221,7 +227,7 @@ class Replica:
             announce(f"group {group.generation} of {group.size} workers is over: {why}")
 
     def _stepped(self, done: PushStats) -> None:
-        """Book a mini-batch whose step the group has made."""
+        """Record a mini-batch whose group step is complete."""
         self._exchanged(done, PushResult(0.0))
 
     def _push(self, slot: GradientBuffer) -> PushResult:
@@ -230,12 +236,12 @@ class Replica:
         )
 
     def _exchanged(self, done: PushStats, pushed: PushResult) -> None:
-        """Book an exchange that is done."""
+        """Record a completed exchange."""
         self._session.sequences[PARAMETERS] = done.sequence
         self._acknowledged(done, pushed)
 
     def _acknowledged(self, slot: PushStats, pushed: PushResult) -> None:
-        """On the push thread: book a push that is done, and report now and then."""
+        """Record an acknowledged push and report at intervals; runs on the push thread."""
         self._recorder.acknowledged(slot.sequence)
         with self._told_lock:
             told = self._told
@@ -256,7 +262,7 @@ class Replica:
         if time.monotonic() - self._reported_s > REPORT_EVERY_S:
             if self._ranks.size == 1:
                 self._report_progress()
-            else:  # what this rank's shards have, those of others may not: told is only that the lease comes on
+            else:  # other ranks' shards may lag behind this rank's: report only that the lease makes progress
                 self._report()
 
     def _report_progress(self) -> None:
@@ -266,7 +272,7 @@ class Replica:
         self._report(progress=progress, wire=self._figures())
 
     def _figures(self) -> wire.WireFigures:
-        """What all ranks have sent and received; for one rank, or all of them at the same time."""
+        """Traffic counters summed over all ranks; collective, unless there is only one rank."""
         own, total = self._session.parameters.figures(), self._ranks.total
         return wire.WireFigures(
             sent=int(total(own.sent)),
@@ -297,7 +303,7 @@ class Replica:
             self._show()
 
     def _compute_together(self, bundles: BundleWorker, bundle: wire.Bundle) -> None:
-        """Compute a bundle on all ranks, and tell of it when all their shards have it."""
+        """Compute a bundle on all ranks, and report it when all their shards have acknowledged it."""
         bundles.compute(bundle)
         bundles.flush()
         self._ranks.barrier()
@@ -307,7 +313,7 @@ class Replica:
         self._show()
 
     def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
-        """Ask for the next bundle while one is still computed; None: not now, or never where ranks go together."""
+        """Request the next bundle while one is still being computed; None: none now, or several ranks."""
         if self._ranks.size > 1:
             return None
         reply: wire.LeaseReply = self._session.member.call(
@@ -316,12 +322,12 @@ class Replica:
         return reply.bundle if reply.HasField("bundle") else None
 
     def report_alive(self) -> None:
-        """Tell the coordinator now and then that work comes on: who tells nothing for long is given up."""
+        """Report progress to the coordinator at intervals; a member without progress reports is removed."""
         if time.monotonic() - self._reported_s > MOVED_EVERY_S:
             self._report()
 
     def done(self, done: wire.BundleDone) -> None:
-        """On the push thread: every segment holds a bundle."""
+        """Report a bundle that every segment has received; runs on the push thread."""
         if self._leads:
             self._metrics.pushes_total.inc()
             self._metrics.samples_total.inc(done.samples)
@@ -332,7 +338,7 @@ class Replica:
             self._report(bundle=done, wire=self._figures())
 
     def failed(self, failed: wire.BundleFailed) -> None:
-        """A bundle could not be computed; the coordinator decides who tries again."""
+        """Report a bundle that could not be computed; the coordinator decides which replica retries it."""
         announce(f"bundle {failed.bundle} of pass {failed.turn} failed: {failed.reason}")
         self._report(failed=failed)
 
@@ -349,7 +355,7 @@ class Replica:
             vector = message.vector
             all_or_none(self._ranks, lambda: parameters.pull(copy.host, copy.versions, vector=vector, exact=True))
         except Rejected:
-            # The vector may have died with a shard: then the coordinator does not ask for it again.
+            # The vector may have been lost with a shard; then the coordinator does not request it again.
             first, self._unreadable = message.lease != self._unreadable, message.lease
             if message.vector != PARAMETERS and first:
                 return
@@ -364,7 +370,7 @@ class Replica:
             self._report(kept=message.lease)
         self._phases.end("wait")
 
-    # -- telling -----------------------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------------------
 
     def _report(self, **fields: Any) -> wire.ReportReply:
         self._reported_s = time.monotonic()

@@ -1,1 +1,1 @@
-"""The shards of a job: initialization, placement, replication, recovery, resharding; the wanted replicas."""
+"""The shards of a job: initialization, placement, replication, recovery, resharding; the requested replica count."""

@@ -1,4 +1,4 @@
-"""What stands before training: one layout for all, segments placed on shards, initial values exactly once."""
+"""Preparation before training: one layout, placement of segments on shards, initial values pushed exactly once."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..core.members import Member
 
 
 class Initialization:
-    """The opening of one job.
+    """Initialization state of one job.
 
     Parameters
     ----------
     shards
-        How many the job plans.
+        Planned number of shards.
     resumed
-        State of the snapshot set to go on from, where there is one.
+        State of the snapshot set that the job resumes from; None: the job starts anew.
     train_samples
         Training samples that the coordinator finds in the job's data; 0: the job has none.
 
     Attributes
     ----------
     layout, source_digest, placement
-        Once they are known.
+        Set once they are known.
     assigned
-        Whether every shard knows its segments.
+        Whether every shard has received its segments.
     run_id
-        Of the run: see `JobMachine.run_id`.
+        Id of the run: see `JobMachine.run_id`.
     """
 
     def __init__(self, shards: int, resumed: dict[str, Any] | None, train_samples: int = 0, run_id: int = 0) -> None:
@@ -47,15 +47,15 @@ class Initialization:
         self._complete = resumed is not None
 
     def check_layout(self, layout: Layout, source_digest: str, train_samples: int = 0) -> None:
-        """Hold a replica's model and data against the job's; the first one's model is the job's.
+        """Compare a replica's model and data with the job's; the first replica's model becomes the job's.
 
         Raises
         ------
-        Refused
-            Where they are not the same.
+        Rejected
+            The layout, the source or the number of training samples differs.
         """
         if train_samples and self._train_samples and train_samples != self._train_samples:
-            # Ranges of samples are handed out by place in a permutation of all: of another one they mean nothing.
+            # Leases are ranges of a permutation of all samples: they mean nothing in one of another length.
             raise Rejected(
                 f"this replica's data holds {train_samples:,} training samples, the job's {self._train_samples:,}: "
                 "is the source on this machine the same, and whole?"
@@ -75,14 +75,14 @@ class Initialization:
 
     @property
     def nominal_length(self) -> int:
-        """Numbers in a full segment: the table lives as long as the job, however many shards it goes on with."""
+        """Numbers in a full segment; fixed for the job's lifetime, whatever the number of shards after resharding."""
         if self._resumed is not None:
             return int(self._resumed["nominal_length"])
         assert self.layout is not None
         return nominal_length(self.layout.size, self._shards)
 
     def create_placement(self, shards: Sequence[Member], shard_epoch: int) -> Placement:
-        """Give every shard its run of segments."""
+        """Assign every shard its range of segments and return the placement."""
         assert self.layout is not None
         spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
         runs = assign_segments(spans, self._shards)
@@ -92,23 +92,23 @@ class Initialization:
         return self.placement
 
     def replace(self, place: ShardPlacement) -> None:
-        """A shard has another address and life."""
+        """Replace the place of one shard, which has a new address and incarnation."""
         assert self.placement is not None
         places = tuple(place if old.shard == place.shard else old for old in self.placement.places)
         self.placement = Placement(self.placement.epoch + 1, self.placement.spans, places)
 
     def require_reinitialization(self) -> None:
-        """A part of the initial values is gone: they are to be pushed again."""
+        """Require the initial values to be pushed again, as a portion of them is lost."""
         self._complete = False
         self._initialiser = None
 
     def restore(self, layout: Layout, source_digest: str, placement: Placement) -> None:
-        """Take over from a coordinator that had opened the job."""
+        """Restore the state from a previous coordinator that had initialized the job."""
         self.layout, self.source_digest, self.placement = layout, source_digest, placement
         self.assigned = self._complete = True
 
     def initialises(self, incarnation: int) -> bool:
-        """Whether this life is to push the initial values: the first to ask, and another only after its end."""
+        """Whether this incarnation is to push the initial values: the first to request, another only after its end."""
         if not self.assigned or self._complete:
             return False
         if self._initialiser is None:
@@ -116,15 +116,15 @@ class Initialization:
         return self._initialiser == incarnation
 
     def initialised(self, incarnation: int) -> bool:
-        """Take in that all initial values are acknowledged; says so once."""
+        """Record that all initial values are acknowledged; True only the first time."""
         if self._complete or incarnation != self._initialiser:
             return False
         self._complete = True
         return True
 
     def gone(self, incarnation: int, last: bool) -> None:
-        """A life is over; `last`: no other replica or client is left."""
+        """Record the end of an incarnation; `last`: no other replica or client is left."""
         if self._initialiser == incarnation:
             self._initialiser = None
-        if last and self.placement is None:  # nothing hangs on its model yet: the next may bring another
+        if last and self.placement is None:  # nothing depends on the model yet: the next replica may have another
             self.layout, self.source_digest = None, ""

@@ -1,9 +1,9 @@
-"""Which segments go where, so that a number of shards hold equal shares of a job. Pure.
+"""Migration plans that give a number of shards equal shares of a job's segments. Pure functions.
 
-Shares are counted in segments: they are of one length, but for the last one of each rank's part. Shards that are to
-go give all; of the others each ends with as many as any other, or one more, and that is left to those who have most
-now. So nobody gives what another brings, no segment moves twice, and as few move as can be. Who gives keeps its first
-segments, and who takes is given neighbours.
+Shares are counted in segments. All segments have the same length, except the last one of each rank's range. Shards to
+be removed send all their segments. Each remaining shard ends with the same number as the others or one more; the
+shards that hold most now get the extra one. So no shard both sends and receives, no segment moves twice, and the number
+of moves is minimal. A sender keeps its first segments; a receiver gets contiguous ones where possible.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dbelief.core.placement import Placement, ShardPlacement, runs_of
 from ..core.effects import MigrateSegments
 
 BATCH = 16
-"""Segments that go from one shard to another at a time: for so long as that takes, nobody serves them."""
+"""Segments per migration between two shards: they are unavailable while it runs."""
 
 
 def plan_migrations(placement: Placement, shards: int) -> list[MigrateSegments]:
-    """What is to move until the shards 0 to `shards` - 1, all of which have a place, hold everything.
+    """Migrations needed until the shards 0 to `shards` - 1, all of which have a place, hold all segments.
 
-    Nobody of them then holds more than an equal share of the numbers by more than a segment; of a model over R ranks,
-    by more than 1 + (R - 1) / `shards` of one. Asked for anew after the first of these moves, it is as many less.
+    Afterwards no shard holds more than an equal share of the numbers by more than one segment. For a model over R
+    ranks the bound is 1 + (R - 1) / `shards` segments. A plan made after the first migration has only the others.
     """
     held = {place.shard: place.count for place in placement.places}
     share, more = divmod(len(placement.spans), shards)
@@ -46,14 +46,14 @@ def plan_migrations(placement: Placement, shards: int) -> list[MigrateSegments]:
 
 
 def _receivers(held: dict[int, int], wanted: dict[int, int]) -> Iterator[int]:
-    """Each shard that lacks segments, as often as it lacks one, by rising number."""
+    """Yield each shard that lacks segments, once per missing segment, by rising number."""
     for shard, count in sorted(wanted.items()):
         for _ in range(count - held[shard]):
             yield shard
 
 
 def apply_migration(placement: Placement, move: MigrateSegments) -> Placement:
-    """The placement after a move."""
+    """Placement after a migration."""
     segments = {place.shard: set(place.segments) for place in placement.places}
     segments[move.giver] -= set(move.segments)
     segments[move.taker] |= set(move.segments)
@@ -62,12 +62,12 @@ def apply_migration(placement: Placement, move: MigrateSegments) -> Placement:
 
 
 def add_shard(placement: Placement, place: ShardPlacement) -> Placement:
-    """The placement with one more shard."""
+    """Placement with one more shard."""
     places = sorted((*placement.places, place), key=lambda place: place.shard)
     return replace(placement, epoch=placement.epoch + 1, places=tuple(places))
 
 
 def remove_shard(placement: Placement, shard: int) -> Placement:
-    """The placement without a shard that holds nothing."""
+    """Placement without a shard that holds no segments."""
     places = tuple(place for place in placement.places if place.shard != shard)
     return replace(placement, epoch=placement.epoch + 1, places=places)

@@ -1,9 +1,9 @@
-"""Shards that are away, and how they come back. No clock, no socket.
+"""Recovery of unavailable shards. No clock, no socket.
 
-A dead shard takes along what was pushed into it since the newest snapshot set. The job waits for another process in
-its place, which is given the same segments and a life of its own, loads the set, is told whom to refuse and who takes
-part, and only then is named in the placement. What all shards were to be told meanwhile is kept, in order, until all
-are there. Before there is any set, initial values are pushed again.
+When a shard fails, what was pushed into it since the newest snapshot set is lost. The job waits for another process to
+replace it. The replacement gets the same segments and a new incarnation, and loads the set. It receives the fenced
+incarnations and the membership, and only then enters the placement. Commands meant for all shards are postponed
+meanwhile, in order, until all shards are available. Before the first set, the initial values are pushed again.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from .initialization import Initialization
 
 
 class Recovery:
-    """The shards of one job that are away.
+    """Recovery state of one job's shards.
 
     Parameters
     ----------
     set_id
-        The set that the job goes on from, where there is one.
+        The set that the job resumes from; None: the job starts anew.
 
     Attributes
     ----------
-    away
-        Numbers of the shards that are dead, or alive again and not loaded yet.
+    unavailable
+        Numbers of the shards that have failed, or have been restarted and are not loaded yet.
     set_id, best
-        The newest complete set, and the best evaluation whose parameters it holds whole.
-    back_to
-        The set that all shards of a batch method are to hold again, since one was away; None: they are of one time.
-    holders
-        The life that each shard number was given its segments in.
+        The newest complete set, and the best evaluation whose parameters it holds completely.
+    rollback_set
+        The set that all shards of a batch method must restore, since one was unavailable; None: their states are
+        consistent.
+    owners
+        Incarnation that owns each shard number's segments.
     back
-        Shards that came back, as far as this object has seen.
+        Shards that were recovered, counted by this object.
     """
 
     def __init__(self, opening: Initialization, members: Members, training: Training, set_id: str | None) -> None:
@@ -64,10 +65,10 @@ class Recovery:
         self.owners: dict[int, int] = {}
         self.back = 0
         self._postponed: list[Action] = []
-        self._coming: dict[int, tuple[int, int]] = {}  # by shard: epoch and life that it is being brought back in
+        self._coming: dict[int, tuple[int, int]] = {}  # by shard: epoch and incarnation of the recovery in progress
 
     def begin(self) -> None:
-        """The shards that have joined are given segments."""
+        """Record the incarnations of the joined shards as owners of their segments."""
         self.owners = {member.number: member.incarnation for member in self._members.alive("shard")}
 
     def restore(
@@ -78,9 +79,9 @@ class Recovery:
         back_to: str | None,
         promotes: Callable[[Member], bool] = lambda _: False,
     ) -> None:
-        """Take over from another coordinator, after the members.
+        """Restore the state from a previous coordinator, after the members.
 
-        `promotes`: whether a shard has all that was acknowledged, and is only not served yet.
+        `promotes`: whether a shard is a promoted follower with all acknowledged data that is not in service yet.
         """
         self.set_id, self.best = set_id, Best(**best) if best else None
         self.owners = {int(number): incarnation for number, incarnation in holders.items()}
@@ -92,13 +93,13 @@ class Recovery:
             self._go_back()
 
     def _go_back(self) -> None:
-        """Of a batch method, what the shards hold is of different iterations now; before the first set it is not."""
+        """Start a rollback for a batch method, whose shards now hold different iterations; not before the first set."""
         if self._training.batch is not None and self.set_id is not None:
             self.rollback_set = self.rollback_set or self.set_id
             self._training.suspend()
 
     def rolled_back(self, set_id: str) -> bool:
-        """All shards hold this set again; whether it is the one that was wanted, and all are there."""
+        """Record that all shards restored this set; True if it is the required one and all shards are available."""
         if set_id != self.rollback_set or self.unavailable:
             return False
         self.rollback_set = None
@@ -106,14 +107,14 @@ class Recovery:
         return True
 
     def set_taken(self, set_id: str) -> None:
-        """A set is complete: what dies from now on comes back from it."""
+        """Record a complete set: shards that fail from now on are recovered from it."""
         self.set_id = set_id
         self.best = self._training.progress.best
-        if self.rollback_set is not None:  # it was written before the death that is to be undone
+        if self.rollback_set is not None:  # it was written before the failure: roll back to it
             self.rollback_set = set_id
 
     def is_away(self, place: ShardPlacement) -> bool:
-        """Whether the life at this place is known to be over."""
+        """Whether the incarnation at this place is known to have ended."""
         epoch, incarnation = self._coming.get(place.shard, (-1, 0))
         if epoch == place.shard_epoch:
             return self._members.find("shard", place.shard, incarnation) is None
@@ -124,7 +125,7 @@ class Recovery:
         return later or place.shard in self.unavailable
 
     def gone(self, number: int, kept: bool = False) -> None:
-        """A shard that held segments is dead; `kept`: another process has all that was acknowledged."""
+        """Record the failure of a shard that held segments; `kept`: its follower has all acknowledged data."""
         self.unavailable.add(number)
         if kept:
             return
@@ -134,7 +135,7 @@ class Recovery:
         self._go_back()
 
     def recover(self, member: Member, shard_epoch: int, promoted: bool = False) -> RecoverShard:
-        """What brings a shard back in this process; `promoted`: which followed it, and has all it had."""
+        """Command that recovers a shard in this process; `promoted`: it is the shard's in-sync follower."""
         placement = self._opening.placement
         assert placement is not None
         old = next(place for place in placement.places if place.shard == member.number)
@@ -142,7 +143,7 @@ class Recovery:
         return self.admit(member, replace(old, address=member.address, shard_epoch=shard_epoch), promoted)
 
     def admit(self, member: Member, place: ShardPlacement, promoted: bool = False) -> RecoverShard:
-        """What lets this process be the shard at a place; `promoted` as in `revive`."""
+        """Command that makes this process the shard at a place; `promoted` as in `recover`."""
         self._coming[place.shard] = place.shard_epoch, member.incarnation
         return RecoverShard(
             place,
@@ -155,8 +156,8 @@ class Recovery:
         )
 
     def revived(self, revive: RecoverShard, set_id: str | None) -> list[Action] | None:
-        """A shard is loaded from this set; what all are to be told now. None where it has died again meanwhile."""
-        if set_id != revive.set_id:  # that one is damaged
+        """Record that a shard is loaded from this set; returns the actions now due, None if it has failed again."""
+        if set_id != revive.set_id:  # the requested set is damaged
             if self.set_id == revive.set_id:
                 self.set_id = set_id
                 self.rollback_set = set_id if self.rollback_set else None
@@ -174,17 +175,17 @@ class Recovery:
         return [*self._resume_postponed(), *self._training.shard_back()]
 
     def removed(self, number: int) -> None:
-        """A shard has no place any more."""
+        """Remove a shard that has no place any more."""
         self.unavailable.discard(number)
         self.owners.pop(number, None)
 
     def postpone(self, action: Action) -> list[Action]:
-        """Keep what could not be told to all shards; what is to be told at once, for they may be back already."""
+        """Keep an action that did not reach all shards; returns actions due now, as all may be available already."""
         if self.set_id is None and isinstance(action, TakeSnapshot | MakeReady):
-            self._training.give_up_set()  # the initial values are not whole any more
+            self._training.give_up_set()  # the initial values are incomplete again
             return []
         if self.rollback_set is not None and isinstance(action, TakeSnapshot):
-            return self._resume_postponed()  # given up: a set of two different iterations would be of no use
+            return self._resume_postponed()  # dropped: a set that mixes two iterations would be useless
         asked_again = isinstance(action, Export | RollBack) or (isinstance(action, RunProgram) and self.rollback_set)
         if not asked_again:
             self._postponed.append(action)
@@ -197,7 +198,7 @@ class Recovery:
         return [self._renewed(action) for action in kept]
 
     def _renewed(self, action: Action) -> Action:
-        """The same, as it would be asked for now."""
+        """The same action, rebuilt from the current state."""
         renew: dict[type, Callable[[], Action | None]] = {
             AssignShards: lambda: AssignShards(self._opening.placement) if self._opening.placement else None,
             SetMembership: self._training.membership,

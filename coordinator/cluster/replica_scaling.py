@@ -1,4 +1,4 @@
-"""Who brings about what somebody wants: how many replicas, and what is left to do of shards. No clock."""
+"""Requested number of replicas, and the manual steps left after a request to scale shards. No clock."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dbelief.job import Job
 from ..core.states import State
 
 HEARD_S = 10.0
-"""A launcher asks several times a second how the job goes; one that was not heard for so long is none."""
+"""Seconds after which a launcher counts as absent; a launcher requests the status several times a second."""
 
 
 class ReplicaScaling:
-    """What is wanted, and whether anybody is there who brings it about.
+    """Requested replica count, and whether a launcher is present that can apply it.
 
     Attributes
     ----------
     wanted
-        Replicas that there are to be; None: nobody has asked for any number yet.
+        Requested number of replicas; None: no request so far.
     """
 
     def __init__(self, job: Job) -> None:
@@ -26,15 +26,15 @@ class ReplicaScaling:
         self._heard_s: float | None = None
 
     def launcher_seen(self, now_s: float) -> None:
-        """A launcher is there."""
+        """Record that a launcher is present."""
         self._heard_s = now_s
 
     def launcher_present(self, now_s: float) -> bool:
-        """Whether there is a launcher."""
+        """Whether a launcher is present."""
         return self._heard_s is not None and now_s - self._heard_s <= HEARD_S
 
     def manual_steps(self, shards: int, before: int, now_s: float) -> str:
-        """What a person is to do so that there are so many shards; "" where a launcher does it."""
+        """Instructions for the operator to reach this number of shards; "" where a launcher does it."""
         if self.launcher_present(now_s) or shards == before:
             return ""
         commands = (
@@ -46,12 +46,12 @@ class ReplicaScaling:
         return f"{before - shards} will end by themselves; when they have: {commands}"
 
     def want(self, replicas: int, state: State, now_s: float) -> None:
-        """Somebody wants so many.
+        """Set the requested number of replicas.
 
         Raises
         ------
-        Refused
-            Nobody could bring it about, or the job is not training.
+        Rejected
+            The number is below 1, no launcher is present, the replicas are pinned to cores, or the job is not training.
         """
         name = self._job.name
         if replicas < 1:

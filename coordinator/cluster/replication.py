@@ -1,10 +1,10 @@
-"""Who follows which shard, and whether the job may count on it. No clock, no socket.
+"""Assignment of followers to shards, and which followers are in sync. No clock, no socket.
 
-A follower is another shard process, of the kind "follower", with the number of the shard that it follows. It is
-counted on (`whole`) from when its leader says that it has everything, and acknowledges nothing without it; that is
-written down. Where the leader dies then, the follower goes on in its place, with all that was ever acknowledged. Where
-the follower dies, or they lose each other, the leader acknowledges nothing until it is told that it stands alone, which
-is written down before it is told: so a follower that may lack something is never counted on.
+A follower is another shard process, of the kind "follower", with the number of the shard that it replicates. It counts
+as in sync (`whole`) once its leader reports that it has everything; that is persisted. From then on the leader
+acknowledges nothing without it. If the leader fails then, the follower is promoted, with all data that was ever
+acknowledged. If the follower fails or the link breaks, the leader acknowledges nothing until it is detached. The
+detachment is persisted before it is sent. So a follower that may lack data is never promoted as in sync.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ..core.effects import Action, AttachFollower, DetachFollower, LogEvent
 from ..core.members import Member, Members
 
 AGAIN_S = 1.0
-"""From one try to have a shard followed to the next."""
+"""Seconds between two attempts to attach a follower to a shard."""
 
 
 @dataclass
 class ShardReplication:
-    """One shard's.
+    """Replication link of one shard.
 
     Attributes
     ----------
     epoch
-        One more for every change.
+        Incremented with every change.
     follower
         The follower's incarnation; None: there is none.
     whole
-        Whether it is counted on.
+        Whether the follower is in sync.
     promoted
-        The life that goes on in a dead leader's place and is not served yet; None where there is none.
+        Incarnation that was promoted after the leader failed and is not in service yet; None: no promotion is pending.
     changed_s
-        When a follower was last asked for, on this coordinator's clock.
+        Time of the last attempt to attach a follower, on this coordinator's clock.
     """
 
     epoch: int = 0
@@ -49,17 +49,17 @@ class ShardReplication:
 
 
 class ReplicationManager:
-    """All of one job.
+    """Replication links of all shards of one job.
 
     Parameters
     ----------
     replication
-        Processes that are to have each segment: 1 or 2.
+        Copies of each segment: 1 or 2.
 
     Attributes
     ----------
     promotions
-        Followers that went on in their leader's place, so far.
+        Followers promoted so far.
     """
 
     def __init__(self, replication: int, members: Members) -> None:
@@ -73,7 +73,7 @@ class ReplicationManager:
 
     @property
     def unfollowed(self) -> int:
-        """Shards that ought to have a follower to count on, and have none; 0 where none is wanted."""
+        """Number of shards without an in-sync follower; 0 where no replication is configured."""
         if not self._wanted:
             return 0
         return sum(not self._of(member.number).whole for member in self._members.alive("shard"))
@@ -81,9 +81,9 @@ class ReplicationManager:
     def advance(
         self, placement: Placement | None, away: Collection[int], next_epoch: Callable[[], int], now_s: float
     ) -> Iterable[Action]:
-        """Have followers that are there follow their shards; one that was lost at once, after a while.
+        """Attach available followers to their shards; after a lost follower, at most one attempt per `AGAIN_S`.
 
-        `placement`: None while shards are to stand alone.
+        `placement`: None while shards run without followers.
         """
         if placement is None or not self._wanted:
             return
@@ -98,11 +98,11 @@ class ReplicationManager:
                 yield AttachFollower(place.shard, chain.epoch, member.address, next_epoch())
 
     def is_current(self, action: AttachFollower | DetachFollower) -> bool:
-        """Whether this is still wanted."""
+        """Whether this action is still valid."""
         return self._of(action.shard).epoch == action.epoch and self._members.alive_shard(action.shard)
 
     def leader_reported(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> Iterable[Action]:
-        """A leader tells how it stands with its follower."""
+        """Process a leader's report on its follower."""
         chain = self._of(shard)
         if epoch != chain.epoch or chain.follower is None:
             return
@@ -125,20 +125,20 @@ class ReplicationManager:
         yield DetachFollower(shard, chain.epoch)
 
     def follower_gone(self, member: Member) -> Iterable[Action]:
-        """A follower is over."""
+        """Detach a follower that has ended."""
         if self._of(member.number).follower == member.incarnation:
             yield from self._alone(member.number)
 
     def detach_all(self) -> Iterable[Action]:
-        """Every shard stands alone: what they hold is about to change as no follower is told."""
+        """Detach all followers: the shards' contents are about to change in ways that are not replicated."""
         for shard, chain in self._chains.items():
             if chain.follower is not None:
                 yield from self._alone(shard)
 
-    # -- a leader dies -------------------------------------------------------------------------------------
+    # -- promotion -----------------------------------------------------------------------------------------
 
     def promote_follower(self, member: Member, begun: bool, now_s: float) -> tuple[Member | None, bool]:
-        """A leader is over; who is this shard from now on, if anybody followed it, and whether that one has all of it.
+        """Handle the end of a leader; returns the member promoted to be the shard, if any, and whether it has all data.
 
         Parameters
         ----------
@@ -155,28 +155,28 @@ class ReplicationManager:
         if follower is None:
             return None, False
         self._members.promote(follower)
-        follower.last_beat_s = max(follower.last_beat_s, now_s)  # the last that has it gets one more lease
+        follower.last_beat_s = max(follower.last_beat_s, now_s)  # the last copy of the shard gets one more lease
         if kept:
             chain.promoted = follower.incarnation
             self.promotions += 1
         return follower, kept
 
     def promotes(self, member: Member) -> bool:
-        """Whether this shard is a follower that goes on in its dead leader's place, and is not served yet."""
+        """Whether this shard is a promoted follower, in sync with its failed leader, that is not in service yet."""
         return self._of(member.number).promoted == member.incarnation
 
     def promotion_done(self, shard: int) -> None:
-        """The shard is served again."""
+        """Record that the shard is in service again."""
         self._of(shard).promoted = None
 
-    # -- another coordinator -------------------------------------------------------------------------------
+    # -- coordinator failover ------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All of it; JSON holds it."""
+        """Complete state, JSON-serializable."""
         return {"promotions": self.promotions, "chains": {n: _kept(chain) for n, chain in self._chains.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> Iterable[Action]:
-        """Take over, after the members; what leaders may not have been told yet."""
+        """Restore the state, after the members; returns actions that leaders may not have received yet."""
         self.promotions = state["promotions"]
         self._chains = {int(number): ShardReplication(**fields) for number, fields in state["chains"].items()}
         for shard, chain in self._chains.items():
@@ -186,5 +186,5 @@ class ReplicationManager:
 
 def _kept(chain: ShardReplication) -> dict[str, Any]:
     fields = asdict(chain)
-    del fields["changed_s"]  # another coordinator's clock is another
+    del fields["changed_s"]  # it is only valid on this coordinator's clock
     return fields

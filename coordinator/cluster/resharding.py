@@ -1,15 +1,15 @@
-"""How a job that trains comes to hold its parameters on more shards, or on fewer. No clock, no socket.
+"""Resharding of a job in training onto more or fewer shards. No clock, no socket.
 
-    a wish for N --> the shards below N join, and take places without segments --> segments move, some at a time
-    --> shards from N on, which hold nothing by then, lose their places and end
+    request for N --> the shards below N join, and get places without segments --> segments migrate, in batches
+    --> shards from N on, which hold nothing by then, lose their places and exit
 
-What is next follows from the placement, the members and N alone. So another wish may replace one that is under way, and
-another coordinator needs to know no more than N.
+The next step follows from the placement, the members and N alone. So a new request may replace one in progress, and
+another coordinator needs to know only N.
 
-A move is over when the placement has it, and that is written down before anybody hears of it: until then both shards,
-as far as they live, can be told what they held before, and from then on what they hold now. A shard that dies with a
-place and segments is waited for, and comes back from the newest snapshot set; nothing moves meanwhile. One that holds
-nothing is simply no member any more.
+A migration is complete when the placement contains it, and that is persisted before it is published. Until then both
+shards, if alive, can be reset to the old ownership; from then on they get the new one. If a shard fails that has a
+place and segments, the job waits for its replacement, which loads the newest snapshot set; nothing migrates meanwhile.
+A failed shard without segments is simply removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .rebalance import add_shard, apply_migration, plan_migrations, remove_shard
 from .recovery import Recovery
 
 AGAIN_S = 2.0
-"""How long a move that failed is let be: those who waited for its segments come on meanwhile."""
+"""Seconds before the next attempt after a failed migration; clients blocked on its segments proceed meanwhile."""
 
 
 class Resharding:
@@ -38,16 +38,16 @@ class Resharding:
     Parameters
     ----------
     next_epoch
-        Gives a shard epoch that no life of a shard had.
+        Returns a shard epoch that no incarnation of a shard has had.
 
     Attributes
     ----------
     wanted
-        Shards that there are to be, numbered from 0.
+        Requested number of shards, numbered from 0.
     running
-        Not all of them have their places and their shares, or others have places.
+        Whether resharding is in progress: shards lack places or their shares, or surplus shards have places.
     segments, longest_s
-        Moved by this object so far; for how long nobody served the segments of one move, at most.
+        Segments migrated by this object; longest time in seconds that one migration's segments were unavailable.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Resharding:
         self._members = members
         self._recovery = recovery
         self._next_epoch = next_epoch
-        self._seen_to: set[int] = set()  # lives without a place that are being brought in, or dismissed
-        self._under_way: MigrateSegments | None = None  # until both shards know what they hold
-        self._due = False  # it is still to be made
+        self._seen_to: set[int] = set()  # incarnations without a place that are being admitted or decommissioned
+        self._under_way: MigrateSegments | None = None  # until both shards have confirmed their ownership
+        self._due = False  # the migration is still to be run
         self._again_s = 0.0
         self._began_s = 0.0
         self._from = job.shards
@@ -75,15 +75,15 @@ class Resharding:
         assert self._opening.placement is not None
         return self._opening.placement
 
-    # -- the wish ----------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------
 
     def request(self, shards: int, state: State, now_s: float) -> list[Action]:
-        """Somebody wants so many, instead of what was wanted before.
+        """Set the requested number of shards, replacing any earlier request.
 
         Raises
         ------
-        Refused
-            The job does not train, or cannot be held by so many.
+        Rejected
+            The job is not training, is recorded, or cannot be split over this number.
         """
         name = self._job.name
         if shards < 1:
@@ -108,20 +108,20 @@ class Resharding:
         return notes
 
     def waiting_for(self) -> str:
-        """Whom it waits for, "" for nobody."""
+        """What resharding waits for; "" for nothing."""
         there = self._members.needed & set(range(self.wanted))
         return f"shards ({len(there)} of {self.wanted} have a place)" if len(there) < self.wanted else ""
 
     def _renew(self, placement: Placement | None = None) -> None:
-        """Let a placement hold from now on, and say who may have a place, and who must."""
+        """Install a placement, and update which shard numbers may join and which must be present."""
         self._opening.placement = placement or self._placement
         self._members.needed = {place.shard for place in self._placement.places}
         self._members.shards = self._members.needed | set(range(self.wanted))
 
-    # -- moving on ---------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> list[Action]:
-        """What is due now, while the job trains."""
+        """Actions that are due now, while the job trains."""
         if not self.running:
             return self._see_to_members()
         idle = self._under_way is None
@@ -151,7 +151,7 @@ class Resharding:
         self._recovery.removed(shard)
 
     def _see_to_members(self) -> list[Action]:
-        """Bring in those who joined and have no place, and dismiss those for whom there is none any more."""
+        """Admit members that joined and have no place, and decommission those that no place is left for."""
         actions: list[Action] = []
         for member in self._members.alive("shard", "follower"):
             waits = member.kind == "follower" and member.number < self.wanted
@@ -165,14 +165,14 @@ class Resharding:
                 actions.append(DecommissionShard(member.number, member.incarnation, member.address))
         return actions
 
-    # -- what came of it ---------------------------------------------------------------------------------
+    # -- outcomes ---------------------------------------------------------------------------------------
 
     def is_new(self, place: ShardPlacement) -> bool:
-        """Whether this is a place that the job does not have yet."""
+        """Whether this place is not part of the placement yet."""
         return place.shard not in self._members.needed
 
     def shard_admitted(self, revive: RecoverShard) -> bool:
-        """A new shard is ready to take segments; False where it has died meanwhile."""
+        """Add a new shard that is ready to receive segments; False if it has failed meanwhile."""
         self._seen_to.discard(revive.incarnation)
         if self._members.find("shard", revive.place.shard, revive.incarnation) is None:
             return False
@@ -181,11 +181,11 @@ class Resharding:
         return True
 
     def due(self, move: MigrateSegments) -> bool:
-        """Whether a move that was asked for is still to be made: neither done, nor failed, and both shards live."""
+        """Whether a migration is still to be run: neither done nor failed, and both shards alive."""
         return self._due and move == self._under_way
 
     def moved(self, move: MigrateSegments, seconds: float, sent: int) -> bool:
-        """The segments are there, and served from now on; False where one of the two has died meanwhile."""
+        """Record a completed migration in the placement; False if one of the two shards has failed meanwhile."""
         if not self.due(move):
             return False
         self._due = False
@@ -199,18 +199,18 @@ class Resharding:
         return True
 
     def migration_failed(self, move: MigrateSegments, now_s: float) -> None:
-        """It could not be made; all is as before."""
+        """Record a failed migration; the placement is unchanged."""
         if self.due(move):
             self._due = False
             self._again_s = now_s + AGAIN_S
 
     def ownership_confirmed(self, move: MigrateSegments) -> None:
-        """Both shards, as far as they live, know what they hold: the next one may begin."""
+        """Record that both shards, if alive, have their current ownership: the next migration may start."""
         if move == self._under_way:
             self._under_way = None
 
     def shard_lost(self, member: Member) -> bool:
-        """A shard's life is over; whether the job goes on without it, for it held nothing."""
+        """Handle the end of a shard's incarnation; True if it held nothing, so that the job continues without it."""
         move = self._under_way
         if move is not None and member.number in (move.giver, move.taker):
             self._due = False
@@ -222,16 +222,16 @@ class Resharding:
         self._leave_out(place.shard)
         return True
 
-    # -- another coordinator -----------------------------------------------------------------------------
+    # -- coordinator failover ----------------------------------------------------------------------------
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """All of it, as of now; JSON holds it."""
+        """Complete state as of now, JSON-serializable."""
         seconds = round(now_s - self._began_s, 3) if self.running else 0.0
         about = {"wanted": self.wanted, "running": self.running, "from": self._from, "seconds": seconds}
         return {**about, "account": dict(self._account)}
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
-        """Take over from another coordinator, after the placement and the members."""
+        """Restore the state from a previous coordinator, after the placement and the members."""
         self.wanted, self.running, self._from = state["wanted"], state["running"], state["from"]
         self._account = dict(state["account"])
         self._began_s = now_s - state["seconds"]

@@ -1,1 +1,1 @@
-"""The plain states of a job: its members, progress, messages and effects. Below every other folder."""
+"""Plain data types of a job: members, progress, messages and effects. Below every other folder."""

@@ -1,4 +1,4 @@
-"""What the job machine wants done to the world. Carried out in order by the runner, one at a time."""
+"""Effects that the job machine requests. The effect executor runs them in order, one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dbelief.core.vector_program import Operation
 
 @dataclass(frozen=True)
 class AssignShards:
-    """Give every shard its segments."""
+    """Assign every shard its segments."""
 
     placement: Placement
 
@@ -33,12 +33,12 @@ class TakeSnapshot:
 
 @dataclass(frozen=True)
 class MakeReady:
-    """Initial values are complete and safe: shards accept pushes by the rule."""
+    """Initial values are complete and safe: shards accept pushes by the update rule."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Refuse a dead life on every shard, and read what it had pushed."""
+    """Fence an ended incarnation on every shard, and read its ledgers there."""
 
     number: int
     incarnation: int
@@ -46,7 +46,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class SetMembership:
-    """Tell all shards who takes part in which round."""
+    """Send the members of each round to all shards."""
 
     member_epoch: int
     rounds: tuple[tuple[int, tuple[int, ...]], ...]
@@ -54,7 +54,7 @@ class SetMembership:
 
 @dataclass(frozen=True)
 class DropLedger:
-    """Drop the ledger rows of a life whose work is settled, durably."""
+    """Drop the ledger rows of an incarnation whose work is settled, durably."""
 
     number: int
     incarnation: int
@@ -62,20 +62,20 @@ class DropLedger:
 
 @dataclass(frozen=True)
 class RecoverShard:
-    """Bring a shard back in another process: its segments, the newest set, whom to refuse, who takes part.
+    """Restore a shard in another process: its segments, the newest set, the fenced incarnations, the membership.
 
-    One that is new to the job is brought in alike, without segments.
+    A shard that is new to the job is initialised in the same way, without segments.
 
     Attributes
     ----------
     incarnation
-        Of the member that is to be this shard.
+        Of the member that becomes this shard.
     set_id
-        None before there is any set: then it waits for initial values.
+        None before there is any set: then the shard waits for initial values.
     fenced, settled
-        Lives of pushers that are over; of those whose work is settled, ledger rows are dropped too.
+        Incarnations of pushers that have ended; of the settled ones, ledger rows are dropped too.
     promoted
-        Whether it followed the shard, and has all that was acknowledged: nothing is loaded then.
+        Whether it was the shard's follower, and has all that was acknowledged: nothing is loaded then.
     """
 
     place: ShardPlacement
@@ -89,14 +89,14 @@ class RecoverShard:
 
 @dataclass(frozen=True)
 class AttachFollower:
-    """Have the shard process at an address follow a shard.
+    """Attach the shard process at an address to a shard as its follower.
 
     Attributes
     ----------
     epoch
-        Of the chain.
+        Of the replication link.
     shard_epoch
-        Of the life that the follower gets.
+        Of the incarnation that the follower gets.
     """
 
     shard: int
@@ -107,7 +107,7 @@ class AttachFollower:
 
 @dataclass(frozen=True)
 class DetachFollower:
-    """Tell a shard that nobody follows it, in this epoch of its chain."""
+    """Detach a shard's follower, in this epoch of its replication link."""
 
     shard: int
     epoch: int
@@ -115,9 +115,9 @@ class DetachFollower:
 
 @dataclass(frozen=True)
 class RunProgram:
-    """Run a program over the named vectors of all shards; its scalars come back.
+    """Run a program over the named vectors of all shards, and return its scalars.
 
-    `ticket`: it is only to be run while the machine still waits for this one.
+    `ticket`: the program is run only while the machine still waits for this ticket.
     """
 
     ticket: int
@@ -126,14 +126,14 @@ class RunProgram:
 
 @dataclass(frozen=True)
 class RollBack:
-    """Load a snapshot set into all shards again: one of them has come back with no more than that."""
+    """Load a snapshot set into all shards again: one of them was restored from it and has no later state."""
 
     set_id: str
 
 
 @dataclass(frozen=True)
 class MigrateSegments:
-    """Let segments go from one shard to another; then both know what they hold, whatever came of it."""
+    """Migrate segments from one shard to another; afterwards both receive what they own, whatever the outcome."""
 
     giver: int
     taker: int
@@ -142,14 +142,14 @@ class MigrateSegments:
 
 @dataclass(frozen=True)
 class ConfirmOwnership:
-    """Tell these shards which segments they hold: another coordinator may have died while it moved some."""
+    """Send these shards the segments they own: another coordinator may have failed during a migration."""
 
     shards: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class DecommissionShard:
-    """Let a shard end that has no place any more."""
+    """Let a shard that no longer has a place exit."""
 
     shard: int
     incarnation: int
@@ -173,7 +173,7 @@ class LogEvent:
 
 @dataclass(frozen=True)
 class FinishRun:
-    """Close the run folder and let the shards end."""
+    """Close the run folder and let the shards exit."""
 
 
 ShardAction = (

@@ -1,7 +1,7 @@
-"""Who is in the job: shards, replicas and clients, each alive as long as it beats. No clock, no socket.
+"""Members of the job: shards, replicas and clients, each alive as long as it sends heartbeats. No clock, no socket.
 
-Every life of every member gets an incarnation number of its own, never used twice, by which a shard tells a replica
-from its ghost. Numbers of the dead are given out again: a restarted replica carries on where its forerunner was.
+Every incarnation of every member gets a unique number. By it a shard distinguishes a replica from an earlier
+incarnation that may still send. Replica numbers are reused: a restarted replica continues under its old number.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dbelief.errors import ResourceExhausted
 _LIKE = {"follower": "shard"}
 """Kinds that join as another."""
 MOST_MEMBERS = 1024
-"""Replicas and clients of one job at a time."""
+"""Maximum of replicas and clients of one job at a time."""
 _LONGEST_LOOK_S = 1.0
-"""Looks for silent members that are further apart mean that the coordinator itself was away (stopped, swapped out)."""
+"""Maximum time between checks for expired members; a longer gap means that the coordinator did not run (stopped)."""
 
 
 @dataclass
 class Member:
-    """One life of one member.
+    """One incarnation of one member.
 
     Attributes
     ----------
     kind
         "shard", "follower" (of the shard of its number), "replica" or "client".
     last_beat_s, moved_s
-        On the coordinator's clock: when it was last heard, and when its work last came on.
+        On the coordinator's clock: time of the last heartbeat, and of the last progress of its work.
     state
-        What people see: "waiting", "training", "evaluating", "left", "died".
+        State for display: "waiting", "training", "evaluating", "left", "died".
     leaves_after
-        The snapshot set, by its count, that a shard which was asked to end waits for; 0: it was not.
+        The snapshot set, by its count, for which a shard that was requested to exit waits; 0: no such request.
     """
 
     kind: str
@@ -50,34 +50,35 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        """Neither gone nor dead."""
+        """Whether it has neither left nor died."""
         return self.state not in ("left", "died")
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.kind} {self.number} ({self.name})"
 
 
 @dataclass
 class Members:
-    """All lives of all members, by kind and number the latest one.
+    """All members, by kind and number the latest incarnation.
 
     Attributes
     ----------
     beat_s
-        A member silent for so long is dead.
+        Heartbeat timeout: a member silent for longer is considered dead.
     shards
         Numbers that shards may have: at first as many as the job plans.
     replication
         Processes for each shard; one more is refused.
     lease_s
-        A shard or follower silent for so long is dead, if that is less.
+        The timeout of a shard or follower, if it is less.
     needed
-        Those of the shards without whom the job cannot go on.
+        Those of the shards without which the job cannot proceed.
     dead, settled
-        Lives of pushers that are over; those of them whose ledgers were read. After a takeover all lives that are over
-        are among both, but for those of `dead` that are not settled: what is written does not grow with them.
+        Incarnations of pushers that have ended; those of them whose ledgers were read. After a takeover both hold all
+        ended incarnations, except that the unsettled ones are in `dead` only: the persisted state does not grow with
+        their number.
     unforgotten
         Those of the settled whose ledger rows not all shards have dropped yet.
     """
@@ -97,15 +98,15 @@ class Members:
         self.needed = set(self.shards)
 
     def join(self, kind: str, token: int, name: str, address: str, now_s: float, wish: int | None = None) -> Member:
-        """Take a member in; a repeated call with the same token gets the same answer.
+        """Add a member; a repeated call with the same token returns the same member.
 
-        `wish` is the number it would like, and gets where that is free. A shard for which no place is left follows one,
-        where there are to be followers.
+        `wish` is the number that it requests, and gets where that is free. A shard process for which no shard number is
+        free becomes a follower, where the job has followers.
 
         Raises
         ------
-        Full
-            Where all planned shards are there, or as many others as a job may have.
+        ResourceExhausted
+            Where all planned shards are present, or as many others as a job may have.
         """
         for member in self._latest.values():
             if member.token == token and kind in (member.kind, _LIKE.get(member.kind)) and member.alive:
@@ -132,23 +133,23 @@ class Members:
         return [m.number for m in sorted(free, key=lambda m: (m.address.rpartition(":")[0] == here, m.number))]
 
     def promote(self, follower: Member) -> None:
-        """A follower is the shard from now on."""
+        """Promote a follower to the shard of its number."""
         del self._latest[follower.kind, follower.number]
         follower.kind, follower.state = "shard", "waiting"
         self._latest[follower.kind, follower.number] = follower
 
     def alive_shard(self, number: int) -> bool:
-        """Whether somebody is this shard."""
+        """Whether a living member is this shard."""
         member = self._latest.get(("shard", number))
         return member is not None and member.alive
 
     def find_server(self, number: int, incarnation: int) -> Member | None:
-        """The living shard of this number, or the one that follows it, where this is its life."""
+        """The living shard of this number, or its follower, where it has this incarnation."""
         return self.find("shard", number, incarnation) or self.find("follower", number, incarnation)
 
     def _free_number(self, kind: str, wish: int | None) -> int | None:
-        """The number of one that joins; None where none is left."""
-        # Replicas and clients both push, so they share one row of numbers.
+        """The number for a joining member; None where none is free."""
+        # Replicas and clients both push, so they share one range of numbers.
         kinds = ("shard",) if kind == "shard" else ("replica", "client")
         taken = {m.number for m in self._latest.values() if m.kind in kinds and m.alive}
         numbers = sorted(self.shards) if kind == "shard" else range(MOST_MEMBERS)
@@ -157,32 +158,32 @@ class Members:
         return next((number for number in numbers if number not in taken), None)
 
     def named(self, kind: str, name: str, token: int) -> Member | None:
-        """The earlier life of a process that was started again."""
+        """The earlier incarnation of a process that was restarted."""
         kinds = (kind, *(other for other, like in _LIKE.items() if like == kind))
         alike = (m for m in self.alive(*kinds) if m.name == name and m.token != token)
         return next(alike, None)
 
     def mark_gone(self, member: Member, how: str) -> None:
-        """A life has ended: it "left" or "died"."""
+        """Mark the end of an incarnation: it "left" or "died"."""
         member.state = how
         if member.kind not in ("shard", "follower"):
             self.dead.add(member.incarnation)
 
     def find(self, kind: str, number: int, incarnation: int) -> Member | None:
-        """This very life, where it is alive."""
+        """This incarnation, where it is alive."""
         member = self._latest.get((kind, number))
         return member if member is not None and member.incarnation == incarnation and member.alive else None
 
     def find_pusher(self, number: int, incarnation: int) -> Member | None:
-        """The living replica or client of this number and life."""
+        """The living replica or client of this number and incarnation."""
         return self.find("replica", number, incarnation) or self.find("client", number, incarnation)
 
     def expired(self, now_s: float) -> list[Member]:
-        """Those who have not beaten for too long; to be asked again and again."""
+        """Members whose heartbeat timeout has expired; to be called periodically."""
         away_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         if away_s > max(_LONGEST_LOOK_S, min(self.beat_s, self.lease_s) / 2):
-            for member in self._latest.values():  # it was the coordinator that heard nobody
+            for member in self._latest.values():  # the coordinator itself did not run, so it received no heartbeats
                 member.last_beat_s = min(now_s, member.last_beat_s + away_s)
                 member.moved_s = min(now_s, member.moved_s + away_s)
         return [
@@ -190,21 +191,21 @@ class Members:
         ]
 
     def heartbeat_timeout_s(self, kind: str) -> float:
-        """How long one of this kind may be silent."""
+        """The heartbeat timeout of a member of this kind, in seconds."""
         return min(self.beat_s, self.lease_s) if kind in ("shard", "follower") else self.beat_s
 
     def stalled(self, now_s: float, limit_s: float) -> list[Member]:
-        """Those who live, and whose work has not come on for so long."""
+        """Living members whose work has made no progress for `limit_s`."""
         at_work = ("training", "evaluating")
         return [m for m in self._latest.values() if m.state in at_work and now_s - m.moved_s > limit_s]
 
     def reset_progress_timers(self, now_s: float) -> None:
-        """Nobody's work can come on now."""
+        """Restart the progress timers of all members, because no member's work can advance now."""
         for member in self._latest.values():
             member.moved_s = now_s
 
     def state(self) -> dict[str, Any]:
-        """All of it, as of now; JSON holds it."""
+        """The complete state, as of now, JSON-serialisable."""
         return {
             "dead": sorted(self.dead - self.settled),
             "unforgotten": sorted(self.unforgotten),
@@ -212,25 +213,25 @@ class Members:
         }
 
     def restore(self, state: Mapping[str, Any], now_s: float) -> None:
-        """Take a coordinator's members over; they have some time to find the new one before they count as silent.
+        """Restore another coordinator's members; they get extra time to find the new one before their timeouts expire.
 
-        The number of lives is to be known before.
+        `incarnations` must be set before.
         """
         members = [
             Member(**{**fields, "last_beat_s": now_s + self.beat_s, "moved_s": now_s}) for fields in state["latest"]
         ]
         self._latest = {(member.kind, member.number): member for member in members}
-        if "settled" in state:  # an earlier version wrote it
+        if "settled" in state:  # written by an earlier version
             self.dead, self.settled = set(state["dead"]), set(state["settled"])
             return
         self.dead = set(range(1, self.incarnations + 1)) - {member.incarnation for member in members if member.alive}
         self.settled, self.unforgotten = self.dead - set(state["dead"]), set(state["unforgotten"])
 
     def alive(self, *kinds: str) -> list[Member]:
-        """The living of these kinds, by number."""
+        """The living members of these kinds, by number."""
         found = [m for m in self._latest.values() if m.kind in kinds and m.alive]
         return sorted(found, key=lambda m: (m.kind, m.number))
 
     def all(self) -> list[Member]:
-        """The latest life of everyone, by kind and number."""
+        """The latest incarnation of every member, by kind and number."""
         return [member for _, member in sorted(self._latest.items())]

@@ -1,4 +1,4 @@
-"""How training goes: loss, staleness, evaluations, and the reasons to release, to stop or to give up. No clock."""
+"""Training progress: loss, staleness, evaluations, and the reasons to release, to stop or to fail. No clock."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _KEPT = ("samples", "steps", "pushes", "lost", "staleness_sum", "without_gain", 
 """Plain fields that a snapshot set holds."""
 
 _MOST = 2**63 - 1
-"""What a message holds; nobody counts so far."""
+"""Largest count that a message can hold."""
 OVER = 0
-"""In place of an incarnation, which counts from 1: all lives that are settled, together."""
+"""Key in place of an incarnation (they count from 1): the sum over all settled incarnations."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Best:
 
 @dataclass
 class Evaluated:
-    """One evaluation's outcome."""
+    """Outcome of one evaluation."""
 
     loss: float
     accuracy: float | None
@@ -42,11 +42,11 @@ class Evaluated:
 
 @dataclass
 class ReplicaStats:
-    """What one replica's number has done, over all its lives.
+    """Statistics of one replica number, over all its incarnations.
 
-    `spent` is the seconds by phase of each life, `stale` its pushes by staleness, `wire` its bytes "sent" and
-    "received" and the "residual" of its codec, all by its incarnation as text: JSON knows no other keys. Lives that are
-    settled share one row, so that workers may come and go for ever.
+    `spent` is the seconds by phase, `stale` the pushes by staleness, `wire` the bytes "sent" and "received" and the
+    "residual" of the codec. All are keyed by incarnation as text, because JSON has only text keys. Settled incarnations
+    share one row, so that the size stays bounded when workers join and leave.
     """
 
     samples: int = 0
@@ -62,7 +62,7 @@ class ReplicaStats:
         return _added(self.spent)
 
     def settle(self, incarnation: int) -> None:
-        """Nothing more comes of a life."""
+        """Merge the rows of an incarnation that reports no more into the shared row."""
         life, over = str(incarnation), str(OVER)
         for rows in (self.spent, self.wire):
             if life in rows:
@@ -71,7 +71,7 @@ class ReplicaStats:
             self.stale[over] = _columns([self.stale.pop(life), self.stale.get(over, [])])
 
     def settle_all(self) -> None:
-        """Nothing more comes of any life so far."""
+        """Merge the rows of all incarnations so far."""
         for life in {*self.spent, *self.wire, *self.stale} - {str(OVER)}:
             self.settle(int(life))
 
@@ -88,7 +88,7 @@ def _added(lives: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def _columns(rows: Iterable[Sequence[int]]) -> list[int]:
-    """Sums; a row that is shorter has nothing behind its end."""
+    """Sums by column; shorter rows are padded with 0."""
     return [sum(column) for column in zip_longest(*rows, fillvalue=0)]
 
 
@@ -105,7 +105,7 @@ class Progress:
     warm_start, divergence
         See `WarmStart` and `DivergenceDetector`, which averages the loss.
     restored
-        By replica, samples that were trained before this object went on from a state.
+        By replica, samples trained before this object was restored from a state.
     """
 
     evaluate_every: int | None = None
@@ -119,7 +119,7 @@ class Progress:
     samples: int = 0
     steps: int = 0
     pushes: int = 0
-    lost: int = 0  # pushes that died with a shard
+    lost: int = 0  # pushes lost with a failed shard
     staleness_sum: float = 0.0
     staleness: float = math.nan  # of the latest pushes, in versions
     best: Best | None = None
@@ -140,20 +140,20 @@ class Progress:
 
     @property
     def staleness_mean(self) -> float:
-        """Versions, over all pushes so far; NaN before the first."""
+        """Mean staleness over all pushes so far, in versions; NaN before the first."""
         return self.staleness_sum / self.pushes if self.pushes else math.nan
 
     def samples_of(self, replica: int) -> int:
-        """Samples that one replica's number has trained."""
+        """Samples that one replica number has trained."""
         return self.replicas[replica].samples if replica in self.replicas else 0
 
     @property
     def samples_since(self) -> int:
-        """Samples trained since this object began, or went on from a state: speed is counted by them."""
+        """Samples trained since this object was created or restored, for the throughput."""
         return self.samples - sum(self.restored.values())
 
     def samples_of_since(self, replica: int) -> int:
-        """The same of one replica's number."""
+        """As `samples_since`, for one replica number."""
         return self.samples_of(replica) - self.restored.get(replica, 0)
 
     def staleness_of(self, replica: int) -> float:
@@ -162,7 +162,7 @@ class Progress:
         return own.staleness_sum / own.pushes if own is not None and own.pushes else math.nan
 
     def record_report(self, replica: int, new: ProgressReport, now_s: float) -> str | None:
-        """Take newly acknowledged work in; a reason to give up, where there is one."""
+        """Add newly acknowledged work; a reason to fail the job, if any."""
         self.samples += new.samples
         self.steps += new.steps
         self.pushes += new.pushes
@@ -178,7 +178,7 @@ class Progress:
         return self.divergence.record(new.loss_sum / new.samples, new.samples, self.samples, now_s)
 
     def spent(self, replica: int, incarnation: int, told: ResourceUsage) -> None:
-        """Take in what a life has told of itself."""
+        """Record an incarnation's resource usage, cumulative since its start."""
         own, life = self.replicas.setdefault(replica, ReplicaStats()), str(incarnation)
         if told.seconds:
             own.spent[life] = dict(told.seconds)
@@ -188,22 +188,22 @@ class Progress:
             own.wire[life] = dict(told.wire)
 
     def settle(self, incarnation: int) -> None:
-        """See `Figures.settle`."""
+        """See `ReplicaStats.settle`."""
         for own in self.replicas.values():
             own.settle(incarnation)
 
     def settle_all(self) -> None:
-        """See `Figures.settle_all`."""
+        """See `ReplicaStats.settle_all`."""
         for own in self.replicas.values():
             own.settle_all()
 
     def residual(self, lives: Collection[int] | None = None) -> float:
-        """Sum of magnitudes that codecs of these lives keep, or kept, as they told last; None: of all."""
+        """Sum of the residual magnitudes in the codecs of these incarnations, as last reported; None: of all."""
         told = [(life, row) for own in self.replicas.values() for life, row in own.wire.items()]
         return sum(row["residual"] for life, row in told if lives is None or int(life) in lives)
 
     def stale(self) -> list[int]:
-        """All pushes by staleness, as `Spread` counts them; [] before the first."""
+        """All pushes by staleness, as `StalenessHistogram` counts them; [] before the first."""
         rows = [counts for own in self.replicas.values() for counts in own.stale.values()]
         return [min(count, _MOST) for count in _columns(rows)]
 
@@ -211,7 +211,7 @@ class Progress:
         if not new.steps:  # known from a ledger only, so without a staleness
             return
         mean = new.staleness_sum / new.pushes
-        # An average over about the last 100 pushes: what the parameters go through now, not over the whole run.
+        # An average over about the last 100 pushes, to show the current staleness and not that of the whole run.
         share = 1.0 if math.isnan(self.staleness) else min(1.0, new.pushes / 100)
         self.staleness = mean if share == 1.0 else self.staleness + (mean - self.staleness) * share
 
@@ -220,7 +220,7 @@ class Progress:
         return self.warm_start.end_if_due(self.samples, self.loss)
 
     def evaluation_due(self) -> bool:
-        """Whether validation data should be looked at now; says so once per interval."""
+        """Whether an evaluation on validation data is due; true once per interval."""
         if self.evaluate_every is None or self.samples < self.next_evaluation:
             return False
         self._not_before(self.samples)
@@ -231,18 +231,18 @@ class Progress:
             self.next_evaluation += self.evaluate_every
 
     def evaluated(self, loss: float, accuracy: float | None, samples: int) -> tuple[str, str | None]:
-        """Take an evaluation on validation data in.
+        """Record an evaluation on validation data.
 
         Returns
         -------
         tuple
-            The name to keep its parameters under ("" for none), and a reason to stop, where there is one.
+            The name to keep its parameters under ("" for none), and a reason to stop, if any.
         """
         self.last = Evaluated(loss, accuracy, samples)
-        self._not_before(samples)  # it was asked for a while ago, and has seen all that was trained since
+        self._not_before(samples)  # requested earlier, it covers all samples trained since
         better = self._beats_best(loss, accuracy)
         self.without_gain = 0 if better else self.without_gain + 1
-        # Two names in turn: until the new one is complete, the old one stays whole.
+        # Two alternating names: until the new vector is complete, the old one stays valid.
         keep_as = ""
         if better and self.keep_best:
             keep_as = "best.1" if self.best is not None and self.best.vector == "best.0" else "best.0"
@@ -251,7 +251,7 @@ class Progress:
         return keep_as, self._reason_to_stop(loss, accuracy)
 
     def record_best(self, best: Best) -> None:
-        """The parameters of an evaluation lie whole on the shards under this name."""
+        """Record the best evaluation, whose parameters are completely stored on the shards under its name."""
         if self._beats_best(best.loss, best.accuracy):
             self.best = best
 
@@ -274,7 +274,7 @@ class Progress:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What a snapshot set holds of it."""
+        """The state that a snapshot set holds."""
         state: dict[str, Any] = {name: getattr(self, name) for name in _KEPT}
         state["warm"] = self.warm_start.active
         state["replicas"] = {str(number): asdict(own) for number, own in self.replicas.items()}
@@ -286,7 +286,7 @@ class Progress:
         return state
 
     def restore(self, state: dict[str, Any], corrections: Mapping[int, int]) -> None:
-        """Go on from a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
+        """Restore a set's state; `corrections`: samples that the shards' ledgers hold beside it, by replica."""
         for name in _KEPT:
             setattr(self, name, state.get(name, 0))
         self.replicas = {int(number): ReplicaStats(**own) for number, own in state["replicas"].items()}

@@ -1,4 +1,4 @@
-"""When a snapshot set is written, and under which id. No clock, no file."""
+"""Schedule and ids of the snapshot sets. No clock, no file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .members import Member
 
 @dataclass
 class SnapshotSchedule:
-    """The turns of one job's sets: one at a time.
+    """The schedule of one job's snapshot sets: one at a time.
 
     Attributes
     ----------
     every_s
-        Seconds from one to the next; None: only where the job's course asks for one.
+        Seconds between sets; None: no such interval.
     every_iterations
-        Iterations of a batch method from one to the next; None: however many.
+        Iterations of a batch method between sets; None: no such interval.
     running
-        A set is asked for and not complete.
+        A set is requested and not complete.
     wanted
-        One is to begin as soon as none is running.
+        A set is to begin as soon as none is running.
     count
-        Sets begun, over all lives of the job's coordinator: ids rise even where no sample was trained in between.
+        Sets begun, over all incarnations of the coordinator: ids rise even where no sample was trained in between.
     """
 
     every_s: float | None
@@ -35,7 +35,7 @@ class SnapshotSchedule:
     _last_iteration: int = 0
 
     def due(self, now_s: float, iterations: int = 0) -> bool:
-        """Whether the next one is to begin."""
+        """Whether the next set is to begin."""
         if self.running:
             return False
         by_time = self.every_s is not None and now_s - self._last_s >= self.every_s
@@ -43,7 +43,7 @@ class SnapshotSchedule:
         return self.wanted or by_time or (self.every_iterations is not None and done >= self.every_iterations)
 
     def covers(self, member: Member) -> bool:
-        """Whether a set that was begun since a shard first asked was tried; if not, one is to come soon."""
+        """Whether a set begun since a shard first requested to leave was tried; if not, one is scheduled."""
         member.leaves_after = member.leaves_after or self.count + 1
         self.wanted = self.wanted or self.count < member.leaves_after
         return self.count - self.running >= member.leaves_after
@@ -56,7 +56,7 @@ class SnapshotSchedule:
         return TakeSnapshot(f"{samples:012d}-{self.count:04d}")
 
     def restart_timer(self, now_s: float, iterations: int = 0) -> None:
-        """Time and iterations until the next one count from now."""
+        """Restart the time and the iteration count until the next set."""
         self._last_s, self._last_iteration = now_s, iterations
 
     def complete(self, now_s: float, iterations: int = 0) -> None:

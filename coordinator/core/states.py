@@ -1,4 +1,4 @@
-"""Where a job stands, and what it gives a replica to do."""
+"""State of a job, and the assignments and reports of replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dbelief.core.lease import DataLease
 
 
 class State(Enum):
-    """Where a job stands."""
+    """State of a job."""
 
     EMPTY = "empty"
     INITIALISING = "initialising"
@@ -21,9 +21,9 @@ class State(Enum):
 
 
 class ShutdownPhase(IntEnum):
-    """How far the end of a job has come; each step waits for the one before."""
+    """Phase of the shutdown of a job; each waits for the one before."""
 
-    DRAIN = 0  # leases in
+    DRAIN = 0  # until no lease is outstanding
     VALIDATE = 1
     TEST = 2
     SNAPSHOT = 3
@@ -33,7 +33,7 @@ class ShutdownPhase(IntEnum):
 
 @dataclass(frozen=True)
 class DatasetSizes:
-    """How many samples each data set holds; zeros where the job has no data."""
+    """Samples in each data set; zeros where the job has no data."""
 
     train: int
     validation: int
@@ -52,14 +52,14 @@ class EvaluationLease:
 
 @dataclass(frozen=True)
 class Wait:
-    """No work now; ask again after so many seconds."""
+    """No work now; the replica retries after `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Stop:
-    """No work any more."""
+    """No more work."""
 
     reason: str
 
@@ -97,7 +97,7 @@ class GroupLease:
     samples_before
         Samples leased before the first of these leases: the place of all of them in the learning-rate schedule.
     written
-        Steps that are in what the shards hold.
+        Steps that are contained in the parameters on the shards.
     """
 
     lease: DataLease
@@ -108,21 +108,21 @@ class GroupLease:
 
 
 WAYS = ("sent", "received", "shared_sent", "shared_received")
-"""Names of the counts of bytes in `Spent.wire`."""
+"""Names of the byte counts in `ResourceUsage.wire`."""
 
 Assignment = DataLease | GroupLease | EvaluationLease | BundleLease | Wait | Stop
 
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What a life tells of itself, since it began.
+    """Cumulative resource usage of an incarnation, since its start.
 
     Attributes
     ----------
     seconds
-        Of its computing thread, by phase; empty: not told, and so below.
+        Of its computing thread, by phase; empty: not reported, as for the other fields.
     staleness
-        Pushes by staleness, as `Spread` counts them.
+        Pushes by staleness, as `StalenessHistogram` counts them.
     wire
         Bytes of segments' payloads "sent" to shards in messages and "received", the same through shared memory
         ("shared_sent", "shared_received"), and the "residual" that its codec keeps for later pushes: a sum of
@@ -136,7 +136,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True)
 class ProgressReport:
-    """What a replica tells of its work, as totals since its lease began (a client's: since it joined).
+    """Progress report of a replica: totals since its lease began (for a client: since it joined).
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class ProgressReport:
     staleness_sum
         Mean staleness of each push over its segments, in versions, summed.
     lost
-        Pushes that died with a shard, as its next life told.
+        Pushes lost with a failed shard, as its next incarnation reported.
     """
 
     lease: int
@@ -159,7 +159,7 @@ class ProgressReport:
     lost: int = 0
 
     def since(self, before: ProgressReport) -> ProgressReport:
-        """What is new in it after `before`, of the same lease."""
+        """The increment after `before`, a report on the same lease."""
         return ProgressReport(
             self.lease,
             self.pushes - before.pushes,

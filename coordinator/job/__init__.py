@@ -1,1 +1,1 @@
-"""The state machine of a job: its phases, its timeouts, its shutdown, and what of it is persisted."""
+"""The state machine of a job: its phases, timeouts and shutdown, and its persisted state."""

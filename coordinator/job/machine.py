@@ -1,10 +1,10 @@
-"""One job as a step machine: events in, actions out. No clock, no socket, no file.
+"""One job as a state machine: events in, actions out. No clock, no socket, no file.
 
     EMPTY --shards and layout--> INITIALISING --initial set written--> READY --all trained, or a limit--> CLOSING
-    CLOSING --leases in, evaluated, snapshot, export--> DONE          anything that cannot be mended --> FAILED
+    CLOSING --leases in, evaluated, snapshot, export--> DONE          any unrecoverable error --> FAILED
 
-Every method that takes an event first does what the event says, then `_advance`s, and what it wants done stands in
-`actions` for the runner, who answers with an event of its own.
+Every method that processes an event first applies it, then calls `_advance`. The resulting actions are appended to
+`actions` for the event loop, which reports their outcome by further events.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ..sandblaster.pass_scheduler import NO_REQUEST, BundleResult, WorkRequest
 from .sharding import Sharding
 
 _STUCK = 2.0
-"""A replica whose lease does not come on for so many times `progress_s` is given up: its calls would have failed."""
+"""A replica whose lease makes no progress for this multiple of `progress_s` is removed: its calls would have failed."""
 
 _DOING = {DataLease: "training", GroupLease: "training", BundleLease: "training", EvaluationLease: "evaluating"}
-"""What a member is seen to do, by its work."""
+"""Displayed state of a member, by the type of its work."""
 
 
 class JobMachine(Sharding):
-    """The job; see `Standing` for what it is made of."""
+    """The job; see `Standing` for its components."""
 
-    # -- joining and beating -----------------------------------------------------------------------------
+    # -- membership --------------------------------------------------------------------------------------
 
     def join(
         self,
@@ -55,14 +55,14 @@ class JobMachine(Sharding):
         again: bool = False,
         train_samples: int = 0,
     ) -> Member:
-        """Take a member in; `again`: an earlier life under this name is over.
+        """Add a member; `again`: its process was restarted, and its earlier incarnation under this name has ended.
 
         Raises
         ------
-        Refused
+        Rejected
             A layout, source or number of training samples other than the job's, or a job that is over.
-        Full
-            A shard too many.
+        ResourceExhausted
+            All places for shards are occupied.
         """
         if self.over:
             raise Rejected(f"job {self.job.name!r} is over: {self.reason}")
@@ -75,7 +75,7 @@ class JobMachine(Sharding):
             self._member_lost(before, "died", "its process was started again", now_s)
         lives = self.members.incarnations
         member = self.members.join(kind, token, name, address, now_s, wish)
-        if self.members.incarnations > lives:  # else the call is a repeated one
+        if self.members.incarnations > lives:  # else the call is a retry
             self._note("member", role=member.kind, id=member.number, what="joined", reason="", name=name)
             if member.kind == "shard":
                 self._shard_joined(member)
@@ -83,7 +83,7 @@ class JobMachine(Sharding):
         return member
 
     def beat(self, kind: str, number: int, incarnation: int, now_s: float) -> bool:
-        """A member is alive; False where it has been given up."""
+        """Record a member's heartbeat; False if it has been removed."""
         member = self.member(kind, number, incarnation)
         if member is None:
             return False
@@ -91,12 +91,12 @@ class JobMachine(Sharding):
         return True
 
     def may_leave(self, number: int, incarnation: int) -> bool:
-        """A shard is asked to end; whether a set begun since has what it holds, or none is to come. It asks again."""
+        """Whether a shard asked to exit may: a set begun since covers it, or none follows. The shard polls this."""
         member = self.members.find("shard", number, incarnation)
         return member is None or self.state is not State.READY or self.training.snapshots.covers(member)
 
     def leave(self, kind: str, number: int, incarnation: int, reason: str, now_s: float) -> None:
-        """A member says goodbye: what it had not finished goes back."""
+        """Remove a member that leaves; its unfinished work is returned."""
         member = self.member(kind, number, incarnation)
         if member is not None:
             self._member_lost(member, "left", self._why_left(member) or reason, now_s)
@@ -108,10 +108,10 @@ class JobMachine(Sharding):
         return self.opening.initialises(incarnation)
 
     def tick(self, now_s: float) -> None:
-        """Time passes: the silent are dead, limits may be reached, a snapshot may be due."""
+        """Process the passing of time: heartbeat timeouts, limits, periodic snapshots."""
         for member in self.members.expired(now_s):
             if now_s - member.last_beat_s <= self.members.heartbeat_timeout_s(member.kind):
-                continue  # it has just come to be the last that has its shard
+                continue  # it has just become the last copy of its shard
             self._member_lost(member, "died", f"silent for {now_s - member.last_beat_s:.1f} s", now_s)
         if self.recovery.unavailable or self.training.waits_for_each_other:
             self.members.reset_progress_timers(now_s)
@@ -138,7 +138,7 @@ class JobMachine(Sharding):
         self._advance(now_s)
 
     def fenced(self, number: int, incarnation: int, lowest: int, highest: int, now_s: float) -> None:
-        """The shards refuse this life now; its ledgers say what it had pushed."""
+        """Record that the shards reject this incarnation now; `lowest`, `highest`: push numbers in their ledgers."""
         applied = lowest, highest
         self.members.settled.add(incarnation)
         self.members.unforgotten.add(incarnation)
@@ -153,30 +153,30 @@ class JobMachine(Sharding):
     def _lives(self) -> set[int]:
         return {m.incarnation for m in self.members.alive("replica", "client")}
 
-    # -- the shards answer -------------------------------------------------------------------------------
+    # -- replies of shards -------------------------------------------------------------------------------
 
     def assigned(self, now_s: float) -> None:
-        """Every shard knows its segments."""
+        """Record that every shard has its segments."""
         self.opening.assigned = True
         if self._resume and not self.over:
             self.actions.append(Restore(self._resume[0]))
         self._advance(now_s)
 
     def restored(self, ledgers: dict[int, tuple[int, int]], now_s: float) -> None:
-        """Every shard holds the set's values and accepts pushes."""
+        """Record that every shard holds the set's values and accepts pushes."""
         assert self._resume is not None
         self.continuation.restore(self._resume[1], ledgers)
         self.actions += self.training.membership_changes()
         self.ready(now_s)
 
     def initialised(self, incarnation: int, now_s: float) -> None:
-        """All initial values are acknowledged; they are made safe before training begins."""
+        """Record that all initial values are acknowledged; they are written to a set before training starts."""
         if self.state is State.INITIALISING and self.opening.initialised(incarnation):
             self.actions.append(self.training.begin_set())
             self._advance(now_s)
 
     def snapshot_taken(self, set_id: str, now_s: float) -> None:
-        """A snapshot set is complete."""
+        """Record a complete snapshot set."""
         self.training.end_set(now_s)
         self.recovery.set_taken(set_id)
         self._note("snapshot", set=set_id)
@@ -185,11 +185,11 @@ class JobMachine(Sharding):
         self._advance(now_s)
 
     def retake_set(self) -> str:
-        """Take the set that is under way under another id; returns it."""
+        """Restart the set in progress under another id, which is returned."""
         return self.training.snapshots.begin(self.progress.samples).set_id
 
     def set_failed(self, now_s: float) -> bool:
-        """A set could not be written; False where the job cannot go on without it."""
+        """Record that a set could not be written; False where the job cannot continue without it."""
         if self.state is not State.READY:
             return False
         self.training.set_failed(now_s)
@@ -197,20 +197,20 @@ class JobMachine(Sharding):
         return True
 
     def ready(self, now_s: float) -> None:
-        """Every shard accepts pushes."""
-        if self.over:  # it failed while they were told
+        """Record that every shard accepts pushes."""
+        if self.over:  # it failed while the shards were notified
             return
         self.training.begin(now_s)
         self._become(State.READY, "")
         self._advance(now_s)
 
     def postpone(self, action: Action) -> None:
-        """Not all shards could be told: they are once all are there."""
+        """Postpone an action that did not reach all shards until all of them are available."""
         if not self.over:
             self.actions += self.recovery.postpone(action)
 
     def membership_set(self, member_epoch: int, clock: int) -> None:
-        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        """Record that every shard has this membership; `clock`: one above the highest that was pushed to any shard."""
         self.training.membership_set(member_epoch, clock)
 
     # -- work --------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class JobMachine(Sharding):
     def lease(
         self, number: int, incarnation: int, next_sequence: int, now_s: float, asks: WorkRequest = NO_REQUEST
     ) -> Assignment:
-        """Give a replica something to do; a repeated call, whose answer was lost, gets the same.
+        """Assign work to a replica; a repeated call, whose reply was lost, gets the same.
 
         A client gets evaluations only, and those only while there is no replica.
         """
@@ -237,7 +237,7 @@ class JobMachine(Sharding):
         self.actions += self.training.membership_changes()
         if client and isinstance(work, Wait) and (self.state is State.READY or not self.ending.evaluates):
             work = Stop("a client trains on data of its own, and no evaluation waits")
-        if not asks.ahead:  # else it is at work, whatever comes of that
+        if not asks.ahead:  # else it prefetches, and is still at work
             member.state = _DOING.get(type(work), "waiting")
         member.moved_s = now_s
         self.commit_due = self.commit_due or not isinstance(work, Wait)
@@ -246,22 +246,22 @@ class JobMachine(Sharding):
 
     @property
     def client_evaluates(self) -> bool:
-        """Whether an evaluation waits that clients are to make, for there is no replica."""
+        """Whether an evaluation is pending for clients, as there is no replica."""
         return self.training.evaluations.asked and not self.members.alive("replica")
 
     def record_heartbeat_progress(self, number: int, incarnation: int, now_s: float) -> None:
-        """A life's work comes on."""
+        """Record that an incarnation's work makes progress."""
         member = self.members.find_pusher(number, incarnation)
         if member is not None:
             member.moved_s = now_s
 
     def record_usage(self, number: int, incarnation: int, told: ResourceUsage) -> None:
-        """A life tells what it has spent since it began."""
+        """Record an incarnation's resource usage, as totals since it started."""
         if told != ResourceUsage() and self.members.find_pusher(number, incarnation) is not None:
             self.progress.spent(number, incarnation, told)
 
     def report_progress(self, number: int, incarnation: int, told: ProgressReport, now_s: float) -> None:
-        """A replica or client tells what was acknowledged; what is newly done is taken in."""
+        """Process a replica's or client's report of acknowledged work; only what is new is applied."""
         member = self.members.find_pusher(number, incarnation)
         if member is None or self.over:
             return
@@ -275,18 +275,18 @@ class JobMachine(Sharding):
         self._advance(now_s)
 
     def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> None:
-        """A replica tells of a bundle that all shards hold."""
+        """Record a replica's bundle that all shards hold."""
         member = self.members.find("replica", number, incarnation)
         if member is None or self.over:
             return
         member.moved_s = now_s
-        # Not written down: another coordinator has it computed again, and the shards have it already.
+        # Not persisted: another coordinator has it computed again, and the shards drop the duplicate.
         if self.training.bundle_done(number, incarnation, told, now_s):
             self._note_progress()
             self._advance(now_s)
 
     def bundle_failed(self, number: int, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> None:
-        """A replica tells that it could not compute a bundle; others are to try."""
+        """Record that a replica could not compute a bundle; other replicas are to try it."""
         member, batch = self.members.find("replica", number, incarnation), self.training.batch
         if member is None or batch is None or self.over:
             return
@@ -303,7 +303,7 @@ class JobMachine(Sharding):
         return batch is not None and not self.over and batch.due(ticket)
 
     def program_ran(self, ticket: int, scalars: list[float], now_s: float) -> None:
-        """The batch method's program has run on all shards."""
+        """Record that the batch method's program has run on all shards."""
         if self.over:
             return
         self.actions += self.training.program_ran(ticket, scalars)
@@ -313,11 +313,11 @@ class JobMachine(Sharding):
     def evaluated(
         self, number: int, incarnation: int, lease_id: int, loss: float, accuracy: float | None, now_s: float
     ) -> str:
-        """An evaluation is done; returns the name to keep its parameters under, "" for none."""
+        """Record an evaluation result; returns the name to store its parameters under, "" for none."""
         lease, keep_as, trouble, enough = self.training.evaluated(incarnation, lease_id, loss, accuracy)
         client = self.members.find("client", number, incarnation)
         if client is not None:
-            client.state = "waiting"  # it asks for no lease that would say so
+            client.state = "waiting"  # it requests no lease that would set the state
         if lease is not None:
             self._note("evaluation", set=lease.set, samples=lease.samples, loss=loss, accuracy=accuracy)
         if trouble:
@@ -328,15 +328,15 @@ class JobMachine(Sharding):
         return keep_as
 
     def evaluation_stored(self, lease_id: int, now_s: float) -> None:
-        """The parameters of an evaluation lie whole on the shards."""
+        """Record that the parameters of an evaluation are completely stored on the shards."""
         self.training.kept(lease_id)
         self.commit_due = True
         self._advance(now_s)
 
-    # -- the end -----------------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------------
 
     def stop(self, reason: str, now_s: float) -> None:
-        """Somebody asked for the end: like `close`, without a last evaluation."""
+        """Stop the job on request: like `close`, without a last evaluation."""
         if self.state is State.READY:
             self.close(reason, evaluate=False)
             self._advance(now_s)
@@ -344,11 +344,11 @@ class JobMachine(Sharding):
             self.fail(f"{reason}, before training began")
 
     def exported(self, now_s: float) -> None:
-        """The model is written."""
+        """Record that the model is written."""
         self.ending.exported = self.ending.step is ShutdownPhase.EXPORT
         self._advance(now_s)
 
-    # -- moving on ---------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------
 
     def _advance(self, now_s: float) -> None:
         self.training.settle_groups(now_s)
@@ -392,13 +392,13 @@ class JobMachine(Sharding):
             self._advance_closing()
 
     def _advance_closing(self) -> None:
-        """Take every step of the end whose condition holds."""
+        """Enter every shutdown phase whose condition holds."""
         if self.recovery.rollback_set is not None:
             return
         batch, read = self.training.batch, self.training.evaluations.given
         if batch is not None and batch.accepting:
             self.actions += batch.advance(read)
-        # What a dead life holds stays outstanding until it is fenced.
+        # The leases of a lost incarnation stay outstanding until it is fenced.
         drained = not (self.leases.outstanding or read or (batch is not None and batch.accepting))
         if drained and self.training.write_last(self._replicas()):
             return

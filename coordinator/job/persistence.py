@@ -1,7 +1,7 @@
-"""What another coordinator needs in order to go on where one ended: written as text, read back. No clock, no socket.
+"""Persisted state for coordinator failover: serialized as text, and restored. No clock, no socket.
 
-A snapshot set says how the parameters were; this says how the job stands, and is written before anyone is told
-anything that hangs on it. Reports of progress are not: a replica tells totals, so the next one makes up for them.
+A snapshot set holds the parameters; this holds the state of the job. It is written before any message that depends on
+it is sent. Progress reports are not persisted: a replica reports totals, so its next report makes up for a lost one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEFORE = (State.EMPTY, State.INITIALISING)
 
 
 def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
-    """The job by parts that change at different times: so that only what has changed is written."""
+    """State of the job by sections that change at different times, so that only changed sections are written."""
     opening, members = machine.opening, machine.members
     job = {
         "format": FORMAT,
@@ -54,7 +54,7 @@ def serialize(machine: JobMachine, now_s: float) -> dict[str, str]:
     return texts
 
 
-# Written with every lease, and the same nearly always: of thousands of segments they are the greater part of the work.
+# Serialized with every lease and nearly always unchanged: with thousands of segments they dominate the cost.
 
 
 @lru_cache(maxsize=4)
@@ -68,31 +68,31 @@ def _placement_text(placement: Placement) -> str:
 
 
 def load_unfinished(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
-    """What is stored of a job that is not over, or whose run folder is not closed; None where there is none.
+    """Stored state of a job that is not over, or whose run folder is not closed; None where there is none.
 
     Raises
     ------
-    Failure
-        Where it cannot be read.
+    RuntimeFailure
+        The state cannot be read.
     """
     parts = _parts(stored)
     return None if parts is None or parts["state"]["finished"] else parts
 
 
 def outcome(stored: Mapping[str, bytes]) -> str:
-    """How a run that is over ended, as far as what is stored tells; "" where none did.
+    """Final state and reason of a finished run, as far as stored; "" where no run has finished.
 
     Raises
     ------
-    Failure
-        Where it cannot be read.
+    RuntimeFailure
+        The state cannot be read.
     """
     parts = _parts(stored)
     return f"{parts['state']['state']}: {parts['state']['reason']}" if parts and parts["state"]["finished"] else ""
 
 
 def last_shard_epoch(stored: Mapping[str, bytes]) -> int:
-    """The highest shard epoch that any run of the job gave out, as far as what is stored tells; 0 where none did."""
+    """The highest shard epoch issued by any run of the job, as far as stored; 0 where there was none."""
     parts = _parts(stored)
     return int(parts["state"]["shard_epoch"]) if parts else 0
 
@@ -116,21 +116,21 @@ def _parts(stored: Mapping[str, bytes]) -> dict[str, Any] | None:
 
 
 def training_started(parts: Mapping[str, Any]) -> bool:
-    """Whether training had begun; before that there is nothing to go on from but the numbers already used."""
+    """Whether training had started; before that only the numbers already issued are restored."""
     return State(parts["state"]["state"]) not in _BEFORE
 
 
 def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None:
-    """Make a new machine stand where the other one stood.
+    """Restore a new machine to the stored state.
 
     Raises
     ------
-    Mistake
-        Where the job's data has changed meanwhile.
+    UserError
+        The job's data has changed meanwhile.
     """
     state = parts["state"]
     machine.members.incarnations = state["incarnations"]
-    machine.opening.run_id = state.get("run_id", 0)  # a run that an earlier version began has none
+    machine.opening.run_id = state.get("run_id", 0)  # a run started by an earlier version has none
     if not training_started(parts):
         machine.shard_epoch = state["shard_epoch"] + 1
         return
@@ -139,7 +139,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
         raise UserError(f"the run began with {then:,} training samples, and the job's data holds {now:,} now")
     machine.shard_epoch = state["shard_epoch"]
     machine.state, machine.reason = State(state["state"]), state["reason"]
-    # An earlier version wrote a list, which grew with every death.
+    # An earlier version stored a list, which grew with every failure.
     died = Counter(state["deaths"]).elements() if "deaths" in state else state["died"]
     machine.died = [*died, "coordinator"]
     machine.members.restore(parts["members"], now_s)
@@ -155,7 +155,7 @@ def restore(machine: JobMachine, parts: Mapping[str, Any], now_s: float) -> None
 
 
 def _reissue_pending_effects(machine: JobMachine) -> None:
-    """What the other coordinator had asked for and may not have done."""
+    """Queue again what the previous coordinator had requested and may not have completed."""
     machine.actions.append(LogEvent("takeover", {"state": machine.state.value}))
     if machine.resizing.running:
         machine.actions.append(ConfirmOwnership(tuple(sorted(machine.members.needed))))

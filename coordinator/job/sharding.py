@@ -1,4 +1,4 @@
-"""Which shards hold a job's parameters: they join, die and come back, and there may be more of them, or fewer."""
+"""The shards that hold a job's parameters: joining, failure, recovery and resharding."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .standing import Standing
 
 
 class Sharding(Standing):
-    """A job, as far as it is about its shards' lives."""
+    """A job's events that concern its shards."""
 
     def _shard_joined(self, member: Member) -> None:
-        """A shard's life begins: one that held segments is brought back."""
+        """Start the recovery of a shard that joined, if its number held segments."""
         if self.placement is not None and member.number in self.members.needed:
             self.actions.append(self.recovery.recover(member, self.next_shard_epoch()))
 
     def member(self, kind: str, number: int, incarnation: int) -> Member | None:
-        """This very life, where it is alive; of kind "shard" also one that follows."""
+        """Member with exactly this incarnation, if alive; for kind "shard" also a follower."""
         is_server = kind == "shard"
         return (self.members.find_server if is_server else partial(self.members.find, kind))(number, incarnation)
 
     def _why_left(self, member: Member) -> str:
-        """Why the job let a shard go; "" where it did not."""
+        """Reason why the job released a shard; "" where it did not."""
         dismissed = member.kind == "shard" and not self.over and member.number not in self.members.needed
         return f"{self.resizing.wanted} shards are wanted" if dismissed else ""
 
     def _server_gone(self, member: Member, how: str, reason: str, now_s: float) -> None:
-        """A shard, or one that follows, is over."""
+        """Handle the end of a shard or a follower."""
         if member.kind == "follower":
             self.actions += self.chains.follower_gone(member)
             return
@@ -46,14 +46,14 @@ class Sharding(Standing):
             self.actions.append(self.recovery.recover(heir, self.next_shard_epoch(), promoted=kept))
 
     def chain_told(self, shard: int, epoch: int, followed: bool, unfollowed: str) -> None:
-        """A shard tells how it stands with its follower, or `unfollowed` is why it has none."""
+        """Process a shard's report on its follower; `unfollowed`: why it has none."""
         if not self.over:
             news = list(self.chains.leader_reported(shard, epoch, followed, unfollowed))
             self.commit_due = self.commit_due or bool(news)
             self.actions += news
 
     def revived(self, revive: RecoverShard, set_id: str | None, now_s: float) -> None:
-        """A shard is back in another process, with what this set holds; or a new one is ready to take segments."""
+        """Record that a shard is recovered from this set, or that a new one is ready to receive segments."""
         if self.resizing.is_new(revive.place):
             if self.resizing.shard_admitted(revive):
                 self._note("shard_taken_in", shard=revive.place.shard)
@@ -70,25 +70,25 @@ class Sharding(Standing):
             self._advance(now_s)
 
     def rolled_back(self, set_id: str, state: dict[str, Any], now_s: float) -> None:
-        """All shards hold this set again."""
+        """Record that all shards restored this set."""
         if self.over or not self.recovery.rolled_back(set_id):
             return
         back = self.training.rewind(state["batch"], now_s)
         self._note("rolled_back", set=set_id, iterations=back)
-        if back:  # those parameters are gone
+        if back:  # the tested parameters are lost
             self.progress.test = None
         self.commit_due = True
         self._advance(now_s)
 
-    # -- more of them, or fewer --------------------------------------------------------------------------
+    # -- resharding --------------------------------------------------------------------------------------
 
     def want_shards(self, shards: int, now_s: float) -> None:
-        """Somebody wants so many.
+        """Request a number of shards.
 
         Raises
         ------
-        Refused
-            See `Resizing.want`.
+        Rejected
+            See `Resharding.request`.
         """
         self.actions += self.resizing.request(shards, self.state, now_s)
         if self.resizing.running:
@@ -97,15 +97,15 @@ class Sharding(Standing):
         self._advance(now_s)
 
     def moved(self, move: MigrateSegments, seconds: float, sent: int) -> None:
-        """Segments, of so many bytes, are at another shard, which serves them; that took so many seconds."""
+        """Record a migration: `sent` bytes of segments are now served by another shard, after `seconds`."""
         self.commit_due = self.resizing.moved(move, seconds, sent) or self.commit_due
 
     def not_moved(self, move: MigrateSegments, reason: str, now_s: float) -> None:
-        """Segments stay where they were."""
+        """Record a failed migration: the segments stay at their shard."""
         self._note("not_moved", shard=move.giver, to=move.taker, segments=len(move.segments), reason=reason)
         self.resizing.migration_failed(move, now_s)
 
     def told_holdings(self, move: MigrateSegments, now_s: float) -> None:
-        """Both shards of a move know what they hold, whatever came of it."""
+        """Record that both shards of a migration have their ownership, whatever its outcome."""
         self.resizing.ownership_confirmed(move)
         self._advance(now_s)

@@ -1,4 +1,4 @@
-"""The end of a job: leases in, a last validation, the test, a snapshot set, the export. No clock, no socket."""
+"""Shutdown of a job: drain leases, last validation, test, snapshot set, export. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..scheduling.evaluations import Evaluations
 
 
 class Shutdown:
-    """How far the end of one job has come.
+    """Progress of one job's shutdown.
 
     Attributes
     ----------
     step
-        The step that is under way, once the job closes.
+        The phase in progress, once the job closes.
     vector
         The named vector that is the job's result.
     evaluate
@@ -38,7 +38,7 @@ class Shutdown:
         self._evaluations = evaluations
 
     def advance(self, drained: bool, set_running: bool) -> bool:
-        """Enter the next step if nothing holds this one; whether it did."""
+        """Enter the next phase if nothing blocks the current one; returns whether it did."""
         waits = {
             ShutdownPhase.DRAIN: not drained,
             ShutdownPhase.VALIDATE: self._evaluations.busy,
@@ -59,33 +59,33 @@ class Shutdown:
 
     @property
     def evaluates(self) -> bool:
-        """Whether a last validation or a test is part of this end."""
+        """Whether this shutdown includes a last validation or a test."""
         return self.evaluate and bool(self._shape.validation or self._shape.test)
 
     def state(self) -> dict[str, Any]:
-        """How far it has come; JSON holds it."""
+        """Progress of the shutdown, JSON-serializable."""
         kept = {"vector": self.vector, "evaluate": self.evaluate, "exported": self.exported, "tested": self._tested}
         return {"step": int(self.step), **kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over from another coordinator."""
+        """Restore the state from a previous coordinator."""
         self.step, self.vector = ShutdownPhase(state["step"]), state["vector"]
         self.evaluate, self.exported, self._tested = state["evaluate"], state["exported"], state["tested"]
 
     def restart_reads(self) -> None:
-        """A shard died: the steps that read it are taken again, as far as replicas are still there to take them."""
+        """Repeat the phases that read the shards after one failed, as far as replicas are left to run them."""
         self.exported = False
         if self.step is ShutdownPhase.TEST and not self._tested:
             self.step = ShutdownPhase.VALIDATE
         elif self.step >= ShutdownPhase.TEST:
-            self.step = ShutdownPhase.TEST  # replicas have been told of the end: there is nobody who could evaluate
+            self.step = ShutdownPhase.TEST  # replicas have been stopped: none can evaluate
             tested, self.vector = self.vector, self._result()
             if self.vector != tested:
-                self._progress.test = None  # those parameters are gone
+                self._progress.test = None  # the tested parameters are lost
 
     def _validate(self) -> None:
         last = self._progress.last
-        # One that waits here was asked for before the last pushes, or could not be kept: it is asked for anew.
+        # A pending evaluation was requested before the last pushes, or could not be stored: request it anew.
         due = self._evaluations.asked or last is None or last.samples < self._progress.samples
         self._evaluations.clear()
         if self.evaluate and self._shape.validation and due:

@@ -1,4 +1,4 @@
-"""Where one job stands, what it is made of, and how it closes or fails. No clock, no socket, no file."""
+"""State and components of one job, and how it closes or fails. No clock, no socket, no file."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Standing(ABC):
     shape
         Sizes of its data sets; zeros where it has no data.
     resume
-        Id, shards' ledgers aside, of the snapshot set to go on from, with the state that set.json holds.
+        Snapshot set to resume from: its id, and the state in its set.json (without the shards' ledgers).
     first_shard_epoch
-        Lowest shard epoch that may be given out: one above all that registry and set know.
+        Lowest shard epoch that may be issued: above all epochs in registry and set.
     run_id
-        Random, of this run of the job: another where the job is begun anew or resumed, the same after a takeover.
-        Members name it, and those of an earlier run are refused: a resumed job cannot know which incarnations that run
-        gave out after its last snapshot set. 0: there is none, and nobody names one.
+        Random id of this run of the job: new where the job is started anew or resumed, unchanged by coordinator
+        failover. Members send it, and those of an earlier run are rejected: a resumed job cannot know which
+        incarnations that run issued after its last snapshot set. 0: no id, and members send none.
 
     Raises
     ------
-    Mistake
-        Where the set to go on from was made of other data.
+    UserError
+        The set to resume from was made from other data.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Standing(ABC):
         self.commit_due = True
         self.finished = False
         self.resumes = resume is not None
-        # Wall time of the run before this leg, as the set knows it that the run was resumed from.
+        # Wall time in seconds before the resume, as stored in the set.
         self.legs_s: float = resume[1].get("wall_s", 0.0) if resume is not None else 0.0
         self._resume = resume
         if resume is not None:
@@ -84,27 +84,27 @@ class Standing(ABC):
 
     @property
     def run_id(self) -> int:
-        """Of this run of the job."""
+        """Id of this run of the job."""
         return self.opening.run_id
 
     @property
     def layout(self) -> Layout | None:
-        """The model's layout, once a replica told it."""
+        """The model's layout, once a replica has sent it."""
         return self.opening.layout
 
     @property
     def placement(self) -> Placement | None:
-        """Where segments live, once all shards are there."""
+        """Segment placement, once all shards have joined."""
         return self.opening.placement
 
     @property
     def pushes_twice(self) -> int:
-        """How many pushes were trained twice because of deaths."""
+        """Number of pushes trained twice because of failures."""
         return self.training.pushes_twice
 
     @property
     def members_lost(self) -> int:
-        """How many lives of members ended without a goodbye."""
+        """Number of member incarnations that ended without leaving."""
         return len(self.died)
 
     @property
@@ -114,7 +114,7 @@ class Standing(ABC):
 
     @property
     def over(self) -> bool:
-        """Done or failed."""
+        """Whether the job is done or failed."""
         return self.state in (State.DONE, State.FAILED)
 
     def close(self, reason: str, evaluate: bool = True) -> None:
@@ -124,30 +124,30 @@ class Standing(ABC):
             self._become(State.CLOSING, reason)
 
     def fail(self, reason: str) -> None:
-        """End now, with a reason."""
+        """End the job now, with a reason."""
         if not self.over:
             self._become(State.FAILED, reason)
             self.actions.append(FinishRun())
 
     def waiting_for(self) -> str:
-        """What a job that does not train waits for, or the change of its shards."""
+        """What the job waits for before it trains, or for the resharding in progress; "" for nothing."""
         waits = self.patience.waiting_for(self.state, self.training.begins_in_lockstep)
         return waits or (self.resizing.waiting_for() if self.state is State.READY else "")
 
     def next_shard_epoch(self) -> int:
-        """One that no life of a shard had."""
+        """A shard epoch that no incarnation of a shard has had."""
         self.shard_epoch += 1
         return self.shard_epoch
 
     def set_state(self) -> dict[str, Any]:
-        """What set.json holds beside the shards' manifests; taken when all shards have written theirs."""
+        """Contents of set.json beside the shards' manifests; read when all shards have written theirs."""
         return self.continuation.state(self.shard_epoch)
 
     @abstractmethod
     def _advance(self, now_s: float) -> None:
         """Do what is due after an event."""
 
-    # -- telling -----------------------------------------------------------------------------------------
+    # -- logging -----------------------------------------------------------------------------------------
 
     def _become(self, state: State, reason: str) -> None:
         self.state = state
@@ -171,7 +171,7 @@ class Standing(ABC):
 
     @property
     def epoch(self) -> float:
-        """Samples trained over the size of the training set."""
+        """Trained samples divided by the size of the training set."""
         return self.progress.samples / self.shape.train if self.shape.train else 0.0
 
 

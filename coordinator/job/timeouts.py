@@ -1,4 +1,4 @@
-"""How long a job waits for members, and what it says it waits for. No clock: time is an argument."""
+"""Timeouts on missing members, and the text of what a job waits for. No clock: time is an argument."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from ..core.states import State
 
 
 class JoinTimeouts:
-    """The patience of one job.
+    """Join timeouts of one job.
 
     Parameters
     ----------
     join_s
-        How long members may be missing.
+        Seconds that members may be missing.
     replicas
-        How many the job plans.
+        Planned number of replicas.
     resumes
-        Whether it goes on from a snapshot set.
+        Whether the job resumes from a snapshot set.
 
     Attributes
     ----------
     shard_lost
-        How the last shard that is gone ended, for people.
+        Description of how the last lost shard ended, for display.
     """
 
     def __init__(self, members: Members, join_s: float, replicas: int, resumes: bool) -> None:
@@ -34,7 +34,7 @@ class JoinTimeouts:
         self._complete_s: float | None = None
 
     def waiting_for(self, state: State, begins: bool) -> str:
-        """The members, or their doing, that a job waits for; `begins`: in lockstep, and not without all replicas."""
+        """Members or actions that a job waits for; `begins`: it starts in lockstep, and needs all replicas."""
         shards, replicas = self._shards(), len(self._members.alive("replica"))
         if shards < len(self._members.needed):
             return f"shards ({shards} of {len(self._members.needed)} joined)"
@@ -47,12 +47,12 @@ class JoinTimeouts:
         return ""
 
     def expired_reason(self, state: State, begins: bool, needs_replica: bool, now_s: float) -> str:
-        """The reason to give up, "" while there is patience; to be asked again and again.
+        """Reason to fail the job, "" while no timeout has expired; to be called regularly.
 
         Parameters
         ----------
         needs_replica
-            Whether there is anything left that a replica has to do.
+            Whether any work is left that needs a replica.
         """
         waiting = self.waiting_for(state, begins)
         someone = bool(self._members.alive("replica", "client"))
@@ -71,5 +71,5 @@ class JoinTimeouts:
         return ""
 
     def _shards(self) -> int:
-        """How many shards are there of those without whom the job cannot go on."""
+        """Number of shards alive among those that the job needs."""
         return sum(member.number in self._members.needed for member in self._members.alive("shard"))

@@ -1,1 +1,1 @@
-"""What people see of a job: metrics, curves, throughput, stragglers, events, the status page."""
+"""Monitoring of a job: metrics, curves, throughput, stragglers, events, the status page."""

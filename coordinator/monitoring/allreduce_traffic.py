@@ -1,4 +1,4 @@
-"""Who of a group of workers took how much from whom, out of what each of them tells. No clock, no socket."""
+"""Traffic between the workers of a group, from their own reports. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dbelief.job import Reduction
 
 
 class Edge(NamedTuple):
-    """What one rank took from another one (`source`); see `worker.comm.tracing.ReceiveStats`."""
+    """What one rank received from another one (`source`); see `worker.comm.tracing.ReceiveStats`."""
 
     source: int
     messages: int
@@ -20,7 +20,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerTraffic:
-    """What one worker tells: totals since its generation began."""
+    """Report of one worker: totals since its generation began."""
 
     replica: int
     generation: int
@@ -31,12 +31,12 @@ class WorkerTraffic:
 
 
 class Traffic:
-    """What workers told of the newest group that has made a step; earlier ones are forgotten.
+    """Reports of the newest group that has made a step; those of earlier groups are dropped.
 
     Parameters
     ----------
     reduction
-        How they sum.
+        Reduction algorithm of the group.
     """
 
     def __init__(self, reduction: Reduction) -> None:
@@ -45,7 +45,7 @@ class Traffic:
         self._generation = 0
 
     def record(self, part: WorkerTraffic) -> dict[str, Any] | None:
-        """What is known now, as `reduction.json` holds it; None as long as not all of the group have told."""
+        """Record a report; returns the contents of `reduction.json`, or None until all ranks have reported."""
         if part.generation < self._generation:
             return None
         if part.generation > self._generation:

@@ -1,4 +1,4 @@
-"""Curves and recent events of a run, thinned to what a screen can show, for displays while the job runs."""
+"""Curves and recent events of a run, decimated to display resolution, for displays while the job runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from .recent_events import RecentEvent, RecentEvents
 
 MAX_POINTS = 400
-"""Points of a curve; where there are more, every second one goes."""
+"""Maximum points of a curve; where it is reached, every second one is dropped."""
 
 
 class DecimatedCurve:
-    """A curve that keeps about every n-th of its points, n growing with it, and always the last one."""
+    """Curve that keeps about every n-th of its points, with growing n, and always the last one."""
 
     def __init__(self, over: str) -> None:
         self.over = over
@@ -27,7 +27,7 @@ class DecimatedCurve:
         self._every = self._skipped = 1
 
     def add(self, x: float | None, y: float | None) -> None:
-        """The next point; of what the run has taken back, nothing stays. None and NaN are no points."""
+        """Add a point; points at larger x, which a rollback has undone, are dropped. None and NaN are ignored."""
         if x is None or y is None or not math.isfinite(y):
             return
         while self._points and self._points[-1][0] > x:
@@ -39,18 +39,18 @@ class DecimatedCurve:
         self._skipped = 0
         self._points.append(self._last)
         if len(self._points) >= MAX_POINTS:
-            del self._points[1::2]  # the last one with them, for they are an even number
+            del self._points[1::2]  # including the last one, as their number is even
             self._skipped = self._every
             self._every *= 2
 
     def points(self) -> list[tuple[float, float]]:
-        """All that is kept, by rising x."""
+        """All points that are kept, by rising x."""
         ahead = self._last is not None and (not self._points or self._last[0] > self._points[-1][0])
         return [*self._points, *([self._last] if ahead and self._last is not None else [])]
 
 
 class Curves:
-    """The curves and recent events of a run, or of a part of one."""
+    """Curves and recent events of a run, or of a portion of one."""
 
     def __init__(self, iterates: bool) -> None:
         self.recent = RecentEvents()
@@ -62,7 +62,7 @@ class Curves:
         }
 
     def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
-        """The next event, and when it was, in seconds since 1970-01-01 UTC."""
+        """Add an event; `time_s`: its time in seconds since 1970-01-01 UTC."""
         self.recent.take(event, fields, time_s)
         if event == "evaluation" and fields.get("set") == "validation":
             self._curves["validation_accuracy"].add(fields.get("samples"), fields.get("accuracy"))
@@ -73,17 +73,17 @@ class Curves:
             self._curves["loss"].add(fields.get("samples"), fields.get("loss"))
 
     def items(self) -> Iterator[tuple[str, DecimatedCurve]]:
-        """By name, all of them."""
+        """Names and curves, all of them."""
         yield from self._curves.items()
 
 
 class LearningCurves:
-    """Curves and recent events of a run since this coordinator leads it and, as soon as they are read, those before.
+    """Curves and recent events of a run: those of this coordinator and, once loaded, the earlier ones.
 
     Parameters
     ----------
     events
-        The run's log; of one that is gone on from it holds what was before.
+        The run's log; of a continued run it holds the earlier events.
     iterates
         Whether the job has a batch method.
     """
@@ -92,7 +92,7 @@ class LearningCurves:
         self._now = Curves(iterates)
         self._before = Curves(iterates)
         self._lock = threading.Lock()
-        if events.exists():  # of a run of days it takes a while, and nobody is to wait for that
+        if events.exists():  # for a run of days loading takes long, and must not block
             size = events.stat().st_size
             threading.Thread(target=self._read, args=(events, size, iterates), name="course", daemon=True).start()
 
@@ -109,7 +109,7 @@ class LearningCurves:
             self._before = before
 
     def take(self, event: str, fields: Mapping[str, Any], time_s: float) -> None:
-        """The next event, and when it was, in seconds since 1970-01-01 UTC."""
+        """Add an event; `time_s`: its time in seconds since 1970-01-01 UTC."""
         with self._lock:
             self._now.take(event, fields, time_s)
 
@@ -119,7 +119,7 @@ class LearningCurves:
             return self._now.recent.since(self._before.recent)
 
     def curves(self) -> list[tuple[str, str, list[tuple[float, float]]]]:
-        """Name, what x counts, and points, of all that have some."""
+        """Name, quantity on the x axis and points of every curve that has points."""
         told = []
         with self._lock:
             earlier = dict(self._before.items())

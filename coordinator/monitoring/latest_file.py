@@ -1,8 +1,8 @@
-"""Files of a run folder that hold the latest of something that pictures are drawn of.
+"""Files of a run folder that hold the latest value of something drawn as a picture.
 
-`last_pass.json`: the last complete pass of a batch method, with who computed what and when. `reduction.json`: who of
-the last group of workers took how much from whom. Either may change many times a second, so most of it is never
-written: once a second is often enough to look at, and the last one is there when the job has ended.
+`last_pass.json`: the last complete pass of a batch method, with each task's replica and times. `reduction.json`: the
+traffic between the workers of the last group. Either may change many times a second, so writes are limited to one per
+second. The last value is written when the job ends.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _EVERY_S = 1.0
 
 
 class ThrottledJsonFile:
-    """Keeps the latest, and its file up to date; safe to use from several threads.
+    """Latest value of a JSON file, written at most once a second; safe to use from several threads.
 
     Parameters
     ----------
     path
         The file.
     clock
-        What the time between two files runs by.
+        Measures the time between two writes.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -39,16 +39,16 @@ class ThrottledJsonFile:
         self._written_s = clock.now() - _EVERY_S
 
     def update(self, fields: Mapping[str, Any]) -> None:
-        """There is a newer one."""
+        """Replace the latest value."""
         self._unwritten = fields
 
     def flush(self, at_once: bool = False) -> None:
-        """Write what has not been written yet; not `at_once`: unless it was written just now.
+        """Write an unwritten value; without `at_once`, only if the last write was at least a second ago.
 
         Raises
         ------
-        NotWritten
-            Where the disk is full, say.
+        WriteFailed
+            The file cannot be written, for example because the disk is full.
         """
         with self._lock:
             now_s = self._clock.now()

@@ -1,4 +1,4 @@
-"""What a job's coordinator offers to Prometheus, read off the machine at every tick."""
+"""Prometheus metrics of a job's coordinator, updated from the machine at every tick."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .speed import Speed
 from .stragglers import Stragglers
 
 _ITERATIONS_S = 60.0
-"""Iterations are rarer than samples, so their speed is over longer."""
+"""Window of the iteration rate in seconds; iterations are rarer than samples."""
 
 
 class CoordinatorMetrics:
-    """The collectors of one job.
+    """Metrics of one job.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class CoordinatorMetrics:
     Attributes
     ----------
     eta_s
-        Seconds until the first limit that can be foreseen; NaN where there is none.
+        Seconds until the first limit that can be predicted; NaN where there is none.
     stragglers
         Numbers of the replicas that are far slower than the others.
     """
@@ -57,7 +57,7 @@ class CoordinatorMetrics:
         metrics.watch_disk(folder)
 
     def update(self, machine: JobMachine, leader_epoch: int, speed: Speed, elapsed_s: float) -> None:
-        """Show how the job stands now."""
+        """Update all metrics to the current state of the job."""
         self.metrics.leader_epoch.set(leader_epoch)
         self.metrics.set_state(machine.state.value)
         self._show_members(machine)
@@ -130,7 +130,7 @@ class CoordinatorMetrics:
         metrics.raise_to("backups_won_total", batch.won)
 
     def _eta_s(self, machine: JobMachine, speed: Speed, elapsed_s: float) -> float:
-        """Seconds until the first limit that can be foreseen; NaN where there is none."""
+        """Seconds until the first limit that can be predicted; NaN where there is none."""
         left_s, wall_s, batch = [], machine.job.limits.wall_s, machine.training.batch
         if machine.over:
             return 0.0
@@ -147,7 +147,7 @@ class CoordinatorMetrics:
 
 
 def _staleness_bound(machine: JobMachine) -> float:
-    """(P - 1)(2 N + 1) for P replicas and the dial at N (docs/decisions/0005); NaN in free running."""
+    """(P - 1)(2 N + 1) for P replicas and bound N >= 1 (docs/decisions/0005); 0 for N = 0; NaN without a bound."""
     staleness = machine.job.strategy.staleness
     if staleness is None:
         return math.nan

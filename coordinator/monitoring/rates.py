@@ -1,4 +1,4 @@
-"""How fast each member goes: from totals that it tells now and then. Nothing depends on it but what people see."""
+"""Throughput of each member, from the totals that it reports. Used only for display."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections import deque
 from dbelief.process.clock import Clock
 
 WINDOW_S = 30.0
-"""Long enough for replicas that take seconds for a mini-batch."""
+"""Window in seconds; long enough for replicas that take seconds for a mini-batch."""
 _EVERY_S = 0.5
 
 
 class RateWindow:
-    """Totals by member and name, and what they rise by in a second."""
+    """Totals by member and name, and their rates per second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._points: dict[tuple[str, int, str], deque[tuple[float, float]]] = {}
 
     def note(self, kind: str, number: int, name: str, total: float) -> None:
-        """Take a total in, as of now; one that has fallen is another life's, and is begun with."""
+        """Record a total, as of now; one that has fallen belongs to a new incarnation and restarts the window."""
         if not math.isfinite(total):
             return
         now_s = self._clock.now()
@@ -34,7 +34,7 @@ class RateWindow:
             points.popleft()
 
     def per_second(self, kind: str, number: int, name: str) -> float:
-        """What a total rises by in a second; 0 before there is anything to divide, and where none came for long."""
+        """Increase of a total per second; 0 with fewer than two totals, or without a recent one."""
         points = self._points.get((kind, number, name))
         if points is None or len(points) < 2 or points[-1][0] < self._clock.now() - WINDOW_S:
             return 0.0

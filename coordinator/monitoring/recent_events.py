@@ -1,4 +1,4 @@
-"""The last events of a run in text, for displays: what joined, died, was replaced or restored, and when."""
+"""The last events of a run as text, for displays: members that joined, failed, were replaced or restored, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dbelief.monitor.event_text import event_text, is_trouble
 
 MOST = 100
-"""Events that are kept; an older one is dropped."""
+"""Maximum number of events; older ones are dropped."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RecentEvents:
         self._events.append(RecentEvent(time_s, text, is_trouble(name, fields)))
 
     def _replaces(self, role: str, number: int, what: str) -> str:
-        """What is to be added to the text where a member gets the number of one that is gone."""
+        """Suffix of the text where a member gets the number of one that has ended."""
         if what != "joined":
             self._gone.add((role, number))
         elif (role, number) in self._gone:
@@ -48,6 +48,6 @@ class RecentEvents:
         return ""
 
     def since(self, earlier: RecentEvents) -> list[RecentEvent]:
-        """All of `earlier` and then all of these, the last `MOST`."""
+        """All events of `earlier`, then all of these, limited to the last `MOST`."""
         both: Iterable[RecentEvent] = (*earlier._events, *self._events)
         return list(deque(both, maxlen=MOST))

@@ -1,4 +1,4 @@
-"""What people see of a job beside its own state: how fast each member goes, what shards hold, how loss went."""
+"""Display data of a job beside its own state: throughput of each member, contents of shards, learning curves."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .rates import RateWindow
 
 
 class MemberThroughput:
-    """Nothing that the job does depends on it.
+    """Throughput of members, last reports of shards, and learning curves. The job does not depend on it.
 
     Attributes
     ----------
     held
-        What each shard told last, by its number.
+        Last report of each shard, by its number.
     """
 
     def __init__(self, clock: Clock, events: Path, iterates: bool) -> None:
@@ -29,17 +29,17 @@ class MemberThroughput:
         self._rates = RateWindow(clock)
 
     def shard(self, number: int, figures: wire.ShardFigures) -> None:
-        """A shard tells what it has done and holds."""
+        """Record a shard's report of its work and contents."""
         self.held[number] = figures
         self._rates.note("shard", number, "pushes", figures.pushes)
         self._rates.note("shard", number, "bytes", figures.bytes_received + figures.bytes_sent)
 
     def pushers(self, members: Iterable[Member], progress: Progress) -> None:
-        """The samples that these replicas and clients have trained in this leg of the run, as of now."""
+        """Record the samples that these replicas and clients have trained since the run's last start or resume."""
         for member in members:
             self._rates.note("pusher", member.number, "samples", progress.samples_of_since(member.number))
 
     def per_second(self, member: Member, name: str) -> float:
-        """What a member's "samples", or a shard's "pushes" and "bytes", rise by in a second; 0 once it is gone."""
+        """Increase per second of a member's "samples", or a shard's "pushes" and "bytes"; 0 once it has ended."""
         kind = "shard" if member.kind == "shard" else "pusher"
         return self._rates.per_second(kind, member.number, name) if member.alive else 0.0

@@ -1,4 +1,4 @@
-"""How fast training goes, now and over the whole leg of a run."""
+"""Training throughput: current, and mean since the run started or was resumed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dbelief.process.clock import Clock
 
 
 class Speed:
-    """Samples per second over the last few seconds."""
+    """Samples per second over a window of a few seconds."""
 
     def __init__(self, clock: Clock, window_s: float = 5.0) -> None:
         self._clock = clock
         self._window_s = window_s
         self._points: deque[tuple[float, int]] = deque()
-        self._first: tuple[float, int] | None = None  # before the count rose for the first time
-        self._last: tuple[float, int] | None = None  # when it rose last
+        self._first: tuple[float, int] | None = None  # before the first increase of the count
+        self._last: tuple[float, int] | None = None  # at its last increase
 
     def note(self, samples: int) -> None:
-        """Take the count of samples in, as of now."""
+        """Record the count of samples, as of now."""
         now_s = self._clock.now()
         if self._points and samples > self._points[-1][1]:
             self._first = self._first or self._points[-1]
@@ -28,13 +28,13 @@ class Speed:
             self._points.popleft()
 
     def per_second(self) -> float:
-        """Samples per second; 0 before there is anything to divide."""
+        """Samples per second over the window; 0 with fewer than two counts."""
         if len(self._points) < 2:
             return 0.0
         return _rate(self._points[0], self._points[-1])
 
     def mean(self) -> float:
-        """Samples per second from the first to the last that were counted; 0 before there are any."""
+        """Mean samples per second from before the first increase to the last one; 0 before there is any."""
         return _rate(self._first, self._last) if self._first is not None and self._last is not None else 0.0
 
 

@@ -1,4 +1,4 @@
-"""How a run ended, in numbers."""
+"""Summary of a run in numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..sandblaster.batch_method import Sandblaster
 
 
 def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
-    """The fields of summary.json; `wall_s` over all legs of the run."""
+    """Fields of summary.json; `wall_s`: wall time in seconds over all starts and resumes of the run."""
     progress, job = machine.progress, machine.job
     shown = progress.best if machine.best_at_end.startswith("best") else progress.last
     return {
@@ -45,7 +45,7 @@ def summary_of(machine: JobMachine, wall_s: float) -> dict[str, Any]:
 
 
 def _of_batch(batch: Sandblaster) -> dict[str, Any]:
-    """What only a batch method has; loss and gradient are those at the parameters, on the last batch."""
+    """Fields of a batch method only; loss and gradient are those at the parameters, on the last batch."""
     return {
         "iterations": batch.method.iterations,
         "evaluations": batch.method.evaluations,

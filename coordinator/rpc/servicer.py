@@ -1,4 +1,4 @@
-"""The gRPC face of the coordinator: messages in, events to the machine, messages out."""
+"""gRPC service of the coordinator: converts requests to events of the machine, and results to replies."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from ..sandblaster.pass_scheduler import BundleResult, WorkRequest
 from .status import KINDS, STATES, build_status
 
 LONGEST_TEXT = 512
-"""Characters of what a member is called: it is kept, written and shown."""
+"""Maximum characters of a member's name, address or digest: they are stored, logged and displayed."""
 _TOKENS = {"shard": "ps", "replica": "worker", "client": "worker"}
-"""Whose token makes a member of each kind."""
+"""Role whose token is required to join as each kind."""
 
 
 class CoordinatorService(stubs.CoordinatorServicer):
-    """Serves one job. Every handler holds the runner's lock for one step of the machine, and never waits."""
+    """Service of one job. Every handler holds the event loop's lock for one step of the machine, and never blocks."""
 
     def __init__(self, runner: EventLoop) -> None:
         self._runner = runner
 
     def refused(self, kind: str) -> None:
-        """Count a call that was answered by an error of this kind."""
+        """Count a call that was answered with an error of this kind."""
         self._runner.refused(kind)
 
     @answers
@@ -102,16 +102,16 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 reply.may_leave = machine.may_leave(request.id, request.incarnation)
             if kind != "shard":
                 reply.initialise = machine.initialises(request.id, request.incarnation)
-            # Where all shards go back to a set, the new place of one is told once they have.
+            # During a rollback of all shards, a new placement is sent only once the rollback is complete.
             placement = machine.placement if machine.recovery.rollback_set is None else None
             if placement is not None and placement.epoch > request.placement_epoch:
                 reply.placement.CopyFrom(placement_to_wire(placement))
-                machine.commit_due = True  # what is pushed there now must be found there by another coordinator
+                machine.commit_due = True  # another coordinator must find pushes that go there now
             return reply
 
     def _shard_told(self, machine: JobMachine, request: wire.BeatRequest) -> None:
         told = request.shard
-        if machine.members.find("shard", request.id, request.incarnation) is not None:  # not one that follows
+        if machine.members.find("shard", request.id, request.incarnation) is not None:  # not a follower
             self._runner.seen.shard(request.id, told)
             machine.chain_told(request.id, told.chain_epoch, told.followed, told.unfollowed)
 
@@ -139,7 +139,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
         reply = wire.ReportReply()
         who = request.replica, request.incarnation
         with self._runner.step() as (machine, now_s):
-            if request.incarnation:  # the launcher is in no run
+            if request.incarnation:  # the launcher belongs to no run
                 must_be_in(machine.run_id, request.run_id)
             machine.record_heartbeat_progress(*who, now_s)
             machine.record_usage(*who, _spent(request))
@@ -165,7 +165,7 @@ class CoordinatorService(stubs.CoordinatorServicer):
                 machine.evaluation_stored(request.kept, now_s)
             if machine.members.find("client", *who) is not None:
                 reply.state, reply.evaluate = STATES[machine.state], machine.client_evaluates
-            # The launcher, which is no member, reports trouble too; that of a life that is over is ignored.
+            # The launcher, which is no member, reports trouble too; that of an ended incarnation is ignored.
             if request.trouble and (not request.incarnation or machine.members.find_pusher(*who)):
                 machine.progress.divergence.not_finite += bool(
                     request.incarnation
@@ -235,7 +235,7 @@ def _training(lease: DataLease) -> wire.TrainingLease:
 
 
 def _group_lease_reply(work: GroupLease, machine: JobMachine) -> wire.LeaseReply:
-    """A lease with where its group's members listen."""
+    """Lease with the addresses of its group's members."""
     addresses = {member.number: member.address for member in machine.members.all() if member.kind == "replica"}
     training = _training(work.lease)
     group = training.group

@@ -1,4 +1,4 @@
-"""How the job goes, as it is told to whoever asks: by gRPC, or on a page."""
+"""Status of the job, for gRPC clients and the status page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROLES = {kind: role for role, kind in KINDS.items()}
 
 
 def build_status(runner: EventLoop, request: wire.StatusRequest) -> wire.StatusReply:
-    """One step of the machine, in which nothing changes."""
+    """Build the status reply, in one step of the machine that changes nothing."""
     with runner.step() as (machine, now_s):
         if request.scales:
             runner.scaling.launcher_seen(now_s)
@@ -112,7 +112,7 @@ def _state(machine: JobMachine, member: Member) -> str:
     at_work = machine.state in (State.READY, State.CLOSING)
     if member.kind == "shard":
         return "restoring" if member.number in machine.recovery.unavailable else "serving" if at_work else "waiting"
-    if member.kind == "client":  # it has no lease that would say what it does
+    if member.kind == "client":  # it has no lease to derive the state from
         return "training" if at_work and machine.progress.samples_of(member.number) else "waiting"
     return member.state
 

@@ -1,1 +1,1 @@
-"""What turns the state machine's effects into calls: event loop, executor, leader lease, shard client."""
+"""Execution of the state machine's effects: event loop, executor, leader lease, shard client."""

@@ -1,4 +1,4 @@
-"""What a shard is told of its job: the segments that it holds, and how they are updated and written."""
+"""A shard's assignment message: its segments, and how they are updated and written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbelief.rpc.wire.payloads import NUMBERS
 
 
 def assignment(job: Job, placement: Placement, place: ShardPlacement) -> wire.Assignment:
-    """The message for the shard at `place`."""
+    """Assignment message for the shard at `place`."""
     strategy, codecs = job.strategy, job.wire
     rule = strategy.at_shards
     return wire.Assignment(

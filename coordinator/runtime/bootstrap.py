@@ -1,4 +1,4 @@
-"""From a job file to a machine: anew, from a snapshot set, or where another coordinator ended."""
+"""Creation of a job's machine: new, from a snapshot set, or from the state of another coordinator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..job.persistence import last_shard_epoch, load_unfinished, restore, traini
 class Bootstrapped(NamedTuple):
     """A job's machine and run folder.
 
-    `began_wall_s` is when the run began, in seconds since 1970, where another coordinator began it.
+    `began_wall_s`: start of the run in seconds since 1970, where another coordinator started it; else None.
     """
 
     machine: JobMachine
@@ -34,19 +34,19 @@ class Bootstrapped(NamedTuple):
 def start(
     job: Job, stored: Mapping[str, bytes], run_folder: Path | None, resume: bool, fresh: bool, now_s: float
 ) -> Bootstrapped:
-    """Begin, or go on with what the registry knows.
+    """Start the job, or continue from the state in the registry.
 
     Parameters
     ----------
     stored
-        What the registry holds of the job.
+        State of the job in the registry.
     run_folder
-        A folder made before; None: it is made, except where a run goes on in its own.
+        An existing run folder; None: one is created, except where a run continues in its own.
 
     Raises
     ------
-    Mistake
-        Where the unfinished run was begun with another job file.
+    UserError
+        The unfinished run was started with another job file.
     """
     parts = None if resume or fresh else load_unfinished(stored)
     if parts is not None:
@@ -66,9 +66,9 @@ def start(
         folder = run_folder or prepare_folder(job, resume)
         machine = create_machine(job, folder, resume)
     else:
-        machine = create_machine(job, Path(), resume)  # before an earlier run is moved aside: the data may be wrong
+        machine = create_machine(job, Path(), resume)  # before an earlier run is moved aside: this checks the data
         folder = prepare_folder(job, resume)
-    # A run that died before its first set has given out epochs that no set knows of.
+    # A run that failed before its first set has issued epochs that no set contains.
     machine.shard_epoch = max(machine.shard_epoch, last_shard_epoch(stored) + 1)
     return Bootstrapped(machine, folder)
 
@@ -85,7 +85,7 @@ def _taken_over(job: Job, folder: Path, parts: Mapping[str, Any], now_s: float) 
 
 
 def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
-    """The job's machine, with the sizes of its data, in a run of its own."""
+    """The job's machine, with the sizes of its data and a new run id."""
     shape = DatasetSizes(*sizes(job.data, job.folder))
     run_id = secrets.randbelow((1 << 63) - 1) + 1
     if not resume:
@@ -95,7 +95,7 @@ def create_machine(job: Job, folder: Path, resume: bool) -> JobMachine:
     for one in skipped:
         announce(f"snapshot set {one.set_id} is not whole and was set aside; going on from {set_id}: {one.reason}")
         quarantine_set(snapshots, one.set_id)
-    state["sets"] = newest_count(snapshots)  # no new set may fall into the folder of one that was only begun
+    state["sets"] = newest_count(snapshots)  # no new set may reuse the folder of an incomplete one
     try:
         return JobMachine(job, shape, (set_id, state), state["shard_epoch"] + 1, run_id)
     except (KeyError, TypeError) as error:

@@ -1,7 +1,7 @@
-"""The machine's place in the world: one lock, one clock, one thread that carries out its actions in order.
+"""Event loop around the machine: one lock, one clock, one executor thread that runs its actions in order.
 
-Handlers and the main loop step the machine under the lock; what it wants done goes into a queue, and the actor thread
-does it without the lock, telling the machine the outcome by another step. So no handler ever waits for a shard.
+Handlers and the main loop step the machine under the lock. Its actions go into a queue. The executor thread runs them
+without the lock, and reports the outcome by another step. So no handler blocks on a shard.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _PROGRESS_EVERY_S = 0.2
 
 
 class EventLoop:
-    """Runs one job.
+    """Event loop of one job.
 
     Parameters
     ----------
     folder
         The run folder `runs/NAME`.
     began_wall_s
-        When the run began, where another coordinator began it; seconds since 1970.
+        Start of the run in seconds since 1970, where another coordinator started it.
     pictures
         Whether pictures are drawn at the end of the job; one second of processor time.
     """
@@ -79,9 +79,9 @@ class EventLoop:
         earlier_s = max(0.0, clock.wall() - began_wall_s)
         self._began_s = clock.now() - earlier_s
         self._lock = threading.RLock()
-        self._steps = 0  # of those that have to be written down
-        self._written = 0  # the last of them that is
-        self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step that has to be written before
+        self._steps = 0  # counts the steps that must be persisted
+        self._written = 0  # the last of them that is persisted
+        self._held: deque[tuple[int, Action]] = deque()  # actions, each with the step to persist before it
         self._finished = threading.Event()
         self.scaling = ReplicaScaling(machine.job)
         self.seen = MemberThroughput(clock, folder / EVENTS, machine.training.batch is not None)
@@ -100,25 +100,25 @@ class EventLoop:
         self._told_wait = ""
 
     def elapsed_s(self) -> float:
-        """Seconds since the run began, or was resumed."""
+        """Seconds since the run started, or was resumed."""
         return self._clock.now() - self._began_s
 
     def wall_s(self) -> float:
-        """Seconds that the run has taken, with what it had taken when the set was written that it was resumed from."""
+        """Wall time of the run in seconds, including the time stored in the set that it was resumed from."""
         return self._machine.legs_s + self.elapsed_s()
 
     def record_traffic(self, part: WorkerTraffic) -> None:
-        """A worker tells what it took from others of its group: nothing depends on it but a picture."""
+        """Record what a worker received from others of its group; used only for a picture."""
         known = self._traffic.record(part) if self._traffic is not None else None
         if known is not None:
             self._reduction.update(known)
 
     @contextmanager
     def step(self) -> Iterator[tuple[JobMachine, float]]:
-        """One step of the machine: it, the time, and its actions queued afterwards.
+        """One step of the machine: yields it and the time, and queues its actions afterwards.
 
-        What another coordinator could not do without is written to the registry before this returns, and before any
-        action of the step is queued; after a step that raises too, for what it has changed stays changed.
+        State needed for coordinator failover is persisted in the registry before this returns, and before any action of
+        the step is queued. This also holds for a step that raises, as its changes remain.
         """
         steps = 0
         try:
@@ -132,7 +132,7 @@ class EventLoop:
                 self._commit(steps)
 
     def _collect(self) -> int:
-        """End a step, under the lock: its number where it has to be written, else 0."""
+        """End a step, under the lock; returns its number if it must be persisted, else 0."""
         due, self._machine.commit_due = self._machine.commit_due, False
         self._steps += due
         self._held.extend((self._steps, action) for action in self._machine.actions)
@@ -141,12 +141,12 @@ class EventLoop:
         return self._steps if due else 0
 
     def _commit(self, steps: int) -> None:
-        """Write all up to this step, and queue its actions and those before."""
+        """Persist all steps up to this one, then queue their actions."""
         try:
             self.leadership.commit(self._sections, steps)
         except DbeliefError as error:
             if self.leadership.lost:
-                raise  # another coordinator leads: nothing that is held is to be done
+                raise  # another coordinator leads: held actions must not run
             with self._lock:
                 self._machine.fail(str(error))
                 steps = self._collect() or steps
@@ -155,7 +155,7 @@ class EventLoop:
             self._queue_written()
 
     def _queue_written(self) -> None:
-        """Queue the actions whose steps are written, in the order of the steps."""
+        """Queue the actions whose steps are persisted, in the order of the steps."""
         while self._held and self._held[0][0] <= self._written:
             self._actor.submit(self._held.popleft()[1])
 
@@ -166,22 +166,22 @@ class EventLoop:
     # -- the main loop -----------------------------------------------------------------------------------
 
     def run(self, interrupted: threading.Event, leaves: bool = False) -> State:
-        """Run until the job is over and everyone has heard; a set `interrupted` asks for a clean end, once.
+        """Run until the job is over and all members are notified; a set `interrupted` requests a clean stop, once.
 
         Parameters
         ----------
         leaves
-            A set `interrupted` does not end the job but this process' part in it: another goes on from here.
+            A set `interrupted` ends this process but not the job, which another coordinator continues.
 
         Returns
         -------
         State
-            DONE or FAILED; another where the job was left.
+            DONE or FAILED; another state where this process left the job.
 
         Raises
         ------
-        Refused
-            Another coordinator leads the job now: nothing was touched.
+        Rejected
+            Another coordinator leads the job now: nothing was changed.
         """
         self._actor.start()
         try:
@@ -199,7 +199,7 @@ class EventLoop:
             if self.leadership.lost:
                 raise Rejected(self.leadership.lost)
             with self.step() as (machine, now_s):
-                if not machine.over:  # members that have heard of the end are silent, and not dead
+                if not machine.over:  # members notified of the end send no heartbeats, and have not failed
                     machine.tick(now_s)
                 if interrupted.is_set() and leaves and not machine.over:
                     return
@@ -208,7 +208,7 @@ class EventLoop:
                     machine.stop("stopped by a signal", now_s)
                 self._update_metrics(machine)
                 self._log_waiting_for(machine)
-            with suppress(WriteFailed):  # it is only looked at; at the end it is said
+            with suppress(WriteFailed):  # for display only; an error is reported at the end
                 self._last_pass.flush()
                 self._reduction.flush()
             self._clock.wait(self._finished, TICK_S)
@@ -216,11 +216,11 @@ class EventLoop:
             self._update_metrics(self._machine)
         goodbye_s = self._clock.now() + self._machine.job.deadlines.beat_s
         while self._clock.now() < goodbye_s and self._machine.members.alive("replica", "client"):
-            self._clock.wait(never, TICK_S)  # replicas ask for a lease, hear the end, and leave
+            self._clock.wait(never, TICK_S)  # replicas request a lease, receive the stop, and leave
         self._shards.stop([member.address for member in self._machine.members.alive("follower")])
 
     def _log_waiting_for(self, machine: JobMachine) -> None:
-        """Say what the job waits for, whenever that changes."""
+        """Print what the job waits for, whenever that changes."""
         quiet = machine.over or machine.state is State.CLOSING
         waiting_for = "" if quiet else machine.waiting_for()
         if waiting_for and waiting_for != self._told_wait:
@@ -228,7 +228,7 @@ class EventLoop:
         self._told_wait = waiting_for
 
     def refused(self, kind: str) -> None:
-        """Count a call that was answered by an error of this kind."""
+        """Count a call that was answered with an error of this kind."""
         self.shown.metrics.refused_total.labels(kind).inc()
 
     def _update_metrics(self, machine: JobMachine) -> None:
@@ -247,7 +247,7 @@ class EventLoop:
             self.seen.course.take(note.event, note.fields, self._clock.wall())
             self._events.write(note.event, **note.fields, samples_per_s=self.speed.per_second())
             return
-        if note.event == "pass":  # the log has its numbers, and who computed what is for its picture
+        if note.event == "pass":  # the log gets its numbers; the attempts are only for its picture
             self._last_pass.update(note.fields)
             self._events.write(note.event, **{name: value for name, value in note.fields.items() if name != "runs"})
             return
@@ -255,7 +255,7 @@ class EventLoop:
         self._events.write(note.event, **note.fields)
 
     def _finish(self) -> None:
-        """Close the run folder: summary and curves. Nobody needs to take over any more."""
+        """Close the run folder: summary and curves. Coordinator failover is not needed any more."""
         try:
             with self._lock:
                 values = summary_of(self._machine, self.wall_s())

@@ -1,10 +1,10 @@
-"""The thread that carries out what the machine wants done, one action at a time, in order.
+"""Executor thread for the machine's actions: one at a time, in order.
 
-But who leads and who follows is told before its turn: between two tries of another action, and while shards are at work
-on files for one.
+Attaching and detaching followers, and promotions, are urgent: they run out of order, between two attempts of another
+action and while shards read or write files for one.
 
-It tells the machine the outcome by another step. Where a shard does not answer, the action is tried again until it does
-or is known to be dead; then the machine keeps the action until all shards are back.
+The outcome of an action is reported to the machine by another step. If a shard does not reply, the action is retried
+until it does or is known to have failed. Then the machine postpones the action until all shards are available.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ AGAIN_S = 0.2
 
 
 class _Signal(Enum):
-    """What stands in the queue beside actions."""
+    """Queue entries beside actions."""
 
     LOOK = "there is something that comes before its turn"
     END = "nothing follows"
 
 
 class EffectExecutor:
-    """Carries out the actions of one job.
+    """Executor of the actions of one job.
 
     Parameters
     ----------
     step
-        Makes a step of the machine: see `Runner.step`.
+        Makes a step of the machine: see `EventLoop.step`.
     note, finish
         Write an event; close the run folder.
 
     Attributes
     ----------
     retries
-        Actions that were carried out again since a shard had not answered, so far.
+        Number of retries of actions after a shard did not reply.
     """
 
     def __init__(
@@ -100,31 +100,31 @@ class EffectExecutor:
         self._thread = threading.Thread(target=self.run, name="actor", daemon=True)
 
     def submit(self, action: Action) -> None:
-        """Carry this out after all that was asked for before; what others may wait for, before them.
+        """Queue an action after all earlier ones; an action that others may be blocked on runs before them.
 
-        A shard that has lost its follower acknowledges nothing until it hears that it stands alone, and a fence or a
-        program waits for that; and what was promoted is not served until it is told.
+        A shard that has lost its follower acknowledges nothing until it is detached, and a fence or a program waits for
+        that. A promoted follower is not in service until it receives its promotion.
         """
         if isinstance(action, AttachFollower | DetachFollower) or (
             isinstance(action, RecoverShard) and action.promoted
         ):
             self._first.put(action)
-            self._queue.put(_Signal.LOOK)  # where nothing else is under way
+            self._queue.put(_Signal.LOOK)  # wakes the thread if it is idle
         else:
             self._queue.put(action)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """End, once everything asked for is carried out."""
+        """End the thread, once all queued actions are done."""
         self._ended.set()
         self._queue.put(_Signal.END)
         self._thread.join()
 
     def run(self) -> None:
-        """Carry out what is asked for, until the end."""
+        """Run queued actions until `end` is called."""
         while (action := self._queue.get()) is not _Signal.END:
             self._run_urgent()
             if not isinstance(action, _Signal):
@@ -136,25 +136,25 @@ class EffectExecutor:
                 self._carry_out(self._first.get_nowait())
 
     def _carry_out(self, action: Action) -> None:
-        """Carry an action out, again and again until it is, or nobody waits for it."""
+        """Run an action and retry it until it is done or no longer needed."""
         try:
             while not self._done(action):
                 self._clock.wait(self._ended, AGAIN_S)
                 self.retries += 1
                 self._run_urgent()
-        except Exception as error:  # whatever it is: a job must not wait for a thread that is gone
+        except Exception as error:  # any error: a job must not wait for a thread that has ended
             reason = f"{type(action).__name__}: {format_error(error)}"
             with self._step() as (machine, _):
-                if machine.over:  # for some other reason, which stands; but nobody else would hear of this one
+                if machine.over:  # for another reason, which stays: print this one here
                     announce(reason)
                 machine.fail(reason)
 
     def _done(self, action: Action) -> bool:
-        """Carry out an action; False where it is to be tried again."""
+        """Run an action once; False if it is to be retried."""
         try:
             with self._step() as (machine, _):
                 self._shards.placement = machine.placement
-                # An epoch or a settled ledger that the shards know of must not be news to another coordinator.
+                # An epoch or a settled ledger must be persisted before the shards receive it, for coordinator failover.
                 machine.commit_due |= isinstance(
                     action, RecoverShard | SetMembership | DropLedger | AttachFollower | DetachFollower
                 )
@@ -164,17 +164,17 @@ class EffectExecutor:
                 raise
             with self._step() as (machine, _):
                 if machine.over:
-                    return True  # nobody waits for it any more
+                    return True  # it is no longer needed
                 if isinstance(action, RecoverShard):
                     return machine.members.find("shard", action.place.shard, action.incarnation) is None
-                if isinstance(action, AttachFollower):  # told again, it would begin anew with one that has begun
+                if isinstance(action, AttachFollower):  # a retry could restart a stream that has started
                     machine.chain_told(action.shard, action.epoch, False, "the coordinator could not tell both")
                     return True
                 if isinstance(action, DetachFollower):
                     return not machine.chains.is_current(action)
                 if isinstance(action, DecommissionShard):
                     return machine.members.find_server(action.shard, action.incarnation) is None
-                if not machine.recovery.unavailable:  # it has not been missed yet
+                if not machine.recovery.unavailable:  # the failure has not been detected yet
                     return False
                 machine.postpone(action)
         return True
@@ -213,7 +213,7 @@ class EffectExecutor:
 
     def _follow(self, action: AttachFollower | DetachFollower) -> None:
         with self._step() as (machine, _):
-            # A shard that is brought back begins alone; one that holds nothing any more is not followed.
+            # A recovered shard starts without a follower; one without segments is not replicated.
             placed = {place.shard for place in machine.placement.places} if machine.placement is not None else set()
             if not machine.chains.is_current(action) or action.shard not in placed - machine.recovery.unavailable:
                 return
@@ -232,7 +232,7 @@ class EffectExecutor:
             machine.program_ran(action.ticket, scalars, now_s)
 
     def _move(self, move: MigrateSegments) -> None:
-        """Make a move, where it is still to be made; then tell both shards what they hold, as that has ended."""
+        """Run a migration if it is still due; then send both shards their ownership after its outcome."""
         with self._step() as (machine, began_s):
             due = machine.resizing.due(move)
         if due:
@@ -260,7 +260,7 @@ class EffectExecutor:
             self._shards.forget(action.incarnation)
             with self._step() as (machine, _):
                 machine.members.unforgotten.discard(action.incarnation)
-            collect()  # its connection is over
+            collect()  # its connection is closed
         else:
             clock = self._shards.set_membership(action)
             with self._step() as (machine, _):
@@ -285,7 +285,7 @@ class EffectExecutor:
     def _snapshot(self, set_id: str) -> None:
         snapshots = self._folder / "snapshots"
         try:
-            while not claim_set(snapshots, set_id):  # an earlier try: a shard may still be writing there, or wake later
+            while not claim_set(snapshots, set_id):  # used by an earlier attempt: a shard may still write there
                 with self._step() as (machine, _):
                     set_id = machine.retake_set()
             parts = self._shards.snapshot(set_id)

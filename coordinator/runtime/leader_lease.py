@@ -1,7 +1,7 @@
-"""Leading a job: the lease held, what must outlive this process written down, a registry that is away waited for.
+"""Leader lease of a job: acquisition, renewal, durable state, and retries while the registry is unavailable.
 
-A coordinator that was stopped for a while finds its lease run out. Where nobody else has led meanwhile it takes the
-lease again, under a new epoch; where somebody has, it is deposed, and must end without touching anything.
+A coordinator that was paused may find its lease expired. If no other coordinator has led meanwhile, it reacquires the
+lease under a new epoch. Otherwise it is deposed, and must exit without changing anything.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dbelief.registry import Registry
 
 LEASE_TTL_S = 10.0
 REGISTRY_S = 60.0
-"""How long the registry may be away; what has to be written down waits for it."""
+"""Seconds that the registry may be unavailable; a commit is retried for this long."""
 _AGAIN_S = 0.2
 _LOOK_S = 1.0
 
 
 class LeaderLease:
-    """The leadership of one job, from `take` to `release`.
+    """Leadership of one job, from `acquire` to `release`.
 
     Attributes
     ----------
     epoch
-        Of this leadership; rises where the lease had run out and was taken again.
+        Epoch of this leadership; rises when an expired lease is reacquired.
     lost
-        Why this process leads no more; "" while it does.
+        Why this process is no longer leader; "" while it is.
     """
 
     def __init__(self, registry: Registry, job: str, owner: str, epoch: int, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class LeaderLease:
         self._owner = owner
         self._clock = clock
         self._written: dict[str, bytes] = {}
-        self._step = 0  # the last one that is written down
+        self._step = 0  # the last one that is persisted
         self._committing = threading.Lock()
         self._regaining = threading.RLock()
         self._ended = threading.Event()
@@ -52,7 +52,7 @@ class LeaderLease:
     def acquire(
         cls, registry: Registry, job: str, owner: str, clock: Clock, interrupted: threading.Event
     ) -> LeaderLease | None:
-        """Take the lease; while another holds it, stand by, and say so. None where `interrupted` was set meanwhile."""
+        """Acquire the lease; stand by, with a message, while another holds it. None where `interrupted` was set."""
         told = ""
         while not interrupted.is_set():
             epoch = registry.acquire(job, owner, LEASE_TTL_S)
@@ -66,26 +66,26 @@ class LeaderLease:
         return None
 
     def read_state(self) -> dict[str, bytes]:
-        """What an earlier leader wrote down; empty where nobody did."""
+        """State persisted by an earlier leader; empty where there was none."""
         return self._registry.read(self._job)
 
     def commit(self, sections: Callable[[], tuple[int, Mapping[str, str]]], step: int) -> None:
-        """Write down how things are now; when this returns, it is durable.
+        """Persist the current state; it is durable when this returns.
 
         Parameters
         ----------
         sections
-            Gives the number of the last step that is in it, and the state by name; called once no earlier one can
-            come after it. What has not changed is not written again.
+            Returns the number of the last step that the state includes, and the state by name. It is called under the
+            commit lock, so that no older state is written after it. Unchanged sections are not written again.
         step
-            The one that has to be in it: many may wait here for each other, and one write is enough for them.
+            The step that must be included. Concurrent callers are served by one write.
 
         Raises
         ------
-        Unreachable
-            The registry was away for `REGISTRY_S`.
-        Refused
-            Another leads.
+        Unavailable
+            The registry was unavailable for `REGISTRY_S`.
+        Rejected
+            Another coordinator leads.
         """
         with self._committing:
             if step <= self._step:
@@ -99,13 +99,13 @@ class LeaderLease:
                 if self.epoch == epoch:
                     self._written, self._step = state, last
                     return
-                # The lease had run out meanwhile: what the registry still holds of earlier writes is not known.
+                # The lease had expired meanwhile: which earlier writes the registry still holds is unknown.
 
     def _write(self, changed: Mapping[str, bytes]) -> None:
         self._registry.write(self._job, self.epoch, {**changed, "leader": str(self.epoch).encode()})
 
     def release(self) -> None:
-        """Let another lead; where that cannot be told, the lease runs out by itself."""
+        """Release the lease; if the registry cannot be reached, it expires by itself."""
         self._ended.set()
         self._thread.join()
         if not self.lost:
@@ -114,10 +114,10 @@ class LeaderLease:
             except DbeliefError as error:
                 announce(f"the leader lease was not given back, and runs out in {LEASE_TTL_S:g} s: {error}")
 
-    # -- the registry may be away ------------------------------------------------------------------------
+    # -- registry outages ------------------------------------------------------------------------------
 
     def _persist(self, call: Callable[[], None]) -> None:
-        """Make a call until the registry takes it; a call that is refused is made once more under a new lease."""
+        """Retry a call while the registry is unavailable; a rejected call is repeated once, with a new lease."""
         away_since_s: float | None = None
         while True:
             try:
@@ -152,19 +152,19 @@ class LeaderLease:
             self._reacquire()
 
     def _reacquire(self) -> None:
-        """Take the lease again after it ran out, unless another has led meanwhile.
+        """Acquire the lease again after it expired, unless another coordinator has led meanwhile.
 
         Raises
         ------
-        Refused
-            Another has.
+        Rejected
+            Another coordinator has led.
         """
         with self._regaining:
             if self.lost:
                 raise Rejected(self.lost)
             if self._registry.renew(self._job, self.epoch, LEASE_TTL_S):
                 return  # another thread was faster
-            self._registry.raise_epoch(self._job, self.epoch)  # it may have come back without its memory
+            self._registry.raise_epoch(self._job, self.epoch)  # it may have restarted without its state
             epoch = self._registry.acquire(self._job, self._owner, LEASE_TTL_S)
             last = self._registry.read(self._job).get("leader", str(self.epoch).encode())
             if epoch is None or int(last) != self.epoch:
@@ -175,4 +175,4 @@ class LeaderLease:
             self._registry.write(self._job, epoch, {"leader": str(epoch).encode()})
             announce(f"the leader lease had run out; leading again, under epoch {epoch}")
             self.epoch = epoch
-            self._written = {}  # whatever came back may be older than what was written
+            self._written = {}  # a restarted registry may hold older state than was written

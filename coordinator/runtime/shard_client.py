@@ -1,4 +1,4 @@
-"""The coordinator's hand on the shards: commands with the leader's epoch, to all shards in order. Knows the wire."""
+"""Client for the coordinator's commands to shards: sent with the leader's epoch, in order. Uses the wire types."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ from . import shard_commands
 from .assignment import assignment
 
 TIMEOUT_S = 10.0
-"""How long a shard may take to obey; writing or reading a snapshot may take `SNAPSHOT_S`."""
+"""Timeout in seconds of a command; writing or reading a snapshot has `SNAPSHOT_S`."""
 ASSIGN_S = 120.0
-"""How long a shard may take to be assigned segments: it compiles first, which takes seconds where no cache has it."""
+"""Timeout of a segment assignment: the shard first compiles, which takes seconds without a cache."""
 SNAPSHOT_S = 600.0
 FOLLOWER_S = 2.0
-"""How long one that is to follow may take to answer: others may wait for the thread that asks."""
+"""Timeout of the assignment of a follower; short, as other actions may be queued for the calling thread."""
 _LOOK_S = 0.2
 _SPARE_CHANNELS = 8
-"""Addresses outside the placement, newest first, whose channels stay open: shards that come back, followers."""
+"""Addresses outside the placement, newest first, whose channels stay open: recovered shards, followers."""
 
 
 class ShardClient:
-    """All shards of a job.
+    """Client for all shards of a job.
 
     Parameters
     ----------
     job
-        What they are told of it.
+        The job; its settings go into assignments.
     leader_epoch
-        Gives the epoch of this coordinator's leadership, which may rise.
+        Returns the epoch of this coordinator's leadership, which may rise.
     away
-        Whether the life at a place is known to be over: then nobody waits for its answer.
+        Whether the incarnation at a place is known to have ended: calls to it are then aborted.
     snapshots
-        Folder of the run's snapshot sets, which all shards reach: they write and read sets below it alone.
+        Folder of the run's snapshot sets, shared with all shards: they write and read sets only below it.
     run_id
-        Of the run that is led.
+        Id of the run.
 
     Attributes
     ----------
     placement
-        Where the shards are.
-    meanwhile
-        Called now and then while shards write or read files, which may take long; may tell shards something.
+        Places of the shards.
+    on_idle
+        Called at intervals while shards write or read files, which may take long; it may send commands to shards.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class ShardClient:
     def _answer(
         self, place: ShardPlacement, call: Any, *others: ShardPlacement, meanwhile: Callable[[], None] = lambda: None
     ) -> Any:
-        """A call's answer; given up where the shard is known to be dead, for a stopped machine never answers.
+        """Reply of a call; aborted where the shard is known to have failed, as a stopped machine never replies.
 
-        `others` are those whom it needs for the answer; `meanwhile` is done now and then.
+        `others`: further shards that the reply depends on; `meanwhile`: called at intervals.
         """
         with named_errors(f"shard {place.shard} at {place.address}"):
             while True:
@@ -143,14 +143,14 @@ class ShardClient:
                     meanwhile()
 
     def assign(self, placement: Placement) -> None:
-        """Give every shard its segments, its rule and its life."""
+        """Send every shard its segments, its update rule and its shard epoch."""
         self.placement = placement
         calls = [(place, self._begin_to_assign(placement, place)) for place in placement.places]
         for place, call in calls:
             self._answer(place, call)
 
     def _begin_to_assign(self, placement: Placement, place: ShardPlacement, timeout_s: float = ASSIGN_S) -> Any:
-        """Begin the call that gives a shard its segments; it compiles, or loads, its loops before it answers."""
+        """Start the call that assigns a shard its segments; the shard compiles or loads its loops before it replies."""
         given = assignment(self._job, placement, place)
         request = wire.ConfigureRequest(command=self._command(), job=self.name, assignment=given)
         request.assignment.snapshots = str(self._snapshots)
@@ -158,14 +158,14 @@ class ShardClient:
         return self._begin(place, "Configure", request, timeout_s)
 
     def recover(self, revive: RecoverShard) -> str | None:
-        """Bring one shard back in another process; it is not in the placement yet.
+        """Recover one shard in another process, before it enters the placement.
 
-        Returns the set that it has come back with: an older one where that asked for is damaged, None without sets.
+        Returns the set that was restored: an older one where the requested set is damaged, None without sets.
 
         Raises
         ------
         SnapshotError
-            No set is whole.
+            No set is complete.
         """
         assert self.placement is not None
         place = revive.place
@@ -182,7 +182,7 @@ class ShardClient:
         return set_id
 
     def _promote(self, revive: RecoverShard) -> str | None:
-        """Have a follower be the shard: it has all that was acknowledged."""
+        """Promote a follower to be the shard: it has all data that was acknowledged."""
         place = revive.place
         runs = [segments.SegmentRun(first=first, count=count) for first, count in place.runs]
         request = wire.ConfigureRequest(
@@ -200,12 +200,12 @@ class ShardClient:
         return revive.set_id
 
     def follow(self, action: AttachFollower) -> bool:
-        """Have a process follow a shard; False where that process does not answer.
+        """Attach a follower to a shard; False if the follower does not reply.
 
         Raises
         ------
-        Unreachable
-            The shard does not.
+        Unavailable
+            The shard does not reply.
         """
         assert self.placement is not None
         leader = next(place for place in self._places() if place.shard == action.shard)
@@ -224,13 +224,13 @@ class ShardClient:
         return True
 
     def stand_alone(self, action: DetachFollower) -> None:
-        """Tell a shard that nobody follows it."""
+        """Notify a shard that it has no follower."""
         for place in self._places():
             if place.shard == action.shard:  # else it has left
                 self._configure_one(place, wire.ConfigureRequest(chain=wire.Chain(epoch=action.epoch)))
 
     def _restore_newest(self, place: ShardPlacement, set_id: str) -> str:
-        """Load one shard from this set, or from the newest before it that is whole; sets that are not are set aside."""
+        """Load one shard from this set, or the newest complete one before it; damaged sets are quarantined."""
         torn: list[str] = []
         candidates = complete_until(self._snapshots, set_id)
         for candidate in candidates:
@@ -247,15 +247,16 @@ class ShardClient:
         raise SnapshotError("; ".join(torn))
 
     def move(self, move: MigrateSegments) -> int:
-        """Let segments go from one shard to another; returns how many bytes of numbers that were.
+        """Migrate segments from one shard to another; returns the payload bytes sent.
 
-        Neither serves them until the placement has the move and both are told (`hold`), whatever this raises: a client
-        that knew them there before would else push to the taking shard, and a next coordinator undo that push.
+        Neither shard serves them until the placement has the migration and both got their ownership (`set_ownership`),
+        whatever this raises. Otherwise a client that finds the segments at the receiver could push there, and the next
+        coordinator could undo that push.
 
         Raises
         ------
-        Unreachable, Moved, Refused
-            One of the two is dead, or in another life; or it cannot be done.
+        Unavailable, Moved, Rejected
+            One of the two shards has failed, or has another incarnation; or the migration is not possible.
         """
         places = {place.shard: place for place in self._places()}
         giver, taker = places[move.giver], places[move.taker]
@@ -269,12 +270,12 @@ class ShardClient:
         call = self._begin(giver, "Give", request, self._job.deadlines.progress_s)
         sent = int(self._answer(giver, call, taker).bytes)
         life = self._configure_one(taker, wire.ConfigureRequest()).shard_epoch
-        if life != taker.shard_epoch:  # what came is gone with the life that took it; the giving shard has it still
+        if life != taker.shard_epoch:  # the receiver restarted and lost them; the sender still has them
             raise Moved(f"shard {taker.shard} at {taker.address}: is in epoch {life}, not {taker.shard_epoch}")
         return sent
 
     def set_ownership(self, shards: Collection[int]) -> None:
-        """Tell these shards, all that answer, what they hold; one that is dead will come back with it."""
+        """Send these shards, all that reply, their segments; a failed one gets them when it is recovered."""
         silent: Unavailable | None = None
         for place in self._places():
             if place.shard in shards and not self._away(place):
@@ -286,30 +287,30 @@ class ShardClient:
             raise silent
 
     def decommission(self, dismiss: DecommissionShard) -> None:
-        """Let a shard end that has no place."""
+        """Stop a shard that has no place."""
         self._configure_one(ShardPlacement(dismiss.shard, dismiss.address, 0, ()), wire.ConfigureRequest(stop=True))
 
     def make_ready(self) -> None:
-        """Let the shards accept pushes by the rule."""
+        """Have the shards accept pushes by the update rule."""
         self._configure(lambda place: wire.ConfigureRequest(ready=True))
 
     def set_membership(self, membership: SetMembership) -> int:
-        """Say who takes part in which clock; returns the highest clock that was pushed to any shard."""
+        """Send the members of each clock; returns one above the highest clock that was pushed to any shard."""
         return max(
             (reply.clock for reply in self._configure(lambda place: shard_commands.membership(membership))), default=0
         )
 
     def fence(self, incarnation: int) -> tuple[int, int]:
-        """Refuse a life and read what it had pushed into "w": (lowest, highest) over all segments."""
+        """Fence an incarnation and read what it had pushed into "w": (lowest, highest) over all segments."""
         self._configure(lambda place: wire.ConfigureRequest(fenced=shard_commands.lives([incarnation])))
         return self.ledgers().get(incarnation, (0, 0))
 
     def forget(self, incarnation: int) -> None:
-        """Drop a life's ledger rows."""
+        """Drop the ledger rows of an incarnation."""
         self._configure(lambda place: wire.ConfigureRequest(forgotten=shard_commands.lives([incarnation])))
 
     def ledgers(self) -> dict[int, tuple[int, int]]:
-        """Per incarnation the lowest and the highest number applied to "w", over all segments of all shards."""
+        """Per incarnation the lowest and the highest push number applied to "w", over all segments of all shards."""
         found: dict[int, list[tuple[int, int]]] = {}
         holders = [place for place in self._places() if place.count]
         for place in holders:
@@ -332,12 +333,12 @@ class ShardClient:
         return reply
 
     def snapshot(self, set_id: str) -> dict[str, int]:
-        """Have every shard write its part of a set; the shard epoch of each part by its manifest's name.
+        """Have every shard write its file of a set; returns each file's shard epoch by its manifest's name.
 
         Raises
         ------
         Moved
-            Another life answers at the address of a shard.
+            Another incarnation replied at the address of a shard.
         """
         replies = self._each("Snapshot", lambda: wire.SnapshotRequest(**self._set(set_id)))
         for place, reply in zip(self._places(), replies, strict=True):
@@ -348,25 +349,25 @@ class ShardClient:
         return {reply.manifest: reply.shard_epoch for reply in replies}
 
     def restore(self, set_id: str, again: bool = False) -> None:
-        """Have every shard load its segments from a set; `again`: in lives that go on."""
+        """Have every shard load its segments from a set; `again`: a rollback of running shards."""
         self._each("Restore", lambda: wire.RestoreRequest(**self._set(set_id), again=again))
 
     def _set(self, set_id: str) -> dict[str, Any]:
-        """What a request that writes or reads a set names."""
+        """Common fields of requests that write or read a set."""
         folder = str(self._snapshots / set_id)
         return {"command": self._command(), "job": self.name, "folder": folder, "set": set_id}
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """Run a program on every shard at the same time; their scalars put together in the order of the shards.
+        """Run a program on all shards in parallel; returns their scalars, combined in the order of the shards.
 
-        A call that breaks is made again with the same command, which a shard carries out once.
+        A broken call is retried with the same command id, which a shard runs only once.
 
         Raises
         ------
-        Refused
-            Some shard finds the program wrong; no shard has run it, for all hold the same vectors.
-        Unreachable
-            A shard is dead.
+        Rejected
+            A shard finds the program invalid; no shard has run it, as all hold the same vectors.
+        Unavailable
+            A shard has failed.
         """
         rows = program_to_wire(program)
         requests = [
@@ -392,12 +393,12 @@ class ShardClient:
         return wire.Target(job=self.name, shard_epoch=place.shard_epoch, run_id=place.run_id)
 
     def _each(self, method: str, build: Callable[[], Any]) -> list[Any]:
-        """Call all shards at the same time, then collect their answers."""
+        """Call all shards in parallel, then collect their replies."""
         calls = [(place, self._begin(place, method, build(), SNAPSHOT_S)) for place in self._places()]
         return [self._answer(place, call, meanwhile=self.on_idle) for place, call in calls]
 
     def stop(self, followers: Iterable[str] = ()) -> None:
-        """Let every shard end, and those that follow, at these addresses; one that is gone is none of our business."""
+        """Stop all shards, and the followers at these addresses; errors of processes that have exited are ignored."""
         for place in [*self._places(), *(ShardPlacement(-1, address, 0, ()) for address in followers)]:
             request = wire.ConfigureRequest(command=self._command(), stop=True)
             try:

@@ -1,4 +1,4 @@
-"""Parts of the coordinator's commands to shards, as messages."""
+"""Builders of messages for the coordinator's commands to shards."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..core.effects import SetMembership
 
 
 def lives(incarnations: Iterable[int]) -> list[segments.Pusher]:
-    """Lives, as fences and the like name them."""
+    """Pusher messages for these incarnations, for fences and ledger removal."""
     return [segments.Pusher(incarnation=incarnation) for incarnation in incarnations]
 
 
 def holdings(runs: Iterable[SegmentRange]) -> wire.ConfigureRequest:
-    """Which segments a shard holds."""
+    """Request that sets which segments a shard owns."""
     rows = [segments.SegmentRun(first=first, count=count) for first, count in runs]
     return wire.ConfigureRequest(holdings=wire.Holdings(runs=rows))
 
 
 def membership(action: SetMembership) -> wire.ConfigureRequest:
-    """Who takes part in which clock."""
+    """Request that sets the members of each clock."""
     rounds = [wire.MembersFrom(clock=clock, replicas=replicas) for clock, replicas in action.rounds]
     return wire.ConfigureRequest(membership=wire.Membership(member_epoch=action.member_epoch, rounds=rounds))

@@ -1,1 +1,1 @@
-"""Batch methods: L-BFGS without a vector of its own, line search, passes over the data, backup tasks."""
+"""Batch methods: L-BFGS without local vectors, line search, passes over the data, backup tasks."""

@@ -1,8 +1,8 @@
-"""Sandblaster L-BFGS of one job: iterations that ask for programs and passes, and the passes' work for replicas.
+"""Sandblaster L-BFGS of one job: iterations that request programs and passes, and the bundles of the passes.
 
-No clock, no socket. What makes it safe: a program may run twice, so it is asked for again whenever nobody knows whether
-it ran; a bundle is written down before it is handed out, and added once by every segment; a pass is complete when
-replicas have told of all its bundles, each of which every segment holds by then.
+No clock, no socket. Fault tolerance: a program is idempotent, so it is requested again whenever it is unknown whether
+it ran. A bundle is persisted before it is handed out, and every segment adds it once. A pass is complete when replicas
+have reported all its bundles, each of which every segment holds by then.
 
 Source: DistBelief section 4.2, Algorithm 7.2 of its appendix.
 """
@@ -27,13 +27,13 @@ class Sandblaster:
     Attributes
     ----------
     method
-        Where L-BFGS stands.
-    turn
+        The state of L-BFGS.
+    current_pass
         The pass under way, or the last one; None before the first.
     suspended
-        A shard is away, or all are to hold a snapshot set again: nothing is asked for, handed out or taken in.
-    stride
-        How far the last accepted step went, in directions; NaN before the first.
+        A shard is unavailable, or all are to load a snapshot set again: nothing is requested, handed out or recorded.
+    step_length
+        Length of the last accepted step, in multiples of the direction; NaN before the first.
     """
 
     def __init__(self, settings: Settings, train: int) -> None:
@@ -56,22 +56,22 @@ class Sandblaster:
         self._before = 0, 0  # backups launched and won in the passes before this one
         self._news: list[Action] = []
         self.suspended = False
-        self._asked = False  # a program is with the shards
+        self._asked = False  # a program was sent to the shards
         self._ticket = 0  # of the last program
 
     @property
     def ended(self) -> str:
-        """Why it has ended; "" while it goes on."""
+        """Why it has ended; "" while it runs."""
         return self.method.ended
 
     @property
     def launched(self) -> int:
-        """Backups in all passes; what was made again counts twice."""
+        """Backups in all passes; those of a repeated pass count again."""
         return self._before[0] + (self.current_pass.launched if self.current_pass is not None else 0)
 
     @property
     def won(self) -> int:
-        """How many of them were done first."""
+        """Backups that were done first."""
         return self._before[1] + (self.current_pass.won if self.current_pass is not None else 0)
 
     @property
@@ -83,16 +83,16 @@ class Sandblaster:
 
     @property
     def moves(self) -> bool:
-        """Whether the parameters are being overwritten: who read them now would get a mixture."""
+        """Whether the parameters are being overwritten: a read now would return a mixture."""
         return self._asked and self.method.step is Phase.ACCEPT
 
     @property
     def accepting(self) -> bool:
-        """Whether the parameters are to be overwritten, or may be half-way: that is finished, whatever comes."""
+        """Whether the parameters are to be overwritten, or may be partly overwritten: that is completed in any case."""
         return self.method.step is Phase.ACCEPT
 
     def advance(self, read: bool) -> list[Action]:
-        """What is to be noted, and the program that is due, once; the parameters are left alone while they are read."""
+        """Events to log, and the program that is due, once; with `read`, parameters in use are not overwritten."""
         wishes, self._news = self._news, []
         if self.suspended or self._asked or self.method.step in PASSES or self.method.step is Phase.ENDED:
             return wishes
@@ -103,12 +103,12 @@ class Sandblaster:
         return [*wishes, RunProgram(self._ticket, tuple(self.method.program()))]
 
     def due(self, ticket: int) -> bool:
-        """Whether this program is still waited for."""
+        """Whether the result of this program is still awaited."""
         asked = self._asked and not self.suspended
         return asked and ticket == self._ticket and self.method.step is not Phase.ENDED
 
     def ran(self, ticket: int, scalars: list[float]) -> list[Action]:
-        """The program has run on all shards; what is to be noted."""
+        """The program has run on all shards; the events to log."""
         method = self.method
         if not self.due(ticket):
             return []
@@ -139,10 +139,10 @@ class Sandblaster:
     def work(
         self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: WorkRequest = NO_REQUEST
     ) -> BundleLease | None:
-        """A bundle for this replica; what it was given already where its call is repeated."""
+        """A bundle for this replica; the one that it already holds where its request is repeated."""
         if self._idle or self.current_pass is None:
             return None
-        if asks.turn != self.method.number:  # what it still has is of no use any more
+        if asks.turn != self.method.number:  # bundles of another pass are discarded
             asks = asks._replace(holds=())
         bundle = self.current_pass.take(number, incarnation, living, now_s, asks)
         return None if bundle is None else self._compute(bundle)
@@ -160,8 +160,8 @@ class Sandblaster:
         )
 
     def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> bool:
-        """A replica has computed a bundle, and all shards hold it; whether that is news."""
-        if told.seconds > 0:  # of those who come too late most of all: they are the slow ones
+        """Record a bundle that a replica has computed and all shards hold; whether it is new."""
+        if told.seconds > 0:  # also from late duplicates, which come from the slow replicas
             self._seconds_per_portion[number] = told.seconds / -(-told.samples // self._settings.portion)
         if self._idle or self.current_pass is None or told.turn != self.method.number:
             return False
@@ -173,7 +173,7 @@ class Sandblaster:
         return True
 
     def failed_at(self, incarnation: int, turn: int, bundle: int, reason: str, now_s: float) -> BundleLease | None:
-        """A replica could not compute a bundle; what that was, None where it is no news."""
+        """Record that a replica could not compute a bundle; the bundle, None where it does not hold it."""
         if self._idle or self.current_pass is None or turn != self.method.number:
             return None
         failed = self.current_pass.failed_at(incarnation, bundle, reason, now_s)
@@ -183,7 +183,7 @@ class Sandblaster:
     def _passed(self, turn: PassScheduler, now_s: float) -> dict[str, Any]:
         return {
             "number": self.method.number,
-            "iteration": self.method.iterations + 1,  # that it is a part of
+            "iteration": self.method.iterations + 1,  # of which it is a part
             "bundles": turn.done,
             "portions": turn.portions,
             "samples": turn.samples,
@@ -195,7 +195,7 @@ class Sandblaster:
         }
 
     def replica_lost(self, incarnation: int, died: bool, now_s: float) -> None:
-        """A life is over, by death or with a goodbye: its bundles are for others."""
+        """An incarnation has failed or left: its bundles go to other replicas."""
         if not self._idle and self.current_pass is not None:
             self.current_pass.holder_lost(incarnation, died, now_s)
             self._give_up()
@@ -206,7 +206,7 @@ class Sandblaster:
         return self.suspended or self.method.step not in PASSES
 
     def _give_up(self) -> None:
-        """End where a bundle has failed often enough."""
+        """End the method where a bundle has failed `ATTEMPTS` times."""
         if self.current_pass is not None and self.current_pass.failed is not None:
             bundle, reason = self.current_pass.failed
             work = self._compute(bundle)
@@ -215,7 +215,7 @@ class Sandblaster:
     # -- another coordinator -----------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The complete state, JSON-serialisable."""
         return {
             "method": self.method.state(),
             "pass": self.current_pass.state() if self.current_pass is not None else None,
@@ -224,7 +224,7 @@ class Sandblaster:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; the last program is asked for again."""
+        """Restore a state; the last program is requested again."""
         self.method.restore(state["method"])
         self._asked = False
         self._restore_stride(state)
@@ -236,12 +236,12 @@ class Sandblaster:
         self._before = launched, won
 
     def suspend(self) -> None:
-        """A shard is away: what comes of the last program and of the pass is of no use."""
+        """A shard is unavailable: discard the results of the last program and of the pass."""
         self.suspended, self._asked = True, False
         self._ticket += 1
 
     def rewind(self, state: Mapping[str, Any]) -> int:
-        """All shards hold a set again, whose state this is; how many iterations that takes back."""
+        """Restore the state of the set that all shards have loaded; the number of iterations rolled back."""
         back = self.method.rewind(state["method"])
         self.suspended = self._asked = False
         self._restore_stride(state)

@@ -1,15 +1,15 @@
-"""L-BFGS directions from inner products alone: what is here holds scalars, and says which vectors to combine.
+"""L-BFGS directions from inner products alone: scalars, and the linear combinations of vectors to compute.
 
-Every vector of the method (the pairs s and y, the gradient, the direction) lies wherever a `Space` keeps it. After a
-step two programs follow each other. The first makes the new pair and answers its inner products with all others; from
-them, in the coordinates of (k times s, k times y, gradient), the two-loop recursion is arithmetic on 2k + 1 numbers.
-The second program puts the direction together. That is two round trips where the recursion on vectors takes 2k.
+Every vector of the method (the pairs s and y, the gradient, the direction) is kept by a `VectorStore`. Each step runs
+two programs. The first makes the new pair and returns its inner products with all other vectors. From them, in the
+coordinates of (k times s, k times y, gradient), the two-loop recursion is arithmetic on 2k + 1 numbers. The second
+program combines the direction. That is two round trips where the recursion on vectors takes 2k.
 
-Pairs lie in m + 1 slots (s.0, y.0 to s.m, y.m), of which one is free for the next: no vector moves, and every program
-may run twice with the same outcome, so that another coordinator can have the last one run again.
+Pairs are stored in m + 1 slots (s.0, y.0 to s.m, y.m), of which one is free for the next. So no vector is moved, and
+every program is idempotent: another coordinator can run the last one again.
 
 Source: Nocedal 1980 for the recursion; Chen, Wang and Zhou 2014 for the form without vectors; DistBelief section 4.2
-and appendix for who does what.
+and appendix for the division of the work.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ GRADIENT, PREVIOUS, DIRECTION = "gradient", "previous", "direction"
 
 
 class VectorStore(Protocol):
-    """Where vectors lie."""
+    """Storage of the vectors."""
 
     def run(self, program: Sequence[Operation]) -> list[float]:
-        """Run a program, all or nothing, and give the scalars that it answers, in order, in float64."""
+        """Run a program, all or nothing, and return its scalars, in order, in float64."""
         ...
 
 
@@ -41,16 +41,16 @@ class Lbfgs:
     Attributes
     ----------
     history
-        How many pairs are kept at most, m.
+        Maximum of kept pairs, m.
     curvature
-        A pair counts if y.s > curvature |s| |y|: below, the difference of the gradients says nothing.
+        A pair is used if y.s > curvature |s| |y|: below, the difference of the gradients is not informative.
     gram
         (2k + 1, 2k + 1) float64: inner products of the k vectors s, from the newest to the oldest, of the k vectors y,
         and of the gradient.
     slots
-        Where the k pairs lie, from the newest to the oldest.
+        Slots of the k pairs, from the newest to the oldest.
     skipped
-        Pairs that did not count.
+        Pairs that were not used.
     """
 
     history: int = 10
@@ -66,7 +66,7 @@ class Lbfgs:
 
     @property
     def pairs(self) -> int:
-        """How many pairs are held, k."""
+        """Number of pairs, k."""
         return len(self.slots)
 
     def _basis(self) -> list[str]:
@@ -79,13 +79,13 @@ class Lbfgs:
     # -- the first program -------------------------------------------------------------------------------
 
     def inner_products(self, step: float | None) -> list[Operation]:
-        """What is to be known of the gradient at hand.
+        """The program for the inner products with the current gradient.
 
         Parameters
         ----------
         step
-            How far along the direction the parameters have come since `previous` was the gradient, on the same
-            samples; None where there is no such pair: at the start, and where the samples are others now.
+            Distance along the direction that the parameters moved since `previous` was the gradient, on the same
+            samples; None where there is no such pair: at the start, and where the samples have changed.
         """
         if step is None:
             return [dots(*((GRADIENT, name) for name in self._basis()))]
@@ -100,7 +100,7 @@ class Lbfgs:
     # -- the second program ------------------------------------------------------------------------------
 
     def absorb(self, answers: Sequence[float]) -> None:
-        """Take what `measure` found.
+        """Take in the results of the program from `inner_products`.
 
         Raises
         ------
@@ -115,13 +115,13 @@ class Lbfgs:
             self.gram[-1, :] = self.gram[:, -1] = answers
 
     def direction(self) -> tuple[list[Operation], float]:
-        """Give what makes the direction, and the slope along it, gradient . direction."""
+        """The program that makes the direction, and the slope along it, gradient . direction."""
         coefficients = self._coefficients()
         terms = [(float(c), name) for c, name in zip(coefficients, self._basis(), strict=True)]
         return [lincomb(DIRECTION, *terms), copy(PREVIOUS, GRADIENT)], float(self.gram[-1] @ coefficients)
 
     def _absorb(self, answers: Sequence[float]) -> None:
-        """Add the new pair, if it counts, and the new gradient to the products."""
+        """Add the new pair, if it is used, and the new gradient to the products."""
         k = self.pairs
         full = np.zeros((2 * k + 3, 2 * k + 3))  # the old pairs, then the new s, the new y and the gradient
         full[: 2 * k, : 2 * k] = self.gram[:-1, :-1]
@@ -156,17 +156,17 @@ class Lbfgs:
             q[i] += alpha[i] - rho[i] * (gram[k + i] @ q)
         return -q
 
-    # -- from one coordinator to the next ----------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Begin anew, with the gradient alone: the next direction is that of steepest descent."""
+        """Drop all pairs and keep the gradient: the next direction is that of steepest descent."""
         self.gram, self.slots = self.gram[-1:, -1:], []
 
     def state(self) -> dict[str, Any]:
-        """All that another coordinator needs, as JSON has it."""
+        """The complete state, JSON-serialisable."""
         return {"gram": self.gram.tolist(), "slots": self.slots, "skipped": self.skipped}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         self.gram, self.skipped = np.array(state["gram"], dtype=np.float64), int(state["skipped"])
         self.slots = [int(slot) for slot in state["slots"]]

@@ -1,4 +1,4 @@
-"""L-BFGS as a step machine over passes: which program the shards are to run next, or that a pass is to be made.
+"""L-BFGS as a state machine over passes: the next program for the shards, or the next pass.
 
     START --trial = w--> GRADIENT pass --gradient, products--> DIRECTION --direction, trial--> TRIAL pass
     TRIAL pass --gradient, slope--> accepted? no: another TRIAL pass
@@ -6,7 +6,7 @@
 
 A pass leaves the sum of all samples' gradients at `trial` in `accrued`. Beside the passes and the trials of a search
 an iteration is two programs: the pair with its products, and the direction with the first trial. All trials of an
-iteration, and both gradients of a pair, are of the same samples. What is here is a few numbers; no clock, no socket.
+iteration, and both gradients of a pair, use the same samples. The state is a few numbers; no clock, no socket.
 
 Source: DistBelief Algorithm 7.2 (appendix), with a search in the place that it names; Schraudolph 2007 for pairs of
 the same samples.
@@ -28,16 +28,16 @@ from .line_search import LineSearch, Point
 
 
 class Phase(Enum):
-    """What is to happen next."""
+    """The next program or pass."""
 
     START = "start"  # a program: begin at the parameters, on a batch
     FIRST_PASS = "first pass"
     GRADIENT = "gradient"  # a program: the gradient at the parameters
-    DIRECTION = "direction"  # a program: where to go, and the first trial
+    DIRECTION = "direction"  # a program: the direction, and the first trial
     TRIAL_PASS = "trial pass"
     SLOPE = "slope"  # a program: the gradient at the trial
     MOVE = "move"  # a program: another trial
-    ACCEPT = "accept"  # a program: the trial is the parameters now
+    ACCEPT = "accept"  # a program: the trial becomes the parameters
     RESTART = "restart"  # a program: the search failed; steepest descent from the parameters
     ENDED = "ended"
 
@@ -47,18 +47,18 @@ PASSES = Phase.FIRST_PASS, Phase.TRIAL_PASS
 
 @dataclass(frozen=True)
 class StoppingRules:
-    """How it goes, and when it has gone far enough; None: no such limit.
+    """Settings and stopping rules; None: no such limit.
 
     Attributes
     ----------
     l2
         lambda: the loss has lambda / 2 |w|^2 on top of the samples' mean.
     same_batch
-        Whether every iteration is on the same samples.
+        Whether every iteration uses the same samples.
     gradient_norm
-        Ends where the gradient is no longer than this.
+        Ends where the gradient's norm is at most this.
     relative_decrease
-        Ends where an iteration brings the loss down by no more than this share of it; with one batch only.
+        Ends where an iteration decreases the loss by at most this share of it; with one batch only.
     """
 
     l2: float = 0.0
@@ -76,15 +76,15 @@ class LbfgsDriver:
     Attributes
     ----------
     step
-        What is to happen next.
+        The next phase.
     batch, number
         Counts of the batches and of the passes that were begun, from 1.
     iterations, evaluations
         Done; an evaluation is a pass.
     value
-        The loss at the parameters, on the batch at hand; NaN before the first.
+        The loss at the parameters, on the current batch; NaN before the first.
     ended
-        Why it has, once it has; `failed` says whether for a bad reason.
+        Why it has ended; "" before. `failed`: whether because of a failure.
     """
 
     def __init__(self, rules: StoppingRules, history: int = 10) -> None:
@@ -94,7 +94,7 @@ class LbfgsDriver:
         self.batch = self.number = self.iterations = self.evaluations = 0
         self.value = math.nan
         self.ended, self.failed = "", False
-        self._next = Phase.START  # where it would go on, had it not ended
+        self._next = Phase.START  # the phase to continue with, had it not ended
         self.search: LineSearch | None = None
         self._told = 0.0, 1  # sum of losses and samples of the last pass
         self._slope = 0.0
@@ -103,12 +103,12 @@ class LbfgsDriver:
     # -- what is to be done ------------------------------------------------------------------------------
 
     def program(self) -> list[Operation]:
-        """What the shards are to run now; `answered` is told what comes back.
+        """The program that the shards are to run now; its scalars go to `answered`.
 
         Raises
         ------
         ValueError
-            It is not a program's turn.
+            The current phase has no program.
         """
         if self.step in PASSES or self.step is Phase.ENDED:
             raise ValueError(f"no program is due at {self.step.value!r}")
@@ -138,19 +138,19 @@ class LbfgsDriver:
         return lincomb(TRIAL, (1.0, PARAMETERS), (t, DIRECTION))
 
     def _first_step(self) -> float:
-        """With a past, its scale makes 1 the natural step; without, one that moves no further than 1."""
+        """First step of a search: 1 where pairs scale the direction; else at most 1, and no further than length 1."""
         return 1.0 if self.method.pairs else min(1.0, 1.0 / self.method.gradient_norm)
 
     # -- what came of it ---------------------------------------------------------------------------------
 
     def passed(self, loss_sum: float, samples: int) -> None:
-        """A pass at the trial is complete: the sum of its samples' losses, and how many there were."""
+        """Record a complete pass at the trial: the sum of its samples' losses, and their number."""
         self._told = loss_sum, samples
         self.evaluations += 1
         self.step = Phase.GRADIENT if self.step is Phase.FIRST_PASS else Phase.SLOPE
 
     def answered(self, scalars: Sequence[float]) -> None:
-        """The program has run; what it gave."""
+        """Record the scalars of the program that has run."""
         if self.step is Phase.START:
             self._begin_pass(Phase.FIRST_PASS)
             self.batch += 1
@@ -177,7 +177,7 @@ class LbfgsDriver:
         return loss_sum / samples + self.rules.l2 / 2 * square
 
     def _take(self, scalars: Sequence[float]) -> None:
-        """Products with a gradient at the parameters are known: go on from them, if there is somewhere to go."""
+        """Take in the products with the gradient at the parameters, and continue unless they are not finite."""
         if not math.isfinite(self.value):
             self._end(f"the loss is {self.value} after {self.iterations} iterations", failed=True)
             return
@@ -189,7 +189,7 @@ class LbfgsDriver:
         self._go_on(Phase.DIRECTION)
 
     def _go_on(self, step: Phase) -> None:
-        """The next step, unless a limit is reached."""
+        """Set the next phase, or end where a limit is reached."""
         self.step = self._next = step
         if reason := self._limit():
             self._end(reason)
@@ -207,7 +207,7 @@ class LbfgsDriver:
         return ""
 
     def _begin_search(self) -> None:
-        if not self._slope < 0:  # rounding has spoilt the history
+        if not self._slope < 0:  # rounding has corrupted the history
             self._start_over(f"the slope is {self._slope:.3g}")
             return
         self.search = LineSearch(
@@ -228,7 +228,7 @@ class LbfgsDriver:
             self.step = Phase.MOVE
 
     def _start_over(self, reason: str) -> None:
-        """The direction led nowhere: forget the past, or end where there is none."""
+        """The direction gave no better point: drop the pairs and restart, or end where there are none."""
         self.search = None
         if not self.method.pairs:
             self._end(f"no better point is found: {reason}")
@@ -245,7 +245,7 @@ class LbfgsDriver:
             self.step = Phase.START if self.step is Phase.DIRECTION else self.step
 
     def end(self, reason: str, failed: bool = False) -> None:
-        """Somebody wants it to end; the parameters are those of the last accepted step."""
+        """End the method on request; the parameters are those of the last accepted step."""
         if self.step is not Phase.ENDED:
             self._end(reason, failed)
 
@@ -256,10 +256,10 @@ class LbfgsDriver:
     # -- another coordinator, and back to a snapshot set -------------------------------------------------
 
     def rewind(self, state: Mapping[str, Any]) -> int:
-        """Go on from what a set holds, with passes of new numbers; how many iterations that takes back.
+        """Restore the state of a set, and give repeated passes new numbers; the number of iterations rolled back.
 
         A set is written between two programs, so it holds every vector as the last one left it. Only the sum of a pass
-        may lack bundles in it: what was to be made of one begins with that pass again.
+        may be incomplete, so a phase that uses such a sum repeats its pass.
         """
         number, iterations = self.number, self.iterations
         self.restore(state)
@@ -269,13 +269,13 @@ class LbfgsDriver:
         self.evaluations -= step is not self.step
         self.step = step
         if self.step is Phase.ENDED and not self.failed and self._next is not Phase.ENDED and not self._limit():
-            self.step, self.ended = self._next, ""  # the limits are others now
+            self.step, self.ended = self._next, ""  # the limits have changed
         if step in PASSES:
             self.number += 1
         return iterations - self.iterations
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The complete state, JSON-serialisable."""
         return {
             "step": self.step.value,
             "counts": [self.batch, self.number, self.iterations, self.evaluations],
@@ -290,7 +290,7 @@ class LbfgsDriver:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state."""
         self.step = Phase(state["step"])
         self.batch, self.number, self.iterations, self.evaluations = map(int, state["counts"])
         self.value = math.nan if state["value"] is None else float(state["value"])

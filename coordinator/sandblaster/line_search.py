@@ -1,11 +1,11 @@
-"""A line search for the strong Wolfe conditions, one trial at a time: told what a trial gave, it names the next.
+"""Line search for the strong Wolfe conditions, one trial at a time: the result of a trial gives the next trial.
 
 A step t along a direction is accepted where phi(t) <= phi(0) + c1 t phi'(0) and |phi'(t)| <= c2 |phi'(0)|. Each trial
-costs a pass over the batch, so the next one comes from a cubic or quadratic through what is known, kept inside an
-interval that holds a minimiser and shrinks for certain.
+costs a pass over the batch, so the next one comes from a cubic or quadratic interpolation of the known points. It is
+kept inside an interval that holds a minimiser and is guaranteed to shrink.
 
-Near the optimum phi's own rounding hides the first condition. There the slopes decide: within `noise` of phi(0) it is
-enough that they say what the values would (Hager and Zhang 2005, approximate Wolfe conditions).
+Near the optimum the rounding of phi hides the first condition. There the slopes decide: within `noise` of phi(0) they
+replace the test of the values (Hager and Zhang 2005, approximate Wolfe conditions).
 
 Source: More and Thuente 1994, and the choices of MINPACK-2's dcsrch; the paper leaves the search open (DistBelief
 section 4.2 names `LineSearch` and no more).
@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 _EXTRAPOLATE = 1.1, 4.0
-"""While no interval is found, the next step lies so many times the last stretch beyond it."""
+"""Range of the next step beyond the trial while no interval is found, in multiples of its distance to the best."""
 _SHRINK = 0.66
 """An interval that has not shrunk to this share in two trials is halved."""
 MOST_TRIALS = 20
 
 
 class Point(NamedTuple):
-    """A step along the direction: how far, and phi and its slope there."""
+    """A step along the direction: its length, and phi and its slope there."""
 
     t: float
     value: float
@@ -49,16 +49,16 @@ class LineSearch:
     decrease, curvature
         c1 and c2.
     noise
-        Relative to |phi(0)|: what two evaluations of phi may differ by through rounding.
+        Relative to |phi(0)|: the possible difference of two evaluations of phi through rounding.
 
     Attributes
     ----------
     t
-        The trial to be made, or the step that is accepted.
+        The next trial, or the step that is accepted.
     trials
-        How many were told.
+        Number of trials whose results were recorded.
     ended
-        "" while it goes on; "accepted", or why no step is.
+        "" while the search runs; "accepted", or why no step is.
     """
 
     start: Point
@@ -87,11 +87,11 @@ class LineSearch:
 
     @property
     def accepted(self) -> bool:
-        """Whether `t` is a step to take."""
+        """Whether `t` is an accepted step."""
         return self.ended == "accepted"
 
     def update(self, value: float, slope: float) -> None:
-        """Take what the trial at `t` gave. A trial that is not finite was too far."""
+        """Record the result of the trial at `t`. A trial that is not finite was too far."""
         self.trials += 1
         if not (math.isfinite(value) and math.isfinite(slope)):
             assert self.best is not None
@@ -121,7 +121,7 @@ class LineSearch:
         return hidden and self.curvature * first.slope <= trial.slope <= (2 * c1 - 1) * first.slope
 
     def _next(self, trial: Point, enough: bool) -> None:
-        """Take the trial into the interval, and choose the next."""
+        """Update the interval with the trial, and choose the next."""
         assert self.best is not None
         assert self.other is not None
         best, other = self.best, self.other
@@ -141,14 +141,14 @@ class LineSearch:
                 t = near.t + (far.t - near.t) / 2
             self.width_before, self.width = self.width, width
             inside = min(near.t, far.t) < t < max(near.t, far.t)
-            if not inside and self.trials == 1:  # so high a value that the cubic is all rounding: it was too far
+            if not inside and self.trials == 1:  # the cubic is all rounding: the trial was too far
                 t, inside = near.t + (far.t - near.t) / 10, True
             if not inside or width <= 1e-15 * max(near.t, far.t):
                 self.ended = "the interval is as small as the numbers allow"
         self.t = t
 
     def _limits(self) -> tuple[float, float]:
-        """Between which steps the next one may lie."""
+        """The bounds of the next step."""
         assert self.best is not None
         assert self.other is not None
         if self.bracketed:
@@ -160,7 +160,7 @@ class LineSearch:
         return self.t + near * stretch, self.t + far * stretch
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON has it; `Search(**state)` goes on from there."""
+        """The complete state, JSON-serialisable; `LineSearch(**state)` restores it."""
         return asdict(self)
 
 
@@ -187,7 +187,7 @@ def _step(
 
 
 def _flatter(best: Point, other: Point, trial: Point, bracketed: bool, low: float, high: float) -> float:
-    """The slope falls towards 0, lower value, same sign: a cubic whose minimum is beyond the trial, or the secant."""
+    """Next trial for a lower value and a flatter slope of the same sign: by cubic or secant, beyond the trial."""
     cubic = _cubic_beyond(trial, best)
     if cubic is None:
         cubic = high if trial.t > best.t else low
@@ -209,7 +209,7 @@ def _parts(a: Point, b: Point) -> tuple[float, float]:
 
 
 def _cubic(a: Point, b: Point) -> float:
-    """Where the cubic through both has its minimum, reckoned from `a`."""
+    """Where the cubic through both points has its minimum, computed from `a`."""
     theta, gamma = _parts(a, b)
     gamma = -gamma if b.t < a.t else gamma
     p, q = (gamma - a.slope) + theta, ((gamma - a.slope) + gamma) + b.slope
@@ -217,7 +217,7 @@ def _cubic(a: Point, b: Point) -> float:
 
 
 def _cubic_beyond(trial: Point, best: Point) -> float | None:
-    """As `_cubic`, where the minimum lies on the trial's far side; None where the cubic falls forever there."""
+    """As `_cubic`, where the minimum lies on the trial's far side; None where the cubic has no minimum there."""
     theta, gamma = _parts(trial, best)
     gamma = -gamma if best.t < trial.t else gamma
     p, q = (gamma - trial.slope) + theta, (gamma + (best.slope - trial.slope)) + gamma

@@ -1,12 +1,12 @@
-"""One pass over a batch: its portions, the bundles of them that replicas compute, and copies for the idle at the end.
+"""One pass over a batch: its portions, the bundles of them that replicas compute, and backup tasks at the end.
 
-A batch is cut in portions much smaller than a replica's share. Whoever is free takes the next bundle: consecutive
-portions, fewer the fewer are left and the slower it is, and where it can, those that follow its last ones. What a
-bundle holds is settled when it is first taken. When none is left, the idle take copies of what is outstanding; the
-first one done counts, and the shards add a bundle once, whoever sends it. No clock, no socket.
+A batch is cut in portions much smaller than a replica's share. An idle replica gets the next bundle: consecutive
+portions, fewer when fewer are left or the replica is slower, and where possible those that follow its last ones. The
+content of a bundle is fixed when it is first assigned. When none is left, idle replicas get copies of outstanding
+bundles. The first one done counts, and the shards add a bundle once, whichever replica sends it. No clock, no socket.
 
-Source: DistBelief section 4.2 (small portions, data affinity, backup tasks); Hummel et al. 1996 (each one's share of
-half of what is left, by its speed).
+Source: DistBelief section 4.2 (small portions, data affinity, backup tasks); Hummel et al. 1996 (each replica's share
+of half of what is left, by its speed).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from dbelief.core.push import MOST_AHEAD
 
 ATTEMPTS = 3
-"""A bundle that so many replicas failed at, or died of, is given up, and the job with it."""
+"""Failures of a bundle (an error, or the failure of its replicas) after which the job fails."""
 
 
 class Bundle(NamedTuple):
-    """Portions first .. first + portions - 1 of a pass, under the number that shards know it by."""
+    """Portions first .. first + portions - 1 of a pass, under the number that identifies them at the shards."""
 
     number: int
     first: int
@@ -36,18 +36,18 @@ class Bundle(NamedTuple):
 
 
 class WorkRequest(NamedTuple):
-    """What a replica says when it asks for work.
+    """Fields of a replica's request for work.
 
     Attributes
     ----------
     turn, holds
-        Numbers of a pass, and of its bundles that the replica has and has not told of yet.
+        Numbers of a pass, and of its bundles that the replica holds and has not reported yet.
     ahead
-        Whether it still computes one of them, and asks in good time for the next.
+        Whether it still computes one of them, and requests the next in advance.
     last, steps
-        Lease that it had last, finished or not, and how many steps its group has made with it.
+        The lease that it had last, finished or not, and the steps that its group has made with it.
     broken, why
-        Generation of a group that it cannot go on with, for people the reason; 0: none.
+        Generation of a group in which it cannot continue, and the reason for display; 0: none.
     """
 
     turn: int = 0
@@ -63,9 +63,9 @@ NO_REQUEST = WorkRequest()
 
 
 class BundleResult(NamedTuple):
-    """A bundle that all shards hold: numbers of its pass and its own, sum of its samples' losses, how many they are.
+    """A bundle that all shards hold: numbers of its pass and its own, sum of its samples' losses, number of samples.
 
-    `seconds`: what computing it took; 0: not known.
+    `seconds`: the time of its computation; 0: not known.
     """
 
     turn: int
@@ -76,7 +76,7 @@ class BundleResult(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One replica's work on one bundle, for the picture of a pass; `stop_s` is None while it goes on."""
+    """One replica's work on one bundle, for the picture of a pass; `stop_s` is None while it runs."""
 
     replica: int
     bundle: Bundle
@@ -90,7 +90,7 @@ class Attempt(NamedTuple):
 class _Outstanding:
     bundle: Bundle
     holders: dict[int, int] = field(default_factory=dict)
-    """By incarnation, the index of its run."""
+    """By incarnation, the index of its attempt in `runs`."""
 
 
 class PassScheduler:
@@ -99,25 +99,25 @@ class PassScheduler:
     Parameters
     ----------
     portions
-        How many the batch is cut in, at least 1.
+        Number of portions in the batch, at least 1.
     most
         Portions of a bundle, at most.
     backups
-        Whether the idle get copies of what is outstanding.
+        Whether idle replicas get copies of outstanding bundles.
     ordered
-        Cut bundles of `most` portions beforehand, and number them by place: the same for any number of replicas.
-        They are given out in this order, none of them `MOST_AHEAD` or more ahead of one that is outstanding.
+        Use fixed bundles of `most` portions, numbered by place: the same for any number of replicas. They are assigned
+        in this order, none of them `MOST_AHEAD` or more ahead of one that is outstanding.
     paces
-        Seconds that a replica needs for a portion, by number, as far as they are known.
+        Seconds per portion of each replica, by number, as far as they are known.
 
     Attributes
     ----------
     runs
-        Who computed what, when; by the order in which they began.
+        The attempts, in the order in which they began.
     launched, won
-        How many backups there were, and how many of them were done first.
+        Number of backups, and of those that were done first.
     failed
-        A bundle that is given up, and why; None while there is none.
+        A bundle that failed too often, and why; None while there is none.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class PassScheduler:
         self._done: dict[int, tuple[float, int]] = {}  # by number: sum of losses and samples
         self._last: dict[int, int] = {}  # by replica number: where its last bundle ended
         self._stops: dict[int, float] = {}  # by replica number: when its last bundle was done
-        self._tried: dict[int, list[int]] = {}  # by number: lives that failed at it, or died with it
+        self._tried: dict[int, list[int]] = {}  # by number: incarnations that reported an error or failed
         self._cuts = 0
 
     @property
@@ -169,27 +169,27 @@ class PassScheduler:
         """Samples of the bundles that are done."""
         return sum(samples for _, samples in self._done.values())
 
-    # -- handing out -------------------------------------------------------------------------------------
+    # -- assignment --------------------------------------------------------------------------------------
 
     def take(
         self, number: int, incarnation: int, living: Collection[int], now_s: float, asks: WorkRequest = NO_REQUEST
     ) -> Bundle | None:
-        """Give a replica something to compute; what it was given already where its call is repeated. None: nothing.
+        """Assign a bundle to a replica, or the one that it holds where its request is repeated; None: no work.
 
         Parameters
         ----------
         living
             Numbers of the replicas that share the work.
         asks
-            Of this pass.
+            The request, for this pass.
         """
         for held in self._outstanding.values():
             if incarnation in held.holders and held.bundle.number not in asks.holds:
                 return held.bundle
         for has in [bundle for bundle in self._again if bundle.number in asks.holds]:
-            self._again.remove(has)  # given by another coordinator
+            self._again.remove(has)  # assigned by another coordinator
             self._give(has, number, incarnation, False, now_s)
-        if asks.ahead and self._left * self._share(number, living) < 2:  # what is left is for those who have nothing
+        if asks.ahead and self._left * self._share(number, living) < 2:  # the rest is for idle replicas
             return None
         backup = False
         bundle = self._retry(incarnation) or self._next(number, living)
@@ -212,7 +212,7 @@ class PassScheduler:
         return sum(stop - start for start, stop in self._free)
 
     def _retry(self, incarnation: int) -> Bundle | None:
-        """What nobody holds any more; where there is a choice, not what this life has failed at."""
+        """A bundle without a holder; where there is a choice, not one at which this incarnation has failed."""
         tried = self._tried
         one = min(self._again, key=lambda bundle: incarnation in tried.get(bundle.number, ()), default=None)
         if one is not None:
@@ -230,7 +230,7 @@ class PassScheduler:
         return self._cut(start, min(start + max(1, min(self._most, half)), stop))
 
     def _next_in_order(self) -> Bundle | None:
-        """The first free portions: whatever is pushed before its turn waits at the shards, which bound that."""
+        """The first free portions; a bundle pushed ahead of its order waits at the shards, which limits the lead."""
         start, stop = self._free[0]
         number = start // self._most + 1
         if number - min(self._outstanding, default=number) >= MOST_AHEAD:
@@ -238,7 +238,7 @@ class PassScheduler:
         return self._cut(start, min(start + self._most, stop))
 
     def _share(self, number: int, living: Collection[int]) -> float:
-        """This replica's share of all replicas' speed; who has told of nothing yet is as fast as the average."""
+        """This replica's share of all replicas' speed; one of unknown speed counts as the average."""
         known = [1 / self._seconds_per_portion[one] for one in living if self._seconds_per_portion.get(one)]
         if not known:
             return 1 / max(1, len(living))
@@ -247,7 +247,7 @@ class PassScheduler:
         return mine / (average * max(1, len(living)))
 
     def _place(self, number: int) -> tuple[int, int]:
-        """Where a replica goes on: after its last bundle, else where nobody else goes on, else in the widest gap."""
+        """Where a replica continues: after its last bundle, else where no other continues, else in the widest gap."""
         last = self._last.get(number)
         for start, stop in self._free:
             if start == last:
@@ -266,20 +266,20 @@ class PassScheduler:
         return Bundle(start // self._most + 1 if self._ordered else self._cuts, start, stop - start)
 
     def _backup_task(self, incarnation: int) -> Bundle | None:
-        """Of what others hold: what the fewest compute, and of those what has been under way the longest.
+        """A bundle of other holders: one with the fewest copies, and of those the one under way the longest.
 
-        What somebody has failed at or died of is computed by one at a time: it may be what kills them.
+        A bundle that has failed before is computed by one replica at a time: it may be what makes them fail.
         """
         held = self._outstanding.values()
         others = [o for o in held if incarnation not in o.holders and not self._tried.get(o.bundle.number)]
         return min(others, key=lambda o: (len(o.holders), min(o.holders.values()))).bundle if others else None
 
-    # -- what becomes of it ------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------
 
     def record_result(self, incarnation: int, told: BundleResult, now_s: float) -> bool:
-        """A replica has computed a bundle, and all shards hold it; False where another was first."""
+        """Record a bundle that a replica has computed and all shards hold; False where another was first."""
         outstanding = self._outstanding.pop(told.bundle, None)
-        if outstanding is None:  # done already; or its holder had been given up, or hears of another coordinator
+        if outstanding is None:  # done already; or its holder was removed, or another coordinator assigned it
             waiting = [bundle for bundle in self._again if bundle.number == told.bundle]
             if not waiting:
                 return False
@@ -294,12 +294,12 @@ class PassScheduler:
 
     def _stopped(self, index: int, now_s: float, won: bool = False) -> None:
         run = self.runs[index]
-        start_s = max(run.start_s, self._stops.get(run.replica, run.start_s))  # it may have been asked for ahead
+        start_s = max(run.start_s, self._stops.get(run.replica, run.start_s))  # it may have been requested ahead
         self.runs[index] = run._replace(start_s=min(start_s, now_s), stop_s=now_s, won=won)
         self._stops[run.replica] = now_s
 
     def failed_at(self, incarnation: int, number: int, reason: str, now_s: float) -> Bundle | None:
-        """A replica could not compute a bundle; the bundle, None where that is no news."""
+        """Record that a replica could not compute a bundle; the bundle, None where it does not hold it."""
         outstanding = self._outstanding.get(number)
         if outstanding is None or incarnation not in outstanding.holders:
             return None
@@ -308,11 +308,11 @@ class PassScheduler:
         return outstanding.bundle
 
     def holder_lost(self, incarnation: int, died: bool, now_s: float) -> None:
-        """A life is over, by death or with a goodbye: what it alone held is for another."""
+        """An incarnation has failed or left: the bundles that it alone held go to other replicas."""
         for outstanding in list(self._outstanding.values()):
             if incarnation in outstanding.holders:
                 self._release(outstanding, incarnation, now_s)
-                if died and not outstanding.holders:  # those of copies that died at the same time count once
+                if died and not outstanding.holders:  # simultaneous failures of all copies count once
                     self._count(outstanding.bundle, incarnation, "the replicas that computed it died")
 
     def _release(self, outstanding: _Outstanding, incarnation: int, now_s: float) -> None:
@@ -331,13 +331,13 @@ class PassScheduler:
 
     @property
     def began_s(self) -> float | None:
-        """When its first bundle was taken, as far as this coordinator has seen; None: it has seen none taken."""
+        """When its first bundle was assigned by this coordinator; None: none was."""
         return self.runs[0].start_s if self.runs else None
 
     def picture(self, end_s: float) -> list[list[Any]]:
-        """For each run: replica, bundle, first portion, portions, whether a backup, start, stop, whether it won.
+        """For each attempt: replica, bundle, first portion, portions, whether a backup, start, stop, whether it won.
 
-        Times are seconds since the pass began; `end_s` ends what is still under way.
+        Times are seconds since the pass began; `end_s` is the stop of attempts still under way.
         """
         began_s = end_s if self.began_s is None else self.began_s
         return [
@@ -355,7 +355,7 @@ class PassScheduler:
     # -- another coordinator -----------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What is settled, as JSON has it; the picture is not kept."""
+        """The settled state, JSON-serialisable; the picture is not kept."""
         return {
             "free": self._free,
             "again": [*self._again, *(o.bundle for o in self._outstanding.values())],
@@ -367,7 +367,7 @@ class PassScheduler:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: what was outstanding is taken again, under the same numbers."""
+        """Restore a state: outstanding bundles are assigned again, under the same numbers."""
         self._free = [(int(start), int(stop)) for start, stop in state["free"]]
         self._again = [Bundle(*map(int, row)) for row in state["again"]]
         self._done = {int(number): (float(loss), int(samples)) for number, loss, samples in state["done"]}

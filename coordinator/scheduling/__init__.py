@@ -1,1 +1,1 @@
-"""Who computes what: leases of data, evaluations, and the synchronisation of replicas."""
+"""Scheduling: leases of data, evaluations, and the synchronisation of replicas."""

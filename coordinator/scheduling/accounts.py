@@ -1,4 +1,7 @@
-"""What replicas tell of their work, as totals that may be told twice, turned into what is new. No clock, no socket."""
+"""Deduplication of the replicas' progress reports: cumulative totals, possibly repeated, become increments.
+
+No clock, no socket.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from .leases import Leases
 
 
 class ReportDeduplicator:
-    """The totals heard last: per lease, and per life of a client, which has none. Neither number is used twice."""
+    """The last reported totals: per lease, and per incarnation of a client, which has no lease.
+
+    Neither lease ids nor incarnations are reused.
+    """
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -19,25 +25,25 @@ class ReportDeduplicator:
         self._of_client: dict[int, ProgressReport] = {}  # by incarnation
 
     def state(self) -> dict[str, Any]:
-        """All of it; JSON holds it."""
+        """The complete state, JSON-serialisable."""
         return {
             "of_lease": [asdict(told) for told in self._of_lease.values()],
             "of_client": [[incarnation, asdict(told)] for incarnation, told in self._of_client.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over from another coordinator."""
+        """Restore the state of another coordinator."""
         self._of_lease = {fields["lease"]: ProgressReport(**fields) for fields in state["of_lease"]}
         self._of_client = {incarnation: ProgressReport(**fields) for incarnation, fields in state["of_client"]}
 
     def settle(self, incarnation: int) -> None:
-        """Nothing more comes of a life, whose leases were given back."""
+        """Drop the totals of an incarnation that sends no more reports, and of leases no longer outstanding."""
         self._of_client.pop(incarnation, None)
         for lease in self._of_lease.keys() - self._leases.outstanding.keys():
             del self._of_lease[lease]
 
     def delta(self, incarnation: int, told: ProgressReport) -> ProgressReport | None:
-        """What this life did since it last told; None for a repetition, or a lease that is not its own (any more)."""
+        """Increment since this incarnation's last report; None for a duplicate, or a lease that it does not hold."""
         return self._new_of_lease(incarnation, told) if told.lease else self._new_of_client(incarnation, told)
 
     def _new_of_lease(self, incarnation: int, told: ProgressReport) -> ProgressReport | None:

@@ -1,15 +1,16 @@
 """Blocks of leases for workers that form a group and exchange among themselves. No clock, no socket.
 
-When every living replica asks for work, all get leases that begin at the same step, from neighbouring ranges of the
-epoch, and are told of each other: where each listens, how many samples each has. Whoever lives is in the block, if
-need be without data. A block made of other lives than the one before, or after one that broke, is a new generation: its
-members connect anew, and those who lack the last step take it from one who has it.
+When every living replica has requested work, all get leases that begin at the same step, from neighbouring ranges of
+the epoch. Each lease lists the members: where each listens and how many samples it has. Every living replica is in the
+block, if necessary without data. A block with other incarnations than the one before, or after one that broke, is a new
+generation: its members connect anew, and those that lack the last step receive it from a member that has it.
 
-A step is made of everybody's mini-batch, so that whoever has done so many steps of a block knows that all have
-contributed as many. When one dies the others come to no next step, and ask again, saying how many they have done. Once
-all have asked, or are fenced, the highest of these numbers is what all leases of the block have done; the rest of each
-goes back. So no step is counted twice, and none made twice. The first of a group writes what it has to the shards at a
-block's end; if it is gone by then, another block follows, without data if none is left.
+A step contains a mini-batch of every member, so when a member has done a number of steps of a block, all have
+contributed as many. When a member fails, the others cannot complete the next step. They request work again and report
+how many steps they have done. Once all have requested or are fenced, the highest of these numbers is what all leases of
+the block have done; the rest of each is returned. So no step is counted twice, and none is made twice. The first member
+writes its parameters to the shards at the end of a block. If it is gone by then, another block follows, without data
+if none is left.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from ..sandblaster.pass_scheduler import NO_REQUEST, WorkRequest
 from .leases import Leases
 
 IN_VAIN_AT_MOST = 5
-"""Blocks in a row that may come to no step though nobody died."""
+"""Limit of consecutive blocks without a step and without a failed member."""
 
 
 class Settled(NamedTuple):
-    """What a replica's part in a block has come to, beyond what it had told."""
+    """Outcome of a replica's participation in a block, beyond what it had reported."""
 
     replica: int
     pushes: int
@@ -39,10 +40,10 @@ class Settled(NamedTuple):
 
 @dataclass
 class GroupParticipant:
-    """One replica's part in the block.
+    """One replica's participation in the block.
 
-    `done` are the steps that the group has made, None until it asks for more; `broken` where there came no next one;
-    `over` once its life is fenced.
+    `done` is the number of steps that the group has made, None until the replica requests more work. `broken`: the
+    group could not complete the next step. `over`: the incarnation is fenced.
     """
 
     incarnation: int
@@ -54,28 +55,28 @@ class GroupParticipant:
 
     @property
     def ended(self) -> bool:
-        """Whether no more of it is to come."""
+        """Whether it sends no more results."""
         return self.done is not None or self.over
 
 
 @dataclass
 class GroupPolicy:
-    """The present block.
+    """The current block.
 
     Attributes
     ----------
     clock
-        Steps that all blocks before the present one have done.
+        Steps done in all blocks before the current one.
     generation
-        Of the group that the block is, or the last one was, made for; 0 before the first.
+        Of the group for which the current or last block was made; 0 before the first.
     ended
-        The highest generation that nobody need wait for: it has lost a member, or broke.
+        The highest generation that no member needs to wait for: it has lost a member, or broke.
     blocks
-        How many were formed.
+        Number of blocks formed.
     failed
-        Why there is no use in forming more; "" while there is.
+        Why no more blocks can be formed; "" while they can.
     written
-        Steps that are in what the shards hold.
+        Steps that are contained in the parameters on the shards.
     """
 
     clock: int = 0
@@ -87,11 +88,11 @@ class GroupPolicy:
     _asking: dict[int, tuple[int, int]] = field(default_factory=dict)  # replica -> (incarnation, next sequence)
     _block: dict[int, GroupParticipant] = field(default_factory=dict)  # by replica, in the order of ranks
     _lives: list[int] = field(default_factory=list)  # incarnations of this generation, by rank
-    _in_vain: int = 0  # blocks in a row that came to no step, and nobody died
+    _in_vain: int = 0  # consecutive blocks without a step and without a failed member
     _why: str = ""
 
     def held(self, replica: int, incarnation: int, last: int) -> GroupLease | None:
-        """A replica's part in the block, unless it was its `last` one: also again, for an answer may be lost."""
+        """A replica's lease in the block, unless it was its `last` one; repeatable, because a reply may be lost."""
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation or part.ended or last == part.lease.id:
             return None
@@ -101,7 +102,7 @@ class GroupPolicy:
         return GroupLease(part.lease, self.generation, members, first.lease.samples_before, self.written)
 
     def request_work(self, replica: int, incarnation: int, next_sequence: int, asks: WorkRequest = NO_REQUEST) -> None:
-        """This life wants more work: its part in the block, if it had one, is done, as far as the group came."""
+        """Record a request for more work: this incarnation's participation in the block, if any, is done."""
         part = self._block.get(replica)
         if part is not None and part.incarnation == incarnation and part.given and not part.ended:
             part.done, part.broken = asks.steps, asks.broken == self.generation
@@ -110,31 +111,31 @@ class GroupPolicy:
         self._asking[replica] = (incarnation, next_sequence)
 
     def busy(self, replica: int) -> None:
-        """This replica was given something else to do: it will ask again."""
+        """Withdraw this replica's request, because it was assigned other work; it will request again."""
         self._asking.pop(replica, None)
 
     @property
     def idle(self) -> bool:
-        """Whether no block is under way: what the shards hold stays as it is."""
+        """Whether no block is under way, so that the parameters on the shards do not change."""
         return not self._block
 
     @property
     def unpersisted_steps(self) -> bool:
-        """Whether the workers have made steps that the shards do not know of."""
+        """Whether the workers have made steps that the shards do not have."""
         return self.written < self.clock
 
     def complete(self, living: Mapping[int, int]) -> bool:
-        """Whether no block is under way, and everyone alive (incarnation by replica) asks for the next."""
+        """Whether no block is under way, and every living replica (incarnation by replica) has requested the next."""
         asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
         return bool(living) and asking and self.idle and not self.failed
 
     def form(self, living: Mapping[int, int], leases: Leases, data: bool = True) -> None:
-        """Make the next block, if there is data for one, and `data` may be handed out, or something to be written."""
+        """Form the next block, if data is left and `data` allows it, or if there are unpersisted steps."""
         at_most = None if data else 0
         if not leases.room(at_most) and not self.unpersisted_steps:
             return
         for replica, incarnation in sorted(living.items()):
-            # Where no data is left for somebody, it takes part with none: the last step may be known to it alone.
+            # A replica for which no data is left takes part without: it may be the only one that has the last step.
             first = self._asking[replica][1]
             lease = leases.grant(replica, incarnation, first, at_most, self.clock) or leases.empty(first, self.clock)
             self._block[replica] = GroupParticipant(incarnation, lease)
@@ -145,13 +146,13 @@ class GroupPolicy:
         self._lives = lives
 
     def gone(self, incarnation: int) -> None:
-        """A life is over, though it may still write: the others need not wait for it."""
+        """Mark the end of an incarnation, which may still write: the others need not wait for it."""
         if any(part.incarnation == incarnation and not part.ended for part in self._block.values()):
             self.ended = self.generation
         self._asking = {replica: asked for replica, asked in self._asking.items() if asked[0] != incarnation}
 
     def fenced(self, replica: int, incarnation: int) -> bool:
-        """A life can write nothing more; whether its lease is to be settled with the block."""
+        """Mark an incarnation that can write no more; whether its lease is to be settled with the block."""
         part = self._block.get(replica)
         if part is None or part.incarnation != incarnation:
             return False
@@ -159,13 +160,13 @@ class GroupPolicy:
         return True
 
     def settle(self, leases: Leases) -> list[Settled]:
-        """End the block, once all its parts have: leases are done as far as the group came, and the rest goes back."""
+        """End the block once all its participants have ended: count the group's steps, and return the rest."""
         if self.idle or not all(part.ended for part in self._block.values()):
             return []
         done = max(self._done(part, leases) for part in self._block.values())
         survivors = any(not part.over for part in self._block.values())
         self.clock += done
-        if self._writes_told(leases) or not survivors:  # where all are gone, what the shards hold is what there is
+        if self._writes_told(leases) or not survivors:  # without survivors, only the shards have a state
             self.written = self.clock
         self._in_vain = 0 if done or any(part.over for part in self._block.values()) else self._in_vain + 1
         if self._in_vain >= IN_VAIN_AT_MOST:
@@ -180,7 +181,7 @@ class GroupPolicy:
         return settled
 
     def _writes_told(self, leases: Leases) -> bool:
-        """Whether the shards have what the block came to: rank 0 tells of its last step only when it has written."""
+        """Whether the shards have the block's result: rank 0 reports its last step only after it has written."""
         first = next(iter(self._block.values()))
         if first.done is not None:
             return not first.broken
@@ -193,7 +194,7 @@ class GroupPolicy:
         return max(told, part.done or 0)
 
     def state(self) -> dict[str, Any]:
-        """All of it; JSON holds it."""
+        """The complete state, JSON-serialisable."""
         return {
             "clock": self.clock,
             "generation": self.generation,
@@ -206,7 +207,7 @@ class GroupPolicy:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over from another coordinator."""
+        """Restore the state of another coordinator."""
         self.clock, self.generation, self.ended = state["clock"], state["generation"], state["ended"]
         self.blocks, self._lives, self.written = state["blocks"], list(state["lives"]), state["written"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}

@@ -1,8 +1,8 @@
-"""Training data handed out as ranges of each epoch's permutation. No clock, no socket.
+"""Leases of training data: ranges of each epoch's permutation. No clock, no socket.
 
-A lease is done when all its pushes are acknowledged. When its holder dies, the shards' ledgers say how many of its
-pushes were applied; the rest of the range goes back to the pool. So nothing is skipped, and at most one push, which
-some segments had and others had not, is trained twice.
+A lease is done when all its pushes are acknowledged. When its holder fails, the shards' ledgers give the number of its
+pushes that were applied; the rest of the range returns to the pool. So nothing is skipped, and at most one push, which
+some segments had applied and others had not, is trained twice.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from dbelief.core.lease import DataLease, FetchPushSchedule
 
 @dataclass
 class Outstanding:
-    """A lease and who holds it."""
+    """A lease and its holder."""
 
     lease: DataLease
     replica: int
     incarnation: int
-    pushes: int = 0  # acknowledged, as far as its holder told
+    pushes: int = 0  # acknowledged, as far as its holder reported
 
 
 class Restored(NamedTuple):
-    """How a set's ledgers differ from what replicas had told.
+    """Difference between a set's ledgers and the replicas' reports.
 
-    `twice` is how many pushes will be trained twice; `corrections` are samples to add to what was told, by replica.
+    `twice` is the number of pushes that will be trained twice; `corrections` are samples to add to the reported ones,
+    by replica.
     """
 
     twice: int
@@ -47,9 +48,9 @@ class Leases:
     size
         Samples in a full lease.
     pushes
-        Known to be done by this object: what it grows by is newly known.
+        Pushes known to be done since this object was created; it grows as more become known.
     expired
-        Leases that this object has taken back unfinished.
+        Leases that this object has revoked unfinished.
     outside
         Samples of the total that clients have trained, without leases.
     """
@@ -93,7 +94,7 @@ class Leases:
         return lease
 
     def empty(self, first_sequence: int, clock: int) -> DataLease:
-        """A lease of no samples, for one who goes along with others; nobody waits for it."""
+        """A lease of no samples, for a group member without data; it is not tracked as outstanding."""
         self.next_id += 1
         return DataLease(self.next_id - 1, self.epoch, 0, 0, first_sequence, self.leased, clock)
 
@@ -117,14 +118,14 @@ class Leases:
         return self.epoch, start, self.position
 
     def find_unstarted(self, incarnation: int, next_sequence: int) -> DataLease | None:
-        """The lease that a life was given and has not begun: it asks again because the answer was lost."""
+        """The lease that an incarnation holds and has not begun: it repeats its request because the reply was lost."""
         for held in self.outstanding.values():
             if held.incarnation == incarnation and held.lease.first_sequence == next_sequence:
                 return held.lease
         return None
 
     def acknowledge(self, lease_id: int, pushes: int) -> int:
-        """Note that so many pushes of a lease are done; returns how many samples are newly done."""
+        """Record that the first `pushes` pushes of a lease are done; the number of samples newly done."""
         held = self.outstanding.get(lease_id)
         if held is None:
             return 0
@@ -147,10 +148,10 @@ class Leases:
         return now - before
 
     def revoke(self, incarnation: int, lowest: int, highest: int) -> tuple[int, int]:
-        """Return what a dead life has not done.
+        """Return the unfinished part of an ended incarnation's leases to the pool.
 
-        Its ledgers must be final, and not read while shards write a set: a set written before would lack some of
-        its pushes, one written after holds them all. (Fences and sets are carried out one at a time, in order.)
+        Its ledgers must be final, and not read while shards write a set: a set written before would lack some of its
+        pushes, one written after holds them all. (Fences and sets are executed one at a time, in order.)
 
         Parameters
         ----------
@@ -160,8 +161,8 @@ class Leases:
         Returns
         -------
         tuple
-            Samples newly known to be done, and pushes that will be trained twice (for a death 0 or 1; the segments of
-            a set may be further apart).
+            Samples newly known to be done, and pushes that will be trained twice (for a failed replica 0 or 1; the
+            segments of a set may be further apart).
         """
         newly = twice = 0
         self._finished_since_set = [h for h in self._finished_since_set if h.incarnation != incarnation]
@@ -183,20 +184,20 @@ class Leases:
 
     @property
     def exhausted(self) -> bool:
-        """Nothing is left to lease, now; a death may return some."""
+        """Whether nothing is left to lease now; a revoked lease may return some."""
         return self.leased + self.outside >= self.total
 
     @property
     def finished(self) -> bool:
-        """Everything is leased and acknowledged."""
+        """Whether everything is leased and acknowledged."""
         return self.exhausted and not self.outstanding
 
     def holders(self) -> dict[int, int]:
-        """The lives that hold leases: replica by incarnation."""
+        """The incarnations that hold leases: replica by incarnation."""
         return {held.incarnation: held.replica for held in self.outstanding.values()}
 
     def finish_implicitly(self, incarnation: int, next_sequence: int) -> int:
-        """A life asks for work: what it held is acknowledged, whether or not it was told; samples newly done."""
+        """Acknowledge the earlier leases of an incarnation that requests work, reported or not; samples newly done."""
         mine = [h for h in self.outstanding.values() if h.incarnation == incarnation]
         newly = 0
         for held in mine:
@@ -208,17 +209,17 @@ class Leases:
     # -- snapshots ---------------------------------------------------------------------------------------
 
     def begin_set(self) -> None:
-        """A snapshot set begins: leases that end from now on may not be in it."""
+        """Mark the start of a snapshot set: leases that end from now on may not be in it."""
         self._set_running = True
         self._finished_since_set.clear()
 
     def end_set(self) -> None:
-        """The set is complete."""
+        """Mark the end of a snapshot set, complete or aborted."""
         self._set_running = False
         self._finished_since_set.clear()
 
     def state(self) -> dict[str, Any]:
-        """All that a snapshot set must hold, as of now, while the shards wrote since `begin_set`."""
+        """The state for a snapshot set, as of now, while the shards wrote since `begin_set`."""
         held = [*self._finished_since_set, *self.outstanding.values()]
         return {
             "epoch_samples": self.epoch_samples,
@@ -234,7 +235,7 @@ class Leases:
         }
 
     def take_over(self, state: dict[str, Any]) -> None:
-        """Go on where another coordinator was; a set that it had begun will not be complete."""
+        """Restore the state of another coordinator; a set that it had begun will not be complete."""
         self._take(state)
         for fields, replica, incarnation, pushes in state["held"]:
             held = Outstanding(DataLease(**fields), replica, incarnation, pushes)
@@ -248,9 +249,9 @@ class Leases:
         self.returned = deque((e, a, b) for e, a, b in state["returned"])
 
     def restore(self, state: dict[str, Any], ledgers: dict[int, tuple[int, int]]) -> Restored:
-        """Go on from a set's state and the ledgers in it (lowest, highest by incarnation)."""
+        """Restore a set's state, with the ledgers in it (lowest, highest by incarnation)."""
         self._take(state)
-        # What was held was pushed by the job as it was then; the job file may say otherwise by now.
+        # The held leases were pushed with the schedule of that run; the job file may have another one now.
         today, self.cadence = self.cadence, FetchPushSchedule(*state["cadence"])
         twice, corrections = 0, dict[int, int]()
         for lease_fields, replica, incarnation, pushes in state["held"]:
@@ -268,5 +269,5 @@ class Leases:
 
 
 def _within(pushes: int, count: int) -> int:
-    """`count`, held within the pushes of a lease."""
+    """`count`, clamped to the pushes of a lease."""
     return max(0, min(pushes, count))

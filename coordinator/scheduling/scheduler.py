@@ -1,4 +1,4 @@
-"""What each replica is given to do: first what is its own already, then evaluations, then data. No clock, no socket."""
+"""Assignment of work to replicas: first the work that they hold, then evaluations, then data. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .leases import Leases
 from .synchronous import ASK_AGAIN_S, SynchronousPolicy
 
 FREE_ASK_AGAIN_S = 0.05
-"""A free-running replica waits for a release, a death or the end: none of them is pressing."""
+"""Seconds before a free-running replica retries: the release, failure or end that it waits for is not urgent."""
 
 
 class Scheduler:
-    """The work of one job.
+    """The work assignment of one job.
 
     Parameters
     ----------
     rounds
-        With `staleness: 0`, the blocks that all replicas move in.
+        With `staleness: 0`, the blocks in which all replicas advance.
     clocks
-        With `staleness: N`, where each replica's clock stands.
+        With `staleness: N`, each replica's clock.
     groups
-        The blocks of workers that exchange among themselves. With none of the three, each runs free.
+        The blocks of workers that exchange among themselves. With none of the three, each replica runs free.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Scheduler:
         evaluates: bool,
         asks: WorkRequest = NO_REQUEST,
     ) -> Assignment:
-        """Something for this life to do; a repeated call, whose answer was lost, gets the same.
+        """Work for this incarnation; a repeated request, whose reply was lost, gets the same.
 
         Parameters
         ----------
         trains, evaluates
-            Whether new leases of data, and new evaluations, are handed out now.
+            Whether new leases of data, and new evaluations, are granted now.
         """
         work = self._held(number, incarnation, next_sequence, asks)
         if work is None and evaluates:
@@ -78,7 +78,7 @@ class Scheduler:
         return work or Wait(FREE_ASK_AGAIN_S if free else ASK_AGAIN_S)
 
     def _held(self, number: int, incarnation: int, next_sequence: int, asks: WorkRequest) -> Assignment | None:
-        """What is this life's already. It comes before evaluations: in lockstep the others wait for it."""
+        """The work that this incarnation holds; it precedes evaluations, because in lockstep the others wait for it."""
         held: Assignment | None
         if self._rounds is not None:
             held = self._rounds.held(number, incarnation, next_sequence)
@@ -120,7 +120,10 @@ class Scheduler:
         return lease
 
     def form_block(self, living: Mapping[int, int], data: bool = True) -> list[Action]:
-        """In lockstep, make the next block if all the living (incarnation by replica) ask for it; see `Groups.form`."""
+        """Form the next block if all living replicas (incarnation by replica) have requested it; the actions for it.
+
+        See `SynchronousPolicy.form` and `GroupPolicy.form`.
+        """
         if self._groups is not None and self._groups.complete(living):
             self._groups.form(living, self._leases, data)
         if self._rounds is None or not self._rounds.complete(living) or not self._rounds.form(living, self._leases):
@@ -128,7 +131,7 @@ class Scheduler:
         return [membership(self._rounds)]
 
     def news(self) -> list[Action]:
-        """With a dial, what the shards are to be told of members who came or went as they asked for work."""
+        """The membership update for the shards, after requests made replicas join or leave; empty without a barrier."""
         dial = self._rounds or self._clocks
         return [membership(dial)] if dial is not None and dial.membership_changed() else []
 
@@ -137,7 +140,7 @@ class Scheduler:
         self._progress.warm_start.remove(incarnation)
 
     def fenced(self, number: int, incarnation: int) -> list[Action]:
-        """A life can push nothing more: with a dial, the others need not wait for it."""
+        """Remove an incarnation that can push no more from the barrier, so that the others need not wait for it."""
         if self._clocks is not None:
             self._clocks.leave(number, incarnation)
             return self.news()
@@ -147,6 +150,6 @@ class Scheduler:
 
 
 def membership(dial: SynchronousPolicy | BoundedStalenessPolicy) -> SetMembership:
-    """Who takes part in which clock, as the shards are told."""
+    """The members by clock, as sent to the shards."""
     edges = tuple((clock, tuple(replicas)) for clock, replicas in dial.membership())
     return SetMembership(dial.member_epoch, edges)

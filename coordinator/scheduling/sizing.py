@@ -1,4 +1,4 @@
-"""What a job file means in samples: lease sizes, intervals, thresholds."""
+"""The job file's settings in samples: lease sizes, intervals, thresholds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .leases import Leases
 
 
 def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
-    """The leases of data; none where a batch method hands out portions."""
+    """The leases of data; no lease can be granted where a batch method assigns portions."""
     if isinstance(job.strategy, Sandblaster):
         return Leases(shape.train, 0, 1, FetchPushSchedule(1))
     unbounded = 2**62 if shape.train else 0
@@ -23,7 +23,7 @@ def leases(job: Job, shape: DatasetSizes, total: int | None) -> Leases:
 
 
 def cadence(job: Job) -> FetchPushSchedule:
-    """When a replica of this job fetches and pushes."""
+    """The fetch and push schedule of this job's replicas."""
     strategy = _leasing(job)
     return FetchPushSchedule(strategy.batch, strategy.n_fetch, strategy.n_push, strategy.literal)
 
@@ -32,7 +32,7 @@ def lease_size(job: Job, shape: DatasetSizes) -> int:
     """Samples in a full lease: whole cycles of fetches and pushes.
 
     By default an eighth of a replica's share of an epoch, so that fast replicas get more and little is lost with a
-    dead one; between 4 and 64 mini-batches, so that asking costs little.
+    failed one; between 4 and 64 mini-batches, so that requests cost little.
     """
     strategy = _leasing(job)
     cycle = strategy.batch * math.lcm(strategy.n_fetch, strategy.n_push)
@@ -42,7 +42,7 @@ def lease_size(job: Job, shape: DatasetSizes) -> int:
 
 
 def _leasing(job: Job) -> Downpour | Asynchronous | Elastic | SyncSgd:
-    """The strategy, of those that lease data."""
+    """The job's strategy, which must be one that leases data."""
     assert not isinstance(job.strategy, Sandblaster)
     return job.strategy
 

@@ -1,15 +1,15 @@
 """Blocks of leases in lockstep, for `staleness: 0`. No clock, no socket.
 
-Synchronous replicas must agree on who takes part in which clock before any of them computes it. So leases are made
-in blocks: when every living replica asks for work, each gets a lease that begins at the same clock, and the shards
-are told who takes part from which clock on before the leases are handed out. A replica whose lease is shorter drops
-out at its end; those who join wait for the next block; one that dies drops out of the clocks that are left.
+Synchronous replicas must agree on the members of each clock before any of them computes it. So leases are granted in
+blocks. When every living replica has requested work, each gets a lease that begins at the same clock. The shards
+receive the members and their clocks before the leases are sent. A replica with a shorter lease leaves at the end of it;
+a replica that joins waits for the next block; a failed one is removed from the remaining clocks.
 
-Where replicas take turns, a block's clocks go round: the first replica has the first clock, the second the next, and so
-on; the shards hold a clock's only member back until the one before has pushed.
+With `turns`, the clocks of a block are assigned round-robin: the first replica has the first clock, the second the
+next, and so on. The shards block a clock's only member until the one before has pushed.
 
-Numbers of the dead are given out again, so that everything here is held against the incarnation too: an old life's
-end must not take the new one out of its block.
+Replica numbers are reused, so everything here is checked against the incarnation too: the end of an old incarnation
+must not remove the new one from its block.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..core.states import Wait
 from .leases import Leases
 
 ASK_AGAIN_S = 0.02
-"""Replicas in lockstep wait for the slowest of them: an answer must not cost them much more."""
+"""Seconds before a replica in lockstep retries; short, because all replicas wait for the slowest."""
 
 
 @dataclass
 class RoundParticipant:
-    """One replica's part in the block; `end` is one past its last clock, `done` when it asked for more work."""
+    """One replica's part of the block; `end` is one past its last clock, `done` when it has requested more work."""
 
     incarnation: int
     lease: DataLease
@@ -39,24 +39,24 @@ class RoundParticipant:
 
     @property
     def clocks(self) -> range:
-        """The clocks it takes part in."""
+        """The clocks in which it takes part."""
         return range(self.lease.clock, self.end, self.lease.stride)
 
 
 @dataclass
 class SynchronousPolicy:
-    """The present block and the clocks it covers.
+    """The current block and the clocks it covers.
 
     Attributes
     ----------
     turns
-        Each clock is one replica's.
+        Whether each clock belongs to one replica.
     clock
         The first clock after the block.
     blocks
-        How many were formed in this life of the coordinator.
-    armed
-        The shards know the members of this block.
+        Number of blocks formed, over all coordinators of the job.
+    shards_informed
+        Whether the shards have received the members of this block.
     """
 
     turns: bool = False
@@ -68,10 +68,10 @@ class SynchronousPolicy:
     _block: dict[int, RoundParticipant] = field(default_factory=dict)  # by replica
     _block_start: int = 0
     _retold: bool = False  # a shard lost rounds of this block
-    _told: int = 0  # member epoch that shards are being told of, where they are told in mid-block
+    _told: int = 0  # member epoch last sent to the shards, where it is sent in mid-block
 
     def held(self, replica: int, incarnation: int, next_sequence: int) -> DataLease | Wait | None:
-        """A replica's part in the block, where it has not begun it: also again, for an answer may be lost."""
+        """A replica's lease in the block, where it has not begun it; also repeatedly, because a reply may be lost."""
         part = self._block.get(replica)
         if (
             part is None
@@ -85,33 +85,33 @@ class SynchronousPolicy:
         return part.lease
 
     def done(self, replica: int, incarnation: int) -> None:
-        """This life asks for work, and no part is held for it: a part that it had is done."""
+        """Mark this incarnation's part of the block as done: it requests work, and no lease is held for it."""
         part = self._block.get(replica)
         if part is not None and part.incarnation == incarnation and part.given and not part.done:
             part.done = True
             self.member_epoch += self._retold
 
     def shard_back(self) -> None:
-        """A shard has lost rounds of this block: it must not wait for those who are done and will not call it again."""
+        """A shard has lost rounds of this block: it must not wait for replicas that are done and send no more."""
         self._retold = True
         self.member_epoch += 1
 
     def membership_changed(self) -> bool:
-        """Whether, in mid-block, the shards are to be told of the members; each time once."""
+        """Whether, in mid-block, the membership has to be sent to the shards; true once per change."""
         told, self._told = self._told, self.member_epoch
         return self._retold and told != self.member_epoch
 
     def ask(self, replica: int, incarnation: int, next_sequence: int) -> None:
-        """Note that a replica wants to be in the next block."""
+        """Record that a replica requests a part of the next block."""
         self._asking[replica] = (incarnation, next_sequence)
 
     def complete(self, living: Mapping[int, int]) -> bool:
-        """Whether everyone alive (incarnation by replica) asks, and the last block has been handed out."""
+        """Whether all living replicas (incarnation by replica) have requested, and the last block is handed out."""
         asking = all(self._asking.get(replica, (0, 0))[0] == life for replica, life in living.items())
         return bool(living) and asking and all(part.given for part in self._block.values())
 
     def form(self, living: Mapping[int, int], leases: Leases) -> bool:
-        """Make the next block; False where no data is left."""
+        """Form the next block; False where no data is left."""
         self._block.clear()
         self._retold = False
         self._block_start = self.clock
@@ -132,7 +132,7 @@ class SynchronousPolicy:
         return bool(self._block)
 
     def remove(self, replica: int, incarnation: int) -> bool:
-        """Take a life out of the clocks that are left; whether the shards must be told."""
+        """Remove an incarnation from the remaining clocks; whether the shards need a membership update."""
         if self._asking.get(replica, (0, 0))[0] == incarnation:
             del self._asking[replica]
         part = self._block.get(replica)
@@ -143,7 +143,7 @@ class SynchronousPolicy:
         return True
 
     def state(self) -> dict[str, Any]:
-        """All of it; JSON holds it."""
+        """The complete state, JSON-serialisable."""
         return {
             "clock": self.clock,
             "member_epoch": self.member_epoch,
@@ -155,7 +155,7 @@ class SynchronousPolicy:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over from another coordinator; the shards are told anew."""
+        """Restore the state of another coordinator; the membership is sent to the shards again."""
         self.clock, self.member_epoch, self.blocks = state["clock"], state["member_epoch"], state["blocks"]
         self._block_start, self._retold = state["block_start"], state["retold"]
         self._asking = {replica: (life, sequence) for replica, life, sequence in state["asking"]}
@@ -165,9 +165,9 @@ class SynchronousPolicy:
         self.shards_informed = not self._block
 
     def membership(self) -> list[tuple[int, list[int]]]:
-        """Who takes part from which clock on, over this block; after it, nobody until the next.
+        """The members from each clock on, over this block; after it, none until the next.
 
-        Who is done needs no naming: its rounds are applied, wherever they were not lost.
+        A replica that is done is not listed: its rounds are applied, except on a shard that lost them.
         """
         parts = {replica: part.clocks for replica, part in self._block.items() if not part.done}
         edges = sorted({self._block_start, self.clock, *(clocks.stop for clocks in parts.values())})

@@ -1,4 +1,4 @@
-"""What happens while a job trains: work handed out and told of, evaluations, snapshot sets. No clock, no socket."""
+"""The training phase of a job: assigned and reported work, evaluations, snapshot sets. No clock, no socket."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .sizing import leases, progress
 from .synchronous import SynchronousPolicy
 
 BATCH_ASK_AGAIN_S = 0.01
-"""Between two passes the shards compute for a few milliseconds."""
+"""Seconds before a retry: between two passes the shards compute for a few milliseconds."""
 
 
 class EvaluationOutcome(NamedTuple):
-    """What follows from an evaluation.
+    """Consequences of an evaluation.
 
-    `lease` is None for one that was told before, or is not the teller's; `trouble` is a reason to give up, `enough`
-    one to close.
+    `lease` is None for a duplicate report, or one by an incarnation that does not hold the lease. `keep_as` is the name
+    to store the parameters under, `trouble` a reason to fail the job, `enough` a reason to close it.
     """
 
     lease: EvaluationLease | None
@@ -52,9 +52,9 @@ class Training:
     batch
         The batch method that trains; None where leases of data do.
     end_kept
-        Whether the newest set holds what a batch method has ended with.
+        Whether the newest set holds the final result of a batch method.
     pushes_twice
-        How many pushes were, or will be, trained twice because of deaths.
+        Pushes that were, or will be, trained twice because of failures.
     """
 
     def __init__(self, job: Job, shape: DatasetSizes) -> None:
@@ -69,7 +69,7 @@ class Training:
         self.snapshots = SnapshotSchedule(job.snapshots.every_s, job.snapshots.every_iterations)
         self.pushes_twice = 0
         self.end_kept = False
-        self._end_in_set = False  # the set under way, or the last one, was begun after the end
+        self._end_in_set = False  # the current or last set was begun after the end
         self._accounts = ReportDeduplicator(self.leases)
         self._handout = Scheduler(self.leases, self.evaluations, self.progress, self.rounds, self.clocks, self.groups)
         self._replicas = job.replicas
@@ -77,23 +77,23 @@ class Training:
         self._began_s = 0.0
 
     def begin(self, now_s: float) -> None:
-        """Time runs from now."""
+        """Start the timers at `now_s`."""
         self._began_s = now_s
         self.restart_timers(now_s)
 
     @property
     def barrier(self) -> SynchronousPolicy | BoundedStalenessPolicy | None:
-        """What says who takes part in which clock; None in free running."""
+        """The staleness barrier, which defines the members of each clock; None in free running."""
         return self.rounds or self.clocks
 
     @property
     def waits_for_each_other(self) -> bool:
-        """Whether replicas wait at the shards for the slowest: there a stuck one is named by those who wait."""
+        """Whether replicas wait at the shards for the slowest: then the waiting replicas report a stalled one."""
         return self.rounds is not None or self.clocks is not None
 
     @property
     def begins_in_lockstep(self) -> bool:
-        """Whether all replicas have to be there before the first of them is given work."""
+        """Whether all replicas have to be present before the first of them is assigned work."""
         together = self.rounds or self.groups
         return together is not None and not together.blocks
 
@@ -110,10 +110,10 @@ class Training:
         now_s: float,
         asks: WorkRequest = NO_REQUEST,
     ) -> Assignment:
-        """See `Handout.work`; of a batch method, a bundle, shared with the living replicas of these numbers."""
+        """See `Scheduler.work`; for a batch method, a bundle, shared with the living replicas of these numbers."""
         before = self.leases.pushes
         settled = self.leases.finish_implicitly(incarnation, next_sequence)
-        if settled:  # another coordinator was told, and died before it wrote that down
+        if settled:  # another coordinator received the report, and failed before it persisted it
             self.progress.record_report(number, ProgressReport(0, self.leases.pushes - before, settled), 0.0)
         evaluates = evaluates and not asks.ahead and not self._keeps_while(self.snapshots.running)
         evaluates = evaluates and self._rests
@@ -125,21 +125,21 @@ class Training:
         return bundle or Wait(BATCH_ASK_AGAIN_S)
 
     def bundle_done(self, number: int, incarnation: int, told: BundleResult, now_s: float) -> bool:
-        """A bundle of the batch method lies on all shards; whether that is news."""
+        """Record a bundle that all shards hold; whether it is new."""
         if self.batch is None or not self.batch.bundle_done(number, incarnation, told, now_s):
             return False
         self.progress.record_report(number, ProgressReport(0, pushes=1, samples=told.samples), now_s)
         return True
 
     def program_ran(self, ticket: int, scalars: list[float]) -> list[Action]:
-        """The batch method's program has run on all shards."""
+        """The batch method's program has run on all shards; the events to log."""
         assert self.batch is not None
         notes = self.batch.ran(ticket, scalars)
         self.progress.divergence.loss = self.batch.method.value
         return notes
 
     def rewind(self, state: Mapping[str, Any], now_s: float) -> int:
-        """All shards hold a set again, whose state of the batch method this is; how many iterations that takes back."""
+        """Restore the batch method's state of the set that all shards have loaded; the iterations rolled back."""
         assert self.batch is not None
         back = self.batch.rewind(state)
         self.end_kept = bool(self.batch.ended)
@@ -147,7 +147,7 @@ class Training:
         return back
 
     def suspend(self) -> None:
-        """A shard is away, and all will go back to a set: what is under way is of no use."""
+        """Discard the work under way: a shard is unavailable, and all shards will return to a set."""
         assert self.batch is not None
         self.batch.suspend()
         self.evaluations.requeue_all()
@@ -155,48 +155,48 @@ class Training:
             self.give_up_set()
 
     def membership_changes(self) -> list[Action]:
-        """See `Handout.news`."""
+        """See `Scheduler.news`."""
         return self._handout.news()
 
     @property
     def _rests(self) -> bool:
-        """Whether the shards hold all that was trained: workers who exchange among themselves write it now and then."""
+        """Whether the shards have all trained steps: workers that exchange among themselves write only now and then."""
         return self.groups is None or (self.groups.idle and not self.groups.unpersisted_steps)
 
     @property
     def unwritten(self) -> bool:
-        """Whether workers who exchange among themselves have what the shards have not, and are to write it."""
+        """Whether workers that exchange among themselves have steps that the shards lack, and are to write them."""
         return self.groups is not None and self.groups.unpersisted_steps
 
     def write_last(self, living: Mapping[int, int]) -> bool:
-        """At the end, have the shards told what the workers have; whether that is still to be waited for."""
+        """At the end, have the workers write their unpersisted steps to the shards; whether that is still pending."""
         if not (self.unwritten and living):
             return False
         self._handout.form_block(living, data=False)
         return True
 
     def settle_groups(self, now_s: float) -> None:
-        """Take in what a group has come to, once all its members have told it or are fenced."""
+        """Record the result of a group's block, once all its members have reported it or are fenced."""
         for replica, pushes, samples, lost in self.groups.settle(self.leases) if self.groups is not None else ():
             if pushes or lost:
                 self.progress.record_report(replica, ProgressReport(0, pushes, samples, lost=lost), now_s)
 
     def membership_set(self, member_epoch: int, clock: int) -> None:
-        """Every shard knows who takes part in this member epoch; `clock` is the highest that was pushed to any."""
+        """All shards have the members of this member epoch; `clock` is the highest that was pushed to any of them."""
         if self.clocks is not None:
             self.clocks.shards_acknowledged(member_epoch, clock)
         elif self.rounds is not None and member_epoch == self.rounds.member_epoch:
             self.rounds.shards_informed = True
 
     def trained(self, number: int, incarnation: int, told: ProgressReport, now_s: float) -> tuple[bool, str | None]:
-        """Take in what a life tells of its pushes; whether it is new, and a reason to give up, where there is one."""
+        """Record an incarnation's report of its pushes; whether it is new, and a reason to fail the job, if any."""
         new = self._accounts.delta(incarnation, told)
         if new is not None and not told.lease:  # a client's
             self.leases.outside += new.samples
         return new is not None, self.progress.record_report(number, new, now_s) if new is not None else None
 
     def evaluated(self, incarnation: int, lease_id: int, loss: float, accuracy: float | None) -> EvaluationOutcome:
-        """Take in what a life tells of its evaluation."""
+        """Record an incarnation's evaluation result."""
         lease = self.evaluations.complete(lease_id, incarnation)
         if lease is None:
             return EvaluationOutcome(None, self.evaluations.storage_name(lease_id, incarnation))
@@ -213,7 +213,7 @@ class Training:
         return EvaluationOutcome(lease, keep_as, enough=enough or "")
 
     def kept(self, lease_id: int) -> None:
-        """The parameters of an evaluation lie whole on the shards."""
+        """The parameters of an evaluation are completely stored on the shards."""
         best = self.evaluations.stored(lease_id)
         if best is not None:
             self.progress.record_best(best)
@@ -221,7 +221,7 @@ class Training:
     # -- another coordinator -----------------------------------------------------------------------------
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """All of it, as of now; JSON holds it."""
+        """The complete state, as of now, JSON-serialisable."""
         return {
             "leases": self.leases.state(),
             "progress": self.progress.state(),
@@ -238,7 +238,7 @@ class Training:
         }
 
     def take_over(self, state: dict[str, Any], now_s: float) -> None:
-        """Go on where another coordinator was."""
+        """Restore the state of another coordinator."""
         self.leases.take_over(state["leases"])
         self.progress.restore(state["progress"], {})
         self._accounts.restore(state["accounts"])
@@ -255,10 +255,10 @@ class Training:
         self.begin(now_s)
         self._began_s -= state["trained_s"]
 
-    # -- lives end ---------------------------------------------------------------------------------------
+    # -- end of an incarnation ---------------------------------------------------------------------------
 
     def gone(self, incarnation: int, died: bool, now_s: float) -> None:
-        """A life is over, as far as we can tell, by death or with a goodbye."""
+        """An incarnation has ended, as far as the coordinator can determine: it failed, or it left."""
         if self.batch is not None:
             self.batch.replica_lost(incarnation, died, now_s)
         if self.groups is not None:
@@ -269,14 +269,14 @@ class Training:
     def fenced(
         self, number: int, incarnation: int, applied: tuple[int, int], evaluate: bool, now_s: float
     ) -> list[Action]:
-        """A life can push nothing more.
+        """An incarnation can push no more; the actions that follow.
 
         Parameters
         ----------
         applied
             Numbers of its last push that every segment, and that some segment, has applied.
         evaluate
-            Whether what it did not store whole is to be evaluated again.
+            Whether an evaluation whose parameters it did not store completely is to be repeated.
         """
         done = self._fenced(number, incarnation, applied, evaluate, now_s)
         self.progress.settle(incarnation)
@@ -288,7 +288,7 @@ class Training:
     ) -> list[Action]:
         if self.groups is not None and self.groups.fenced(number, incarnation):
             self.evaluations.fenced(incarnation, again=evaluate)
-            return []  # what it had done is known once the others tell how far they came
+            return []  # its result is known once the other members have reported their steps
         before = self.leases.pushes
         samples, twice = self.leases.revoke(incarnation, *applied)
         if samples:
@@ -298,24 +298,24 @@ class Training:
         return self._handout.fenced(number, incarnation)
 
     def lost_since(self, best: Best | None) -> None:
-        """A shard died: of evaluations, only `best` is whole in the newest set."""
+        """A shard failed: of the stored evaluations, only `best` is complete in the newest set."""
         self.progress.best = best
         self.evaluations.forget_vectors()
 
     def shard_back(self) -> list[Action]:
-        """A shard lives again, with less than it had."""
+        """A shard is available again, with less state than it had; the membership update that follows."""
         if self.rounds is not None:
             self.rounds.shard_back()
         return self.membership_changes()
 
     def membership(self) -> SetMembership | None:
-        """Who takes part in which clock; None in free running."""
+        """The members by clock; None in free running."""
         return membership(self.barrier) if self.barrier is not None else None
 
-    # -- moving on ---------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------
 
     def advance(self, living: Mapping[int, int], now_s: float) -> list[Action]:
-        """Ask for what is due; `living` are the replicas, incarnation by number."""
+        """The actions that are due; `living` are the replicas, incarnation by number."""
         wishes: list[Action] = []
         if self.progress.warm_start_ends():
             wishes.append(LogEvent("warm_start", {"samples": self.progress.samples}))
@@ -341,15 +341,15 @@ class Training:
         elif self.leases.epoch_samples:
             finished = (
                 self.leases.finished and not self.unwritten
-            )  # a dead one's leases stay outstanding until it is known what it did
-        else:  # clients with loops of their own
+            )  # a failed replica's leases stay outstanding until its completed work is known
+        else:  # clients with training loops of their own
             finished = self.total is not None and self.progress.samples >= self.total
         return f"{self.progress.samples} samples trained" if finished else ""
 
     def _set_due(self, now_s: float) -> bool:
         if self.batch is not None and self.batch.suspended:
             return False
-        # What a batch method ends with is safe before replicas are told to go: else nobody could make it again.
+        # The final state of a batch method is saved before the replicas are stopped: later it could not be recomputed.
         ended = self.batch is not None and bool(self.batch.ended) and not self.end_kept
         return self.snapshots.due(now_s, self._iterations) or (ended and not self.snapshots.running)
 
@@ -358,13 +358,13 @@ class Training:
         return self.batch.method.iterations if self.batch is not None else 0
 
     def _keeps_while(self, busy: bool) -> bool:
-        # A set must hold the best parameters whole: keeping them and writing a set take turns.
+        # A set must hold complete best parameters, so storing them and writing a set exclude each other.
         return busy and self.progress.keep_best
 
     # -- snapshot sets -----------------------------------------------------------------------------------
 
     def restart_timers(self, now_s: float) -> None:
-        """Time and iterations until the next set count from now."""
+        """Restart the time and the iteration count until the next set."""
         self.snapshots.restart_timer(now_s, self._iterations)
 
     def begin_set(self) -> TakeSnapshot:
@@ -374,14 +374,14 @@ class Training:
         return self.snapshots.begin(self.progress.samples)
 
     def give_up_set(self) -> None:
-        """The set will not be complete."""
+        """Abort the set under way."""
         self.snapshots.running = False
         self.leases.end_set()
 
     def set_failed(self, now_s: float) -> None:
-        """The set could not be written; the next one's time runs from now."""
+        """The set could not be written; restart the timers."""
         self.give_up_set()
-        self.end_kept = self.end_kept or self._end_in_set  # as safe as it can be: the next try would fail as well
+        self.end_kept = self.end_kept or self._end_in_set  # another attempt would fail as well
         self.restart_timers(now_s)
 
     def end_set(self, now_s: float) -> None:

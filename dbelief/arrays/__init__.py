@@ -1,1 +1,1 @@
-"""Arrays and what touches every number of them: backends, compiled loops, shared memory, staging of pushes."""
+"""Arrays and operations on all their numbers: backends, compiled loops, shared memory, staging of pushes."""

@@ -1,7 +1,7 @@
-"""Where arrays live: NumPy on the host, or CuPy on a CUDA device.
+"""Array backends: NumPy on the host, or CuPy on a CUDA device.
 
-Formulas are written once on `xp` and take the module as an argument. This file is the only door to CuPy, and
-opens it only when asked, so that `import dbelief` needs neither CuPy nor a driver.
+Formulas are written once on `xp` and receive the module as an argument. This file is the only importer of CuPy, and
+imports it only on request, so that `import dbelief` needs neither CuPy nor a driver.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from dbelief.errors import JobError
 Device = Literal["auto", "cpu", "cuda"]
 
 Allocate = Callable[[int], np.ndarray]
-"""Gives so many float32 on the host, all 0, at a multiple of 64 bytes."""
+"""Allocator of n float32 on the host, all 0, aligned to 64 bytes."""
 
 # One cache line, and one AVX-512 register.
 ALIGNMENT_BYTES = 64
@@ -24,7 +24,7 @@ ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class Backend:
-    """An array module, and the way to and from it.
+    """An array module, and conversions to and from it.
 
     Attributes
     ----------
@@ -37,39 +37,39 @@ class Backend:
     xp: Any
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Give `array` as a NumPy array: itself if it is one, else a copy (waits for the device)."""
+        """Return `array` as a NumPy array: itself if it is one, else a copy (waits for the device)."""
         if isinstance(array, np.ndarray):
             return array
         host: np.ndarray = self.xp.asnumpy(array)
         return host
 
     def bind_device(self, rank: int) -> None:
-        """Let this thread compute on a device of its own where there are as many, else share them in turn."""
+        """Select a device for this thread: its own where there are enough, else devices are shared round-robin."""
         if self.name == "cupy":
             devices = self.xp.cuda.runtime.getDeviceCount()
             self.xp.cuda.Device(rank % devices).use()
 
     def to_device(self, array: Any) -> Any:
-        """Give `array` as an array of `xp`: itself if it is one, else a copy."""
+        """Return `array` as an array of `xp`: itself if it is one, else a copy."""
         return self.xp.asarray(array)
 
     def zeros(self, n: int, allocate: Allocate) -> Any:
-        """Give `n` float32 of `xp`, all 0; those on the host are as `allocate` gives them."""
+        """Return `n` float32 of `xp`, all 0; on the host they come from `allocate`."""
         return allocate(n) if self.name == "numpy" else self.xp.zeros(n, np.float32)
 
 
 def select_backend(device: Device) -> Backend:
-    """Choose the backend for a job's `device`.
+    """Select the backend for a job's `device`.
 
     Parameters
     ----------
     device : "auto", "cpu" or "cuda"
-        "auto" is CUDA where CuPy imports and sees a device, else the CPU.
+        "auto" is CUDA where CuPy imports and finds a device, else the CPU.
 
     Raises
     ------
     JobError
-        `device` is "cuda" and there is none; the message says what is missing.
+        `device` is "cuda" and there is none; the message names what is missing.
     ValueError
         `device` is none of the three.
     """
@@ -86,13 +86,13 @@ def select_backend(device: Device) -> Backend:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[Any]:
-    """Compute on the device that an array lies on: a thread begins on the first one, whatever its parent's is."""
+    """Context that selects an array's device: a thread starts on the first device, whatever its parent's is."""
     found: AbstractContextManager[Any] = nullcontext() if isinstance(array, np.ndarray) else array.device
     return found
 
 
 def device_bytes(backend: Backend) -> list[int]:
-    """All memory of each device that a backend may compute on; nothing for the host."""
+    """Total memory of each device that a backend may compute on; an empty list for the host."""
     if backend.name == "numpy":
         return []
     cuda = backend.xp.cuda
@@ -100,7 +100,7 @@ def device_bytes(backend: Backend) -> list[int]:
 
 
 def _cuda() -> Backend | str:
-    """Give the CuPy backend, or in words why there is none."""
+    """Return the CuPy backend, or the reason why there is none."""
     # A broken CUDA installation raises anything from ImportError and OSError to CuPy's own errors.
     try:
         import cupy
@@ -121,14 +121,14 @@ def _first_line(error: Exception) -> str:
 
 
 def aligned(n: int, dtype: Any) -> np.ndarray:
-    """Allocate a zeroed one-dimensional host array that starts at a multiple of 64 bytes.
+    """Allocate a zeroed one-dimensional host array that is aligned to 64 bytes.
 
     Parameters
     ----------
     n : int
         Number of elements, 0 or more.
     dtype : dtype-like
-        What `numpy.dtype` understands.
+        Any argument of `numpy.dtype`.
 
     Returns
     -------
@@ -143,5 +143,5 @@ def aligned(n: int, dtype: Any) -> np.ndarray:
 
 
 def aligned_float32(n: int) -> np.ndarray:
-    """`aligned` float32."""
+    """Allocate float32 as `aligned` does."""
     return aligned(n, np.float32)

@@ -1,6 +1,6 @@
-"""A loop compiled by numba, its machine code kept on disk where that can be.
+"""Loops compiled by numba, with their machine code cached on disk where possible.
 
-It is kept in NUMBA_CACHE_DIR, else beside this package, else in the user's cache folder; where none can be written,
+The cache is in NUMBA_CACHE_DIR, else beside this package, else in the user's cache folder; where none can be written,
 each process compiles for itself. numba is imported at the first call and not before: most processes never need it.
 """
 
@@ -16,7 +16,7 @@ def jit(loop: F, signature: Any = None, **options: Any) -> F:
     Parameters
     ----------
     signature, options
-        As `numba.njit` takes them.
+        As for `numba.njit`.
     """
     import numba
 

@@ -1,12 +1,12 @@
-"""Sums whose order the source fixes, in loops over rows of numbers; importing this module imports numba.
+"""Sums in an order fixed by the source, in loops over rows of numbers; importing this module imports numba.
 
 A processor adds as many numbers at once as its registers hold. Left to the compiler, the order of a sum, and with it
-the last bits, would depend on the processor. So the lanes are written out: number i of an array belongs to lane i % n,
-each lane adds its numbers by rising index, and in the end the upper half of the lanes is added to the lower half until
-one is left. Numbers after the last whole row are added one by one. LLVM maps a row to the registers that there are; as
-no instruction carries a fast-math flag, it neither reorders a sum nor contracts x * y + z to one rounding.
+the last bits, would depend on the processor. So the lanes are explicit: number i of an array belongs to lane i % n,
+each lane adds its numbers by ascending index, and in the end the upper half of the lanes is added to the lower half
+until one is left. Numbers after the last complete row are added one by one. LLVM maps a row to the available registers;
+as no instruction has a fast-math flag, it neither reorders a sum nor contracts x * y + z to one rounding.
 
-numba's cache looks at the file of a compiled loop alone: after an edit here, remove what is kept of other files' loops.
+numba's cache checks only the file of a compiled loop: after an edit here, delete the cached loops of other files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Step = Callable[..., Sequence[Any]]
 
 
 def rows(lanes: int, totals: Sequence[ir.Type], step: Step) -> Callable[..., Any]:
-    """Code of an intrinsic that takes (n,) arrays and gives sums over their first n // lanes * lanes numbers.
+    """Code of an intrinsic that sums (n,) arrays over their first n // lanes * lanes numbers.
 
     Parameters
     ----------
     lanes
         Numbers of a row, a power of two.
     totals
-        LLVM types of the sums, which begin at 0; of more than one the intrinsic gives a tuple.
+        LLVM types of the sums, which start at 0; with more than one the intrinsic returns a tuple.
     step
-        `step(builder, *pointers)`: called once, with a pointer to the current row of each array; gives a vector of
+        `step(builder, *pointers)`: called once, with a pointer to the current row of each array; returns a vector of
         `lanes` for each sum.
     """
 
@@ -67,7 +67,7 @@ def _add(builder: Any, one: Any, other: Any) -> Any:
 
 
 def _fold(builder: Any, lanes: Any) -> Any:
-    """The sum of a vector: its upper half is added to its lower half until one number is left."""
+    """Sum of a vector: its upper half is added to its lower half until one number is left."""
     index = ir.IntType(32)
     half = lanes.type.count // 2
     while half:
@@ -80,7 +80,7 @@ def _fold(builder: Any, lanes: Any) -> Any:
 
 
 def wide(builder: Any, values: Any) -> Any:
-    """A vector of float32 or float64 in float64."""
+    """Convert a vector of float32 or float64 to float64."""
     target = ir.VectorType(ir.DoubleType(), values.type.count)
     return values if values.type == target else builder.fpext(values, target)
 
@@ -109,7 +109,7 @@ _norm1_of_rows: Any = intrinsic(_typed_norm1)
 
 
 def dot(x: np.ndarray, y: np.ndarray) -> float:
-    """Sum of x y in float64, of contiguous (n,) float32 or float64; to be compiled."""
+    """Sum of x y in float64, of contiguous (n,) float32 or float64; for compilation by numba."""
     total: float = _dot_of_rows(x, y)
     for i in range(x.size // LANES * LANES, x.size):
         total += np.float64(x[i]) * np.float64(y[i])
@@ -117,7 +117,7 @@ def dot(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def norm1(x: np.ndarray) -> float:
-    """Sum of |x| in float64, of contiguous (n,) float32 or float64; to be compiled."""
+    """Sum of |x| in float64, of contiguous (n,) float32 or float64; for compilation by numba."""
     total: float = _norm1_of_rows(x)
     for i in range(x.size // LANES * LANES, x.size):
         total += abs(np.float64(x[i]))

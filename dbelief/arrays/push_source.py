@@ -1,8 +1,8 @@
-"""Where the numbers of a push come from: an array of the host, or one on a device that is fetched as it is sent.
+"""Source of the numbers of a push: an array on the host, or one on a device that is fetched during the push.
 
-From a device the first block would leave only when the whole vector is copied, and the line would stand still
-meanwhile. So each block is copied on a stream of its own into one of two pinned buffers, and sent when its event has
-come to pass, while the next one is on its way into the other.
+From a device the first block could be sent only after a copy of the complete vector, with the network idle meanwhile.
+So each block is copied on a separate stream into one of two pinned buffers, and sent when its event has completed,
+while the next one is copied into the other.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Source(Protocol):
     """Numbers of one flat vector."""
 
     def blocks(self, ranges: Sequence[Range]) -> Iterator[np.ndarray]:
-        """Give the numbers of each range, on the host; a block holds until the next one is asked for."""
+        """Yield the numbers of each range, on the host; a block is valid until the next iteration."""
         ...
 
 
 class HostSource:
-    """(N,) numbers where the sender can read them. No copy."""
+    """(N,) numbers in host memory. No copy."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._values = values
@@ -35,18 +35,18 @@ class HostSource:
 
 
 class DeviceSource:
-    """(N,) numbers on a CUDA device; make it on the thread that computes them.
+    """(N,) numbers on a CUDA device; create it on the thread that computes them.
 
-    Every walk over the blocks has buffers and a stream of its own, so that several shards are sent to at once, and a
-    walk that broke off spoils nothing. Pinned memory is CuPy's to keep and to give again.
+    Every iteration over the blocks has its own buffers and stream, so that several shards receive concurrently, and an
+    aborted iteration does not affect others. CuPy's pool caches the pinned memory.
 
     Parameters
     ----------
     xp
         CuPy.
     values
-        What is sent; not to be changed before the push is acknowledged. Work that the current stream of this thread
-        has been given so far is waited for, later work is not.
+        The numbers; they must not change before the push is acknowledged. The copies wait for work that was queued on
+        this thread's current stream so far, but not for later work.
     """
 
     def __init__(self, xp: Any, values: Any) -> None:
@@ -65,19 +65,19 @@ class DeviceSource:
             under_way = self._fetch(stream, ranges[0], buffers[0])
             for number in range(len(ranges)):
                 block, arrived = under_way
-                if number + 1 < len(ranges):  # what lay there before was sent before this block was asked for
+                if number + 1 < len(ranges):  # the next buffer's earlier block was sent before this one was requested
                     under_way = self._fetch(stream, ranges[number + 1], buffers[(number + 1) % 2])
                 arrived.synchronize()
                 yield block
         finally:
-            stream.synchronize()  # CuPy hands out a buffer that is unused here, though a copy into it still runs
+            stream.synchronize()  # CuPy reuses a buffer that is unused here, even if a copy into it still runs
 
     def _pinned(self, length: int) -> np.ndarray:
         memory = self._xp.cuda.alloc_pinned_memory(length * self._values.dtype.itemsize)
         return np.frombuffer(memory, self._values.dtype, length)
 
     def _fetch(self, stream: Any, span: Range, buffer: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Begin a copy; the block it fills, and the event that tells when it has."""
+        """Start a copy; returns the block that it fills, and the event of its completion."""
         start, stop = span
         block = buffer[: stop - start]
         with self._values.device:

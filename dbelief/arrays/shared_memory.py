@@ -1,16 +1,16 @@
 """Blocks of memory that a worker and a shard on one host share.
 
 A block is anonymous memory (memfd) of the worker that makes it. Its size is sealed: a process that maps it cannot lose
-pages by what another one does, and be killed by SIGBUS. The worker passes the file descriptor to shards over a Unix
-socket in a folder that both see. The socket has a name there only while shards are to fetch the descriptor, so two
-processes find out by trying whether they can share memory, whatever machines, containers and addresses lie between. The
-memory exists as long as a process has it open or mapped: one that is killed leaves none.
+pages through another process, and be killed by SIGBUS. The worker passes the file descriptor to shards over a Unix
+socket in a folder that both can access. The socket has a name there only while shards may fetch the descriptor, so two
+processes detect by trying whether they can share memory, across any machines, containers and addresses. The memory
+exists while a process has it open or mapped: a killed process leaves none.
 
-A process that is killed while it offers a block leaves the name of a socket on which nobody listens. Every process that
+A process that is killed while it offers a block leaves the name of a socket without a listener. Every process that
 makes a block, or loses a worker, removes such names. This works across containers, where process numbers mean nothing.
 
-All pages are allocated when a block is made (posix_fallocate). Both sides check that the other is of their user, by the
-kernel's word: the socket's peer credentials, and the owner of the memory.
+All pages are allocated when a block is made (posix_fallocate). Both sides check that the other belongs to their user,
+as the kernel reports it: the socket's peer credentials, and the owner of the memory.
 """
 
 from __future__ import annotations
@@ -41,46 +41,46 @@ from dbelief.process.console import announce
 from dbelief.security.same_user import same_user
 
 FOLDER = Path("/dev/shm")
-"""Where the sockets have their names; containers that have this folder in common can share memory."""
+"""Folder of the sockets' names; containers that share this folder can share memory."""
 HEADER_BYTES = 4096
 """The first page, which has the token; numbers begin on the next."""
 TOKEN_BYTES = 32
 FETCH_S = 5.0
-"""How long the process that offers a block may take to pass its descriptor."""
+"""Timeout for receiving the descriptor of a block."""
 STALE_S = 10.0
-"""A name that is older, and has no listener, is of a process that was killed: it listens at once."""
+"""Age from which a name without a listener belongs to a killed process: a running one listens at once."""
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 _PREFIX = "dbelief-"
 _MODE = 0o600
 _BACKLOG = 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL if sys.platform == "linux" else 0
-_MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to this very address
+_MOVE = 1 | 2  # MREMAP_MAYMOVE, and MREMAP_FIXED: to exactly this address
 _ANONYMOUS = -1
-"""In place of a descriptor: memory of this process alone."""
+"""In place of a descriptor: memory private to this process."""
 _told = threading.Event()
 
 
 class Block:
-    """Memory that is mapped here for as long as arrays over it are used; made by `make_block` or `open_block`.
+    """Memory that is mapped here while arrays over it are in use; made by `make_block` or `open_block`.
 
     Parameters
     ----------
     size
-        Bytes, with the first page.
+        Bytes, including the first page.
     name
         32 hexadecimal digits; "" where no other process can open it.
     token
-        What its first page holds.
+        Content at the start of its first page.
     fd
-        Of the memory; stays the caller's.
+        Of the memory; the caller keeps its ownership.
     """
 
     def __init__(self, size: int, name: str, token: bytes, fd: int) -> None:
         self.size, self.name, self.token = size, name, token
         self._address = _map(size, fd)
         self._fd: int | None = None
-        # What a process has mapped at its end its other threads may be at work on: it is left to the kernel.
+        # At exit other threads may still access the mapping: it is left to the kernel.
         weakref.finalize(self, _libc().munmap, self._address, size).atexit = False
 
     @property
@@ -93,15 +93,15 @@ class Block:
 
         Raises
         ------
-        Refused
-            They are not all behind the first page and within the block.
+        Rejected
+            They overlap the first page or exceed the block.
         """
         if offset < HEADER_BYTES or offset + length > self.size:
             raise Rejected(f"{length} bytes at {offset} are not within a block of {self.size}")
         return np.asarray(self)[offset : offset + length]
 
     def offset_of(self, values: np.ndarray) -> int | None:
-        """Where in the block an array lies, in bytes; None where that is elsewhere, or its numbers are scattered."""
+        """Offset of an array in the block, in bytes; None where it is elsewhere, or not contiguous."""
         offset: int = values.__array_interface__["data"][0] - self._address
         here = offset >= HEADER_BYTES and offset + values.nbytes <= self.size
         return offset if here and values.flags.c_contiguous else None
@@ -109,23 +109,23 @@ class Block:
     # -- for the process that made it ----------------------------------------------------------------------
 
     def hold(self, fd: int) -> None:
-        """Own the descriptor, to offer it."""
+        """Take ownership of the descriptor, to offer it."""
         self._fd = fd
 
     @contextmanager
     def offered(self) -> Iterator[None]:
-        """Pass the descriptor to every process of this user that asks for it, for the length of a `with`.
+        """Pass the descriptor to every process of this user that connects, within the `with` block.
 
         Raises
         ------
         OSError
-            The socket cannot have a name here. The block stays this process's own.
+            The socket cannot have a name here. The block stays private to this process.
         """
         assert self._fd is not None
         path = _path(self.name)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
             try:
-                os.fchmod(door.fileno(), _MODE)  # and so has the name
+                os.fchmod(door.fileno(), _MODE)  # and so the name's
                 door.bind(str(path))
                 door.listen(_BACKLOG)
             except OSError:
@@ -143,11 +143,11 @@ class Block:
                 thread.join()
 
     def renew(self) -> None:
-        """Leave the memory to the other processes that have it mapped, and have a copy of it at the same address.
+        """Abandon the memory to the other processes that have it mapped, and map a copy at the same address.
 
-        Arrays over the block keep their numbers, and no longer see what others write. The copy has a new name. Where
-        no memory for it can be shared, it belongs to this process alone. Only reads of the block may go on meanwhile.
-        Cost: one copy.
+        Arrays over the block keep their numbers, and no longer see writes of other processes. The copy has a new name.
+        Where no memory for it can be shared, it is private to this process. Only reads of the block may run
+        concurrently. Cost: one copy.
 
         Raises
         ------
@@ -185,9 +185,9 @@ class Block:
 
 
 def make_block(room: int) -> Block | None:
-    """A block with room for so many bytes behind its first page; None, and a line, where it cannot be had here.
+    """Make a block with `room` bytes behind its first page; None, with a log line, where that is not possible.
 
-    The line is said once in a process.
+    The line is logged once in a process.
     """
     remove_stale_blocks()
     size = HEADER_BYTES + room
@@ -202,12 +202,12 @@ def make_block(room: int) -> Block | None:
 
 
 def open_block(name: str, token: bytes, size: int) -> Block:
-    """A block that another process offers.
+    """Open a block that another process offers.
 
     Raises
     ------
-    Refused
-        No process of this user offers it here, or it is not safe to be mapped; says why.
+    Rejected
+        No process of this user offers it here, or it is not safe to map; the message has the reason.
     """
     if not _NAME.fullmatch(name) or len(token) != TOKEN_BYTES:
         raise Rejected("no block has such a name or token")
@@ -266,7 +266,7 @@ def _pass_on(door: socket.socket, fd: int) -> None:
 
 
 def _fetch(path: Path) -> int:
-    """The descriptor that a process offers at a socket."""
+    """Fetch the descriptor that a process offers at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as call:
         call.settimeout(FETCH_S)
         call.connect(str(path))
@@ -287,15 +287,15 @@ def _check_ours(fd: int, size: int) -> None:
 
 
 def _keeps_its_size(fd: int) -> bool:
-    """Whether nobody can shorten it: to touch pages that are gone would kill this process."""
+    """Whether its size is sealed against shrinking: access to removed pages would kill this process."""
     try:
         return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
-    except OSError:  # no file that can be sealed
+    except OSError:  # not a sealable file
         return False
 
 
 def _memory(size: int) -> tuple[int, str, bytes]:
-    """Memory with all its pages, its size sealed, that begins with a token; its name to be, and the token."""
+    """Make memory with all its pages, its size sealed, that begins with a token; returns descriptor, name and token."""
     if sys.platform != "linux":
         raise OSError(f"{sys.platform} has no memory with a descriptor")
     fd = os.memfd_create("dbelief", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -311,7 +311,7 @@ def _memory(size: int) -> tuple[int, str, bytes]:
 
 
 def log_unavailable(size: int, error: OSError) -> None:
-    """Say, once in a process, that there is no block to be had."""
+    """Log, once in a process, that no block is available."""
     if not _told.is_set():
         _told.set()
         announce(
@@ -334,7 +334,7 @@ def _libc() -> Any:
 
 
 def _map(size: int, fd: int) -> int:
-    """Map a file, with all its pages at once: each would cost a fault at its first use."""
+    """Map a file, with all its pages at once: each would cost a page fault at its first access."""
     flags = mmap.MAP_POPULATE | (mmap.MAP_SHARED if fd != _ANONYMOUS else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return _check(_libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0), "mmap")
 

@@ -1,8 +1,8 @@
-"""Copies of what does not fit the caches: stores go past them, and what lay there is not read first.
+"""Copies with non-temporal stores, for data larger than the caches: the target's lines are not read first.
 
-A plain store brings its line into the cache before it is overwritten, a third of a large copy's traffic. It pays only
-where nobody reads the target soon, or the target is larger than the caches; there `copy` is up to half as fast again as
-NumPy's, most where several copy at the same time.
+A plain store loads its line into the cache before it is overwritten, a third of a large copy's traffic. Bypassing pays
+only where the target is not read soon, or is larger than the caches; there `streaming_copy` is up to half as fast again
+as NumPy's copy, most where several threads copy at the same time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 LINE = 64
-"""Bytes that are stored at a time, and where a target has to begin."""
+"""Bytes per store, and alignment of a target."""
 LARGE = 1 << 19
-"""Bytes from which on a copy goes past the caches: a segment of as many is one of a vector that does not fit there."""
+"""Bytes from which on a copy bypasses the caches: a segment of this size is of a vector that does not fit there."""
 
 
 def streaming_copy(target: np.ndarray, source: np.ndarray) -> None:
     """Copy (n,) bytes or numbers, both contiguous and of one type; the interpreter lock is released.
 
-    Where there is little, or the processor or the target's address do not allow for it, this is NumPy's copy.
+    For small arrays, other processors, or an unaligned target, this is NumPy's copy.
     """
     whole = target.nbytes - target.nbytes % LINE
     if target.nbytes < LARGE or target.ctypes.data % LINE or platform.machine() not in ("x86_64", "AMD64"):
@@ -35,7 +35,7 @@ def streaming_copy(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def warm_up(most: int = LARGE) -> None:
-    """Compile the loop, or load it, before there is anyone to wait for it; not where copies have at most few bytes."""
+    """Compile the loop, or load it from the cache, ahead of its first use; no operation if `most` is below `LARGE`."""
     if most < LARGE:
         return
     room = np.zeros(LARGE + LINE, np.uint8)
@@ -45,7 +45,7 @@ def warm_up(most: int = LARGE) -> None:
 
 @functools.cache
 def _stream() -> Callable[[int, int, int], None]:
-    """A loop over lines, by the addresses of target and source and how many there are."""
+    """Compiled loop over lines, with the addresses of target and source and the number of lines."""
     from llvmlite import ir
     from numba import types
     from numba.extending import intrinsic
@@ -66,7 +66,7 @@ def _stream() -> Callable[[int, int, int], None]:
     move: Any = intrinsic(line)
 
     def lines(target: int, source: int, count: int) -> None:
-        # The last stores are seen by others when whoever made them has taken a lock: the interpreter's, at the end.
+        # The last stores become visible to other threads when this one acquires a lock: the interpreter's, at the end.
         for number in range(count):
             move(target + number * LINE, source + number * LINE)
 

@@ -1,7 +1,7 @@
 """Compiled loops over the numbers of vectors: float32 or float64 in any mixture, computed in float64.
 
-No operation is fused or reordered: all but sums have NumPy's bits, and sums, which `lanes.py` adds in an order of
-its own, the same bits on every processor.
+No operation is fused or reordered: all but sums have the same bits as NumPy, and sums, which `lanes.py` adds in an
+order of its own, the same bits on every processor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dbelief.arrays.jit import jit
 
 @functools.cache
 def compiled(name: str) -> Callable[..., Any]:
-    """A loop by its name, compiled for each mixture of types when it first meets them."""
+    """A loop by its name, compiled for each mixture of types at its first use."""
     from dbelief.arrays import lanes  # brings numba
 
     loops: dict[str, Callable[..., Any]] = {

@@ -1,1 +1,1 @@
-"""Benchmarks that a machine's owner may want to run: `dbelief bench`."""
+"""Benchmarks for the user's machine: `dbelief bench`."""

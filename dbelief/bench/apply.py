@@ -1,13 +1,13 @@
-"""`dbelief bench apply`: how fast a shard applies each rule, against what the memory gives.
+"""`dbelief bench apply`: speed at which a shard applies each update rule, relative to the memory bandwidth.
 
-A rule reads and writes long vectors once each and computes little: its limit is the memory. So it is held against a
+A rule reads and writes long vectors once each and computes little, so memory bandwidth limits it. The baseline is a
 STREAM-like triad, a = b + s c, compiled in the same way and cut into the same segments. Rule, triad and, where torch
-can be imported, torch's fused optimiser take turns within each round, so that whatever else the machine does meets
-all three; the figures are medians over the rounds.
+can be imported, torch's fused optimiser alternate within each round, so that other load on the machine affects all
+three; the reported numbers are medians over the rounds.
 
 Bytes are what the formula must move: the triad reads two vectors and writes one, 12 bytes an element; a rule reads w,
-g and its states and writes w and its states, so 4 (3 + 2 states). That a store into memory not read before costs a
-read as well counts for neither. It slows the triad alone, which is why a rule at the limit comes out above 1.
+g and its states and writes w and its states, so 4 (3 + 2 states). The extra read that a store to uncached memory costs
+is counted for neither. It slows only the triad, which is why a rule at the limit has a ratio above 1.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dbelief.optim import RULES, Rule, make_rule
 from dbelief.optim.fused_kernel import fused
 
 TRIAD_BYTES = 12
-"""Of an element."""
+"""Bytes the triad moves for each element."""
 
 RATE = np.float32(1e-6)
-"""So small that no number of rounds takes the parameters anywhere."""
+"""Learning rate, so small that the parameters hardly change in any number of rounds."""
 
 TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {}),
@@ -41,19 +41,19 @@ TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("Adam", {}),
     "adamw": ("AdamW", {}),
 }
-"""Per rule the class of torch.optim and the options that make it the same rule; at a constant rate, of Caffe's."""
+"""For each rule the equivalent class of torch.optim and its options; of Caffe's rules, at a constant rate."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One rule's figures.
+    """Measurements of one rule.
 
     Attributes
     ----------
     bytes_each
-        Moved per parameter.
+        Bytes moved per parameter.
     seconds, triad_seconds, torch_seconds
-        Median time of one pass over all parameters; torch's is None where torch is not there.
+        Median time of one pass over all parameters; torch's is None where torch is not installed.
     x
         The rule's bytes per second over the triad's.
     over_torch
@@ -80,16 +80,16 @@ def bytes_each(rule: Rule) -> int:
 
 
 def measure(parameters: int, rounds: int, threads: int) -> dict[str, Timed]:
-    """Time every rule on so many float32 parameters, held and cut as one shard does.
+    """Time every rule on `parameters` float32 parameters, stored and cut as in one shard.
 
-    Memory: 28 bytes a parameter, and what torch adds, at most 8.
+    Memory: 28 bytes a parameter, plus torch's own, at most 8.
 
     Parameters
     ----------
     rounds
-        Each times triad, rule and torch once; one more comes first and is not counted.
+        Each times triad, rule and torch once; one more round comes first and is not counted.
     threads
-        That share the segments, and torch's number of threads.
+        Threads that share the segments, and torch's number of threads.
     """
     spans = make_segments([(0, parameters)], nominal_length(parameters, shards=1))
     shares = [spans[len(spans) * n // threads : len(spans) * (n + 1) // threads] for n in range(threads)]
@@ -103,7 +103,7 @@ def measure(parameters: int, rounds: int, threads: int) -> dict[str, Timed]:
 
 
 def _drawn(size: int, seed: int) -> np.ndarray:
-    """(size,) float32 between 0 and 1: what may stand in any of the vectors, a sum of squares included."""
+    """(size,) float32 between 0 and 1: valid values for any of the vectors, including a sum of squares."""
     values = aligned(size, np.float32)
     np.random.default_rng(seed).random(out=values, dtype=np.float32)
     return values
@@ -113,7 +113,7 @@ OverSpans = Callable[[Callable[[slice], None]], None]
 
 
 def _over(shares: Sequence[Sequence[SegmentSpan]], pool: ThreadPoolExecutor) -> OverSpans:
-    """Give what runs a function on each segment, every share on a thread of its own."""
+    """Return a function that runs another on each segment, with one thread for each share."""
 
     def share_of(run: Callable[[slice], None], spans: Sequence[SegmentSpan]) -> None:
         for span in spans:
@@ -168,7 +168,7 @@ def _seconds(turn: Callable[[], Any]) -> float:
 
 
 def _torch_step(name: str, w: np.ndarray, g: np.ndarray, threads: int) -> Callable[[], Any] | None:
-    """Make a step of torch's fused optimiser on the same vectors, its states its own; None where there is no torch."""
+    """Make a step of torch's fused optimiser on the same vectors, with its own states; None where there is no torch."""
     try:
         import torch
     except ImportError:
@@ -182,7 +182,7 @@ def _torch_step(name: str, w: np.ndarray, g: np.ndarray, threads: int) -> Callab
 
 
 def figures(parameters: int, rounds: int, threads: int, results: dict[str, Timed]) -> dict[str, Any]:
-    """All figures as plain names and numbers: `RULE_x`, `RULE_bytes`, `RULE_seconds`, `RULE_over_torch`."""
+    """All measurements by name: `RULE_x`, `RULE_bytes`, `RULE_seconds`, `RULE_over_torch`."""
     found: dict[str, Any] = {
         "parameters": parameters,
         "rounds": rounds,
@@ -200,7 +200,7 @@ def figures(parameters: int, rounds: int, threads: int, results: dict[str, Timed
 
 
 def show(parameters: int, results: dict[str, Timed]) -> None:
-    """Print the figures as a table for people."""
+    """Print the measurements as a table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""What the machine gives without anybody's protocol: a copy, and the same bytes through a socket."""
+"""Baselines without a protocol: a memory copy, and the same bytes through a socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .peers import Peer
 
 
 class Copy:
-    """One array into another, one thread."""
+    """Copy of one array into another, on one thread."""
 
     name, turns = "copy", ("copy",)
 
@@ -33,12 +33,12 @@ class Copy:
 
 
 class Socket:
-    """A block through a socket into memory made beforehand; a push is acknowledged by a line.
+    """A block sent through a socket into preallocated memory; a push is acknowledged by a line.
 
     Parameters
     ----------
     fast
-        Use it in the quickest way that is known (see `block_for`).
+        Use the fastest known socket settings (see `block_for`).
     """
 
     turns = ("pull", "push")
@@ -66,10 +66,10 @@ class Socket:
 
 
 def block_for(line: Line, size: int, fast: bool) -> memoryview:
-    """Memory that a line is to carry, and the line made ready for it.
+    """Memory for the blocks of a line; also configures the line's socket.
 
-    `fast` is the quickest way of a socket that is known: the memory begins at a multiple of 64 bytes, where the kernel
-    copies to and fro at twice the rate, as long as it is asked only for what is ready. Else it lies where NumPy has it.
+    `fast` selects the fastest known way: the memory starts at a multiple of 64 bytes, where the kernel copies at twice
+    the rate, provided that each call requests only the bytes that are ready. Otherwise NumPy chooses the address.
     """
     if fast:
         return aligned(size, np.uint8).data.cast("B")
@@ -78,7 +78,7 @@ def block_for(line: Line, size: int, fast: bool) -> memoryview:
 
 
 def be_socket(line: Line) -> None:
-    """Hold a block, give it and take it."""
+    """Run the socket peer: hold a block, send it and receive it."""
     block = memoryview(b"")
     while (told := line.hear()) is not None:
         if told == "pull":

@@ -1,4 +1,4 @@
-"""`dbelief bench`: what this machine gives, and how much of it is used."""
+"""`dbelief bench`: performance of this machine, and how much of it dbelief uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dbelief.process.console import cli_errors
 
 @click.group("bench")
 def command() -> None:
-    """Measure what this machine gives."""
+    """Measure the performance of this machine and of dbelief on it."""
 
 
 def _count(context: click.Context, parameter: click.Parameter, text: str) -> int:
-    """Read 64M as 64,000,000; k, M and G are decimal."""
+    """Parse a count such as 64M (64,000,000); k, M and G are decimal."""
     factor = {"k": 10**3, "M": 10**6, "G": 10**9}.get(text[-1:], 1)
     digits = text[:-1] if factor > 1 else text
     if not digits.isdecimal() or int(digits) < 1:
@@ -30,7 +30,7 @@ def _count(context: click.Context, parameter: click.Parameter, text: str) -> int
 @click.option("--rounds", type=click.IntRange(1), default=7, show_default=True, help="Interleaved rounds per rule.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that share the work.")
 def bench_apply(as_json: bool, parameters: int, rounds: int, threads: int) -> None:
-    """Time every update rule against the memory's own speed, and against torch's fused optimisers if it is there."""
+    """Time every update rule against the memory bandwidth, and against torch's fused optimisers if installed."""
     from dbelief.bench import apply
 
     results = apply.measure(parameters, rounds, threads)
@@ -72,7 +72,7 @@ def bench_kernels(
     device: Literal["auto", "cpu", "cuda"],
     math: Literal["float32", "tf32", "bf16"],
 ) -> None:
-    """Time the block-local kernels against one dense matrix product of as many operations."""
+    """Time the block-local kernels against one dense matrix product with the same number of operations."""
     with cli_errors():
         from dbelief.arrays.backend import select_backend
         from dbelief.bench import kernels
@@ -93,7 +93,7 @@ def bench_kernels(
 
 
 def _counts(context: click.Context, parameter: click.Parameter, text: str) -> list[int]:
-    """Read 1,16,64 as three numbers."""
+    """Parse comma-separated counts: 1,16,64 is three numbers."""
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) for part in parts):
         raise click.BadParameter(f"must be whole numbers above 0 with commas between, not {text!r}")
@@ -114,7 +114,7 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> li
 def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
     """Time pull, push and exchange between workers and shards, over TCP and shared memory, against a bare socket.
 
-    Of sizes below 32 MiB there are four times as many rounds.
+    Sizes below 32 MiB get four times as many rounds.
     """
     from dbelief.rpc.grpc_settings import prepare_process
 
@@ -139,7 +139,7 @@ def bench_wire(as_json: bool, transport: str, **wanted: Any) -> None:
 @click.argument("kind", type=click.Choice(["socket", "gloo", "torch-rpc", "ray", "worker"]))
 @click.option("--connect", required=True, metavar="HOST:PORT", help="Where the process that measures listens.")
 def bench_peer(kind: str, connect: str) -> None:
-    """Be the other end of something that `dbelief bench` measures."""
+    """Run a peer process of a `dbelief bench` measurement (internal)."""
     from dbelief.rpc.grpc_settings import limit_threads, prepare_process
 
     prepare_process()

@@ -1,4 +1,4 @@
-"""Some workers at the same time on some shards, and what a step of a small model costs in processor time."""
+"""Throughput of several concurrent workers on several shards, and processor time of a small model's step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shards import Shards
 from .workers import worker
 
 ROUNDS = 5
-"""That a crowd's turns are spread over, so that all crowds of as many shards take turns."""
+"""Rounds that each crowd's operations are spread over, so that all crowds on the same shards alternate."""
 SMALL = 203_530
 """Parameters of a network of 784, 256 and 10 units."""
 SMALL_SHARDS = 2
@@ -24,14 +24,14 @@ SMALL_SHARDS = 2
 
 @dataclass
 class Crowd:
-    """Workers that do the same thing at the same time, one turn after another.
+    """Workers that run the same operations concurrently.
 
     Attributes
     ----------
     seconds
-        Of each turn.
+        Of each operation.
     wall_s
-        From the first turn's beginning to the last one's end, added over the rounds.
+        From the start of the first operation to the end of the last, summed over the rounds.
     """
 
     transport: str
@@ -41,7 +41,7 @@ class Crowd:
     wall_s: float = 0.0
 
     def go(self, times: int) -> None:
-        """Let each worker do it so often."""
+        """Run the operation `times` times in each worker."""
         began = time.perf_counter()
         for peer in self.peers:
             peer.line.tell({"turns": [self.what], "times": times})
@@ -49,7 +49,7 @@ class Crowd:
         self.wall_s += time.perf_counter() - began
 
     def figures(self, shards: int, size: int) -> dict[str, Any]:
-        """A row: percentiles, and what all of them moved together."""
+        """One row: percentiles, and the throughput of all workers together."""
         found = percentiles(self.seconds)
         return {
             "transport": self.transport,
@@ -72,7 +72,7 @@ def crowds(
     Parameters
     ----------
     turns
-        Of all workers of a crowd together, at least.
+        Smallest number of operations of all workers of a crowd together.
     """
     rows = []
     for count in shards:

@@ -1,4 +1,4 @@
-"""How the process that measures and its peers talk: JSON lines over a socket, and blocks of bytes between them."""
+"""Control channel between the measuring process and its peers: JSON lines over a socket, and blocks of bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from dbelief.errors import Unavailable
 
 WAIT_S = 120.0
-"""How long either end may be silent."""
+"""Timeout of either end without a message, in seconds."""
 
 
 class Line:
-    """A connection that carries JSON lines, and between them blocks of bytes of a known length."""
+    """A connection for JSON lines, interleaved with blocks of bytes of a known length."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -23,19 +23,19 @@ class Line:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def wait_in_kernel(self) -> None:
-        """Be a socket as it comes: a call waits where it is, and is not made again for each bit that is ready."""
+        """Use the socket in blocking mode: a call waits in the kernel, without a new call for each ready part."""
         self._socket.settimeout(None)
         for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, way, struct.pack("ll", int(WAIT_S), 0))
 
     def tell(self, message: Any) -> None:
-        """Send one line; that nobody is there shows when the answer is missing."""
+        """Send one line; a closed connection is detected when the answer is missing."""
         self.send(memoryview(json.dumps(message).encode() + b"\n"))
 
     def hear(self) -> Any:
-        """The next line; None where the other end is gone."""
+        """The next line; None where the peer has closed the connection."""
         line = bytearray()
-        while not line.endswith(b"\n"):  # byte by byte: what follows the line may be a block
+        while not line.endswith(b"\n"):  # byte by byte: the bytes after the line may be a block
             byte = bytearray(1)
             if not self._fill(memoryview(byte)):
                 return None
@@ -43,12 +43,12 @@ class Line:
         return json.loads(line)
 
     def send(self, block: memoryview) -> None:
-        """Send a block; as `tell`."""
+        """Send a block; errors as in `tell`."""
         with contextlib.suppress(ConnectionError):
             self._socket.sendall(block)
 
     def receive(self, block: memoryview) -> None:
-        """Fill a block."""
+        """Receive a block into memory."""
         filled = 0
         while filled < len(block):
             count = self._fill(block[filled:])
@@ -65,5 +65,5 @@ class Line:
             raise Unavailable(f"nothing came through the socket for {WAIT_S:g} s") from None
 
     def close(self) -> None:
-        """Close it; the peer ends."""
+        """Close the connection; the peer then exits."""
         self._socket.close()

@@ -1,7 +1,7 @@
-"""Ways to move bytes take turns: each once in each round, so that whatever else the machine does meets them all.
+"""Interleaved timing of several ways to move bytes: each once per round, so that other load on the machine affects all.
 
-A ratio is taken within a round, and its median over the rounds is told; x is the bare socket's time over that of the
-way at hand, for as many bytes to and fro.
+A ratio is computed within a round, and its median over the rounds is reported; x is the bare socket's time over that of
+the measured way, for the same number of bytes in each direction.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 WARM_UP = 2
-"""Rounds that are not counted."""
+"""Warm-up rounds, which are not counted."""
 SOCKET = "socket"
-"""What ratios are against."""
+"""Baseline of the ratios."""
 ROUND_TRIP = "round trip"
-"""A pull and the push of the same round."""
+"""Name of a pull plus the push of the same round."""
 
 Seconds = Mapping[tuple[str, str], Sequence[float]]
-"""By way and turn, of each round."""
+"""Seconds of each round, by way and operation."""
 
 
 class Way(Protocol):
@@ -29,27 +29,27 @@ class Way(Protocol):
     Attributes
     ----------
     turns
-        What it does: "pull" a block to the one who measures, "push" one from there until that is acknowledged,
-        "put" one there to be kept as it is, "exchange" one for another, or "copy" one within a process.
+        Its operations: "pull" a block to the measuring process, "push" one from there until it is acknowledged,
+        "put" one to be stored unchanged, "exchange" one for another, or "copy" one within a process.
     """
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
 
     @property
     def turns(self) -> Sequence[str]:
         """See above."""
 
     def prepare(self, size: int) -> None:
-        """From now on blocks have so many bytes."""
+        """Set the block size, in bytes, of the following operations."""
 
     def turn(self, what: str) -> float:
-        """Do it once; the seconds that it took."""
+        """Do one operation; return its seconds."""
 
 
 def rounds(ways: Sequence[Way], count: int) -> Seconds:
-    """So many rounds, every other one in the opposite order."""
+    """Seconds of `count` rounds, every other one in reverse order, after `WARM_UP` rounds that are not counted."""
     order = [(way, what) for way in ways for what in way.turns]
     seconds: dict[tuple[str, str], list[float]] = {(way.name, what): [] for way, what in order}
     for number in range(WARM_UP + count):
@@ -61,7 +61,7 @@ def rounds(ways: Sequence[Way], count: int) -> Seconds:
 
 
 def figures(seconds: Seconds, size: int) -> list[dict[str, Any]]:
-    """A row for each way and turn, and for the round trip of those that pull and push."""
+    """One row for each way and operation, and for the round trip of each way that pulls and pushes."""
     whole = {**seconds, **_round_trips(seconds)}
     against = {what: whole[SOCKET, what] for what in ("pull", "push", ROUND_TRIP)}
     against |= {"copy": against["pull"], "put": against["push"], "exchange": against[ROUND_TRIP]}
@@ -86,6 +86,6 @@ def _round_trips(seconds: Seconds) -> Seconds:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """The two that are told, in milliseconds."""
+    """The reported percentiles, p50 and p99, in milliseconds."""
     p50, p99 = (float(np.percentile(seconds, q)) * 1e3 for q in (50, 99))
     return {"p50_ms": p50, "p99_ms": p99}

@@ -1,12 +1,12 @@
 """`dbelief bench kernels`: block-local kernels against one dense matrix product of as many operations.
 
-The measure is the tall product of all weights as one matrix (nr nc F) x K with K x M numbers: as many operations as
-each kernel, as many weights to read, and nothing to gather or to add up. Product and kernels take turns within each
-round, so that whatever else the machine does meets them all; the figures are medians over the rounds. With one thread
-on the host it is the processor's time that counts, not the time that others have it; on a GPU the device's own.
+The baseline is the tall product of all weights as one matrix (nr nc F) x K with K x M numbers: the same number of
+operations and of weights to read as each kernel, without gathering or summing. Baseline and kernels alternate within
+each round, so that other load on the machine affects all; the reported numbers are medians over the rounds. With one
+thread on the host, processor time is measured, so time used by other processes is excluded; on a GPU, device time.
 
-No kernel can be faster than its roof, max(operations / peak, bytes / bandwidth), where peak is what a large square
-product reaches here, bandwidth what a copy of the weights does, and bytes are each array once.
+No kernel can be faster than its roofline time, max(operations / peak, bytes / bandwidth). Peak is measured with a large
+square product, bandwidth with a copy of the weights, and bytes count each array once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dbelief.nn.kernels import Blocks, make_kernels
 from dbelief.nn.kernels.batched_gemm import Math
 
 SQUARE = {"numpy": 1024, "cupy": 8192}
-"""Side of the square product: fills the processor, and is done in under a second."""
+"""Side of the square product: saturates the processor, and takes less than a second."""
 
 NAMES = {"wx": "Wx", "wty": "W^T y", "dxt": "δx^T", "dxt2": "δx^T of 2 M", "norms": "|W|"}
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One kernel's figures.
+    """Measurements of one kernel.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Timed:
     x
         Operations per second over the tall product's, the median over the rounds.
     of_roof
-        Time that the roof allows over the time taken.
+        The roofline time over the measured time.
     """
 
     seconds: float
@@ -55,14 +55,14 @@ class Timed:
 def measure(
     blocks: Blocks, batch: int, rounds: int, backend: Backend, threads: int, math: Math = "float32"
 ) -> dict[str, Timed]:
-    """Time the kernels of one layer, multiplied in such a way (`make_kernels`).
+    """Time the kernels of one layer, with the given multiplication method (`make_kernels`).
 
     Memory: twice the weights.
 
     Parameters
     ----------
     rounds
-        Each times the tall product and every kernel once; one more comes first and is not counted.
+        Each times the tall product and every kernel once; one more round comes first and is not counted.
     threads
         Of BLAS, on the host.
     """
@@ -143,7 +143,7 @@ def _seconds(turn: Callable[[], Any], backend: Backend, clock: Clock) -> float:
 
 
 def device_name(backend: Backend) -> str:
-    """Say what computes: "cpu", or the graphics processor's own name."""
+    """Name of the computing device: "cpu", or the GPU's own name."""
     if backend.name == "numpy":
         return "cpu"
     found: str = backend.xp.cuda.runtime.getDeviceProperties(0)["name"].decode()
@@ -151,7 +151,7 @@ def device_name(backend: Backend) -> str:
 
 
 def figures(blocks: Blocks, batch: int, rounds: int, device: str, results: dict[str, Timed]) -> dict[str, Any]:
-    """All figures as plain names and numbers: `KERNEL_x`, `KERNEL_seconds`, `KERNEL_gflops`, `KERNEL_of_roof`."""
+    """All measurements by name: `KERNEL_x`, `KERNEL_seconds`, `KERNEL_gflops`, `KERNEL_of_roof`."""
     found: dict[str, Any] = {"device": device, **vars(blocks), "batch": batch, "rounds": rounds}
     for name, one in results.items():
         found[f"{name}_x"] = one.x
@@ -162,7 +162,7 @@ def figures(blocks: Blocks, batch: int, rounds: int, device: str, results: dict[
 
 
 def show(device: str, results: dict[str, Timed]) -> None:
-    """Print the figures as a table for people."""
+    """Print the measurements as a table."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""What each kind of peer does until its line ends."""
+"""Entry point of the peer processes: each kind of peer and its function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: dict[str, Callable[[Line], None]] = {
 
 
 def run(kind: str, address: str) -> None:
-    """Be a peer until the other end closes the connection."""
+    """Run a peer until the other end closes the connection."""
     host, _, port = address.rpartition(":")
     line = Line(socket.create_connection((host, int(port)), WAIT_S))
     try:

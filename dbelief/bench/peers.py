@@ -1,7 +1,7 @@
-"""The other ends of what `dbelief bench wire` measures, each a process, as the one that measures has them.
+"""Peer processes of `dbelief bench wire`, as seen from the measuring process.
 
-A peer connects to the process that measures, is told what to do line by line, as JSON, and answers in the same way:
-what is an object prepares it, what is a word is a turn. `kinds.py` says what each does.
+A peer connects to the measuring process, receives JSON messages, one per line, and answers in the same form. An object
+prepares it, a string is an operation. `peer_main.py` maps each kind of peer to its function.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .control_socket import WAIT_S, Line
 
 
 class Peer:
-    """A peer as a child process, from this side.
+    """A peer as a child process, seen from the measuring process.
 
     Raises
     ------
-    Failure
-        It does not come up; with its last words.
+    RuntimeFailure
+        The peer does not start; the message includes its last log message.
     """
 
     def __init__(self, kind: str, folder: Path, name: str | None = None) -> None:
@@ -46,12 +46,12 @@ class Peer:
                         raise RuntimeFailure(f"no {kind} to measure: {fate}") from None
 
     def hear(self) -> Any:
-        """What it answers.
+        """The peer's next answer.
 
         Raises
         ------
-        Failure
-            It is gone; with its last words.
+        RuntimeFailure
+            The peer has exited; the message includes its last log message.
         """
         answer = self.line.hear()
         if answer is None:
@@ -60,7 +60,7 @@ class Peer:
         return answer
 
     def ask(self, message: Any) -> Any:
-        """Tell it something, and hear what it answers."""
+        """Send a message and return the peer's answer."""
         self.line.tell(message)
         return self.hear()
 
@@ -71,6 +71,6 @@ class Peer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it."""
+        """Close the connection and end the process."""
         self.line.close()
         terminate_all([self.child])

@@ -1,9 +1,9 @@
-"""Ray as a way from process to process: an actor as a shard, arrays through plasma, its store in shared memory.
+"""Ray as a transport between processes: an actor as a shard, arrays through plasma, its shared-memory object store.
 
-What is pulled or pushed counts as there when the other side has a view of it that it may only read: one copy each way.
-Ray has helpers of its own, a dozen processes, so it is measured in rounds of its own, with a socket beside it. It is
-told to stay on the loopback, to show no dashboard and to report to nobody, keeps its files in the benchmark's folder,
-and ends with it.
+A pull or push is complete when the other side has a read-only view of the data: one copy each way. Ray starts a dozen
+helper processes, so it is measured in separate rounds, together with a socket. It is configured to use the loopback
+only, without dashboard and without usage reports. Its files are in the benchmark's folder, and it ends with the
+benchmark.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .control_socket import Line
 from .peers import Peer
 
 STORE_BLOCKS = 8
-"""Blocks that the store has room for: what is under way, what is held, and what is not collected yet."""
+"""Capacity of the object store, in blocks: those in transit, the one held, and those not yet collected."""
 STORE_LEAST = 256 << 20
-"""Bytes."""
+"""Smallest size of the object store, in bytes."""
 
 _ALONE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else it takes this machine's address in place of the loopback's
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # otherwise Ray replaces the loopback with this machine's address
 }
-"""What has Ray report to nobody, and listen on the loopback alone."""
+"""Environment that disables Ray's usage reports and restricts it to the loopback."""
 
 
 class Ray:
-    """An array out of an actor, or into one."""
+    """An array read from an actor, or written to one."""
 
     name, turns = "Ray", ("pull", "push")
 
@@ -51,7 +51,7 @@ class Ray:
 
 
 def be_driver(line: Line) -> None:
-    """A driver of Ray with one actor; tells how long each turn took."""
+    """Run a Ray driver with one actor; report the seconds of each operation."""
     os.environ |= _ALONE
     import ray
 
@@ -72,7 +72,7 @@ def be_driver(line: Line) -> None:
 
 def _drive(line: Line, ray: Any) -> None:
     class Shard:
-        """Holds an array; Ray sends the class itself to its process."""
+        """Actor that holds an array; Ray sends this class to the actor's process."""
 
         def hold(self, array: np.ndarray) -> None:
             self.array = array
@@ -91,7 +91,7 @@ def _drive(line: Line, ray: Any) -> None:
             array = ray.get(shard.held.remote())
             took = time.perf_counter() - began
             assert array.nbytes == block.nbytes
-            del array  # its room in the store is free again
+            del array  # releases its space in the store
         else:
             ray.get(shard.hold.remote(ray.put(block)))
             took = time.perf_counter() - began

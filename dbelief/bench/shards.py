@@ -1,4 +1,4 @@
-"""Real shards without a job: `dbelief ps` processes, and just enough of a coordinator for them to join."""
+"""Real shards without a job: `dbelief ps` processes, and a minimal coordinator that they join."""
 
 from __future__ import annotations
 
@@ -31,55 +31,55 @@ from dbelief.security import Credentials
 
 JOB = "bench"
 START_S = 60.0
-"""How long the shards may take to come up."""
+"""Time limit for the start of the shards, in seconds."""
 CALL_S = 60.0
 BEAT_S = 20.0
 
 
 class _Front(coordination_stubs.CoordinatorServicer):
-    """Lets shards join, and says that all is well."""
+    """Minimal coordinator service: it admits shards, and always reports a training job."""
 
     def __init__(self) -> None:
         self.joined: dict[int, str] = {}
         self.changed = threading.Condition()
 
     def Status(self, request: coordination.StatusRequest, context: Any) -> coordination.StatusReply:
-        """Tell which job it is."""
+        """Return the job's name."""
         return coordination.StatusReply(job=JOB, state=coordination.STATE_READY)
 
     def Join(self, request: coordination.JoinRequest, context: Any) -> coordination.JoinReply:
-        """Give the number that is wished for."""
+        """Assign the requested number."""
         with self.changed:
             self.joined[request.wish] = request.address
             self.changed.notify_all()
         return coordination.JoinReply(id=request.wish, incarnation=request.wish + 1, leader_epoch=1, beat_s=BEAT_S)
 
     def Beat(self, request: coordination.BeatRequest, context: Any) -> coordination.BeatReply:
-        """Tell that the job trains."""
+        """Report that the job trains."""
         return coordination.BeatReply(state=coordination.STATE_READY, member=True)
 
 
 class Shards:
-    """`count` shard processes that hold `size` parameters by a rule, cut as a job cuts them, all 0 at first.
+    """`count` shard processes that hold `size` parameters under one update rule, cut as in a job, initially 0.
 
     Parameters
     ----------
     folder
         For their logs.
     lock_free
-        Whether pushes of a segment run side by side.
+        Whether pushes to one segment run concurrently.
     credentials
-        What `dbelief certs` made: TLS and tokens; clients show this process's own. None: plain.
+        Folder made by `dbelief certs`: TLS and tokens; clients use this process's own credentials. None: plain text.
 
     Raises
     ------
-    Failure
-        One of them does not come up; with its last words.
+    RuntimeFailure
+        A shard does not start; the message includes its last log message.
 
     Attributes
     ----------
     name
-        What logs of theirs, and of who works on them, are told apart by.
+        Suffix that distinguishes their logs, and those of their workers.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Shards:
             self._stubs[number].Configure(wire.ConfigureRequest(command=command, **fields), timeout=CALL_S)
 
     def _fill(self, size: int) -> None:
-        """Give the shards their segments and initial values."""
+        """Assign segments and initial values to the shards."""
         rule = segments.Rule(name=self.rule[0], options=self.rule[1])
         for where in self.placement.places:
             assignment = wire.Assignment(
@@ -168,11 +168,11 @@ class Shards:
             self._configure(where.shard, ready=True)
 
     def client(self, pusher: Pusher | None) -> ShardedParameterClient:
-        """A client as a worker has one; close it."""
+        """A client like a worker's; the caller closes it."""
         return ShardedParameterClient(JOB, self.placement, self.rule, pusher, CALL_S)
 
     def snapshot(self, folder: Path, set_id: str) -> tuple[int, float]:
-        """Have all shards write a set at the same time; its bytes, and the seconds that the slowest needed."""
+        """Make all shards write a snapshot set concurrently; return its bytes, and the seconds of the slowest shard."""
         command = wire.Command(leader_epoch=1, id=next(self._commands))
         request = wire.SnapshotRequest(command=command, job=JOB, folder=str(folder), set=set_id)
         calls = [stub.Snapshot.future(request, timeout=CALL_S) for stub in self._stubs]
@@ -181,7 +181,7 @@ class Shards:
         return sum(reply.bytes for reply in replies), max(reply.seconds for reply in replies)
 
     def cpu_s(self) -> float:
-        """Seconds of processor time that the shards have used, all threads, user and system."""
+        """Processor seconds that the shards have used, all threads, user and system."""
         total = 0.0
         for child in self.children:
             assert child.process is not None
@@ -190,7 +190,7 @@ class Shards:
         return total
 
     def resident_mib(self) -> float:
-        """Memory of the largest shard, at its highest, in MiB."""
+        """Peak resident memory of the largest shard, in MiB."""
         highest = 0
         for child in self.children:
             assert child.process is not None
@@ -205,7 +205,7 @@ class Shards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End them."""
+        """End the processes."""
         with self._stack:
             if error is None:
                 for where in self.placement.places:

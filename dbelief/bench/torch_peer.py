@@ -1,6 +1,6 @@
-"""torch's own ways from process to process: gloo's send and receive, and the RPC of its tensorpipe agent.
+"""torch's transports between processes: gloo's send and receive, and RPC with the tensorpipe agent.
 
-An agent keeps a core busy even where nobody calls it, so it is measured in rounds of its own, with a socket beside it.
+An RPC agent keeps a core busy even without calls, so it is measured in separate rounds, together with a socket.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def _two(stack: ExitStack, folder: Path, kind: str) -> list[Peer]:
-    """Two processes that know each other, ready."""
-    meeting = (folder / f"{kind}.meeting").absolute().as_uri()  # a file: no port, which would be open to all
+    """Two peer processes, connected to each other and ready."""
+    meeting = (folder / f"{kind}.meeting").absolute().as_uri()  # a file: a port would be open to every local user
     peers = [stack.enter_context(Peer(kind, folder, f"{kind}-{rank}")) for rank in range(2)]
     for rank, peer in enumerate(peers):
         peer.line.tell({"rank": rank, "meeting": meeting})
@@ -33,7 +33,7 @@ def _two(stack: ExitStack, folder: Path, kind: str) -> list[Peer]:
 
 
 class Gloo:
-    """A tensor from rank to rank; a push is acknowledged by one number."""
+    """A tensor sent from rank to rank; a push is acknowledged by one number."""
 
     name, turns = "gloo", ("pull", "push")
 
@@ -49,7 +49,7 @@ class Gloo:
         return float(self._both(what))
 
     def _both(self, message: Any) -> Any:
-        """Tell both ranks; what the first one answers, once both have."""
+        """Send a message to both ranks; return the first one's answer, once both have answered."""
         for rank in self._ranks:
             rank.line.tell(message)
         answers = [rank.hear() for rank in self._ranks]
@@ -57,7 +57,7 @@ class Gloo:
 
 
 def be_rank(line: Line) -> None:
-    """One of two ranks of gloo; rank 0 takes and gives, and tells how long it took."""
+    """Run one of two gloo ranks; rank 0 receives and sends blocks, and reports the seconds of each operation."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     from torch import distributed
@@ -85,7 +85,7 @@ def be_rank(line: Line) -> None:
 
 
 class TorchRpc:
-    """A tensor returned by a call to the other process, or given to one that returns nothing."""
+    """A tensor returned by a remote call, or passed to a remote call that returns nothing."""
 
     name, turns = "torch RPC", ("pull", "push")
 
@@ -102,7 +102,7 @@ class TorchRpc:
 
 
 _HELD: list[Tensor] = []
-"""What the process that is called holds: calls go to functions of a module."""
+"""Tensor that the called process holds: RPC calls module functions, so the state is global."""
 
 
 def _hold(tensor: Tensor) -> None:
@@ -114,7 +114,7 @@ def _held() -> Tensor:
 
 
 def be_agent(line: Line) -> None:
-    """One of two agents; the first calls the second, and tells how long it took."""
+    """Run one of two RPC agents; the first calls the second, and reports the seconds of each operation."""
     os.environ["TP_SOCKET_IFNAME"] = "lo"
     import torch
     from torch.distributed import rpc

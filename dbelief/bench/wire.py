@@ -1,13 +1,13 @@
-"""`dbelief bench wire`: how fast parameters are pulled and gradients pushed, against what a socket gives.
+"""`dbelief bench wire`: speed of pulling parameters and pushing gradients, compared with a bare socket.
 
-One worker and one shard, each a process: one vector cut into segments as a job cuts it, over loopback TCP and through
-shared memory. Against it, between two processes as well: the same bytes through a bare socket into a block made
-beforehand, once as a socket comes, which is what ratios are against, and once as fast as one is known to be; a copy
-within this process; and where they are asked for, and installed, torch's gloo, torch RPC and Ray. All take turns within
-each round, for each of some sizes; what keeps a core busy by itself has rounds of its own, with the socket beside it.
+One worker process and one shard process: one vector cut into segments as in a job, over loopback TCP and through shared
+memory. Baselines, also between two processes: the same bytes through a bare socket into preallocated memory, once with
+default settings, which is the ratios' baseline, and once in the fastest known way; a copy within this process; and if
+requested and installed, torch's gloo, torch RPC and Ray. All alternate within each round, for each of several sizes. A
+peer that keeps a core busy is measured in separate rounds, together with the socket.
 
-Then some workers pull and push at the same time on some shards; and a model of MNIST's size goes to and fro between
-two shards, to see what a step costs in processor time, on both sides together.
+Afterwards several workers pull and push concurrently on several shards; and a model of MNIST's size is pulled from and
+pushed to two shards, to measure the processor time of a step on both sides together.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .torch_peer import Gloo, TorchRpc
 from .workers import Ours
 
 SMALLER_MIB, MORE = 32, 4
-"""Blocks below so many MiB go so many times as many rounds: they are quick, and a percentile wants many."""
+"""Blocks below `SMALLER_MIB` MiB get `MORE` times as many rounds: they are quick, and percentiles need many samples."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be measured.
+    """Selection of measurements.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class Wanted:
     rounds
         For each size.
     peers
-        Whether torch and Ray take part.
+        Whether torch and Ray are measured.
     workers, shards
-        How many of each, of crowds.
+        Numbers of workers and of shards in the concurrent measurements.
     turns, crowd_mib
-        Pushes, and pulls, of each crowd; size of each of these.
+        Pushes, and pulls, of each concurrent measurement; size of each, in MiB.
     steps
         Pulls and pushes of the small model.
     """
@@ -70,12 +70,12 @@ class Wanted:
 
 
 def measure(wanted: Wanted) -> dict[str, Any]:
-    """All figures; see `dbelief bench wire --help`.
+    """All measurements; see `dbelief bench wire --help`.
 
     Raises
     ------
-    Failure
-        A process that is needed does not come up, or ends.
+    RuntimeFailure
+        A required process does not start, or exits.
     """
     with tempfile.TemporaryDirectory(prefix="dbelief-bench-") as name:
         folder = Path(name)
@@ -94,7 +94,7 @@ def measure(wanted: Wanted) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Other:
-    """What ours is measured against where it is installed; `busy`: it keeps cores busy that nobody asked it to."""
+    """A third-party baseline, measured where it is installed; `busy`: its background threads keep cores busy."""
 
     name: str
     package: str
@@ -103,7 +103,7 @@ class Other:
 
 
 def _others(wanted: Wanted, missing: dict[str, str]) -> list[Other]:
-    """Those that are installed; the rest is told as missing."""
+    """The baselines that are installed; the others are recorded in `missing`."""
     all_of_them = [
         Other(Gloo.name, "torch", Gloo, busy=False),
         Other(TorchRpc.name, "torch", TorchRpc, busy=True),
@@ -115,7 +115,7 @@ def _others(wanted: Wanted, missing: dict[str, str]) -> list[Other]:
 
 
 def _begin(stack: ExitStack, folder: Path, others: Sequence[Other], missing: dict[str, str]) -> list[Way]:
-    """Those of them that come up; the rest is told as missing."""
+    """The baselines that start; the others are recorded in `missing`."""
     ways: list[Way] = []
     for other in others:
         try:
@@ -145,7 +145,7 @@ def _beside_each_other(
 
 
 def _beside_a_socket(folder: Path, wanted: Wanted, other: Other, missing: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows of its own rounds, the socket's too; none where it does not come up."""
+    """Rows of separate rounds with one baseline and the socket; empty where the baseline does not start."""
     with ExitStack() as stack:
         ways = _begin(stack, folder, [other], missing)
         if not ways:
@@ -155,7 +155,7 @@ def _beside_a_socket(folder: Path, wanted: Wanted, other: Other, missing: dict[s
 
 
 def _rows(ways: Sequence[Way], wanted: Wanted, mib: int, beside: str | None) -> list[dict[str, Any]]:
-    """What these came to; `beside`: what keeps cores busy, where that is among them."""
+    """Rows of the measured rounds; `beside`: name of the way that keeps cores busy, if it is among them."""
     for way in ways:
         way.prepare(mib << 20)
     count = wanted.rounds * (MORE if mib < SMALLER_MIB else 1)

@@ -1,4 +1,4 @@
-"""The figures of `dbelief bench wire` for people."""
+"""Tables of the results of `dbelief bench wire`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TURNS = ("pull", "push", "put", "round trip", "exchange", "copy")
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print the figures as tables."""
+    """Print the results as tables."""
     console = Console()
     for mib, beside in dict.fromkeys((row["mib"], row["beside"]) for row in found["ways"]):
         console.print(_ways([row for row in found["ways"] if (row["mib"], row["beside"]) == (mib, beside)]))
@@ -29,7 +29,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def _ways(rows: list[dict[str, Any]]) -> Table:
-    """A section for each way, a line for each of its turns."""
+    """A table with a section for each way and a line for each of its operations."""
     first = rows[0]
     table = Table("", "", "p50 ms", "p99 ms", "GB/s", "x")
     table.title = f"{first['mib']} MiB, {first['rounds']} rounds; x: the socket's time over this one's"

@@ -1,7 +1,7 @@
-"""Our own way: a worker, a process that does nothing else, and shards, each a real `dbelief ps`.
+"""dbelief's own transport: a worker process that only transfers, and shards, each a real `dbelief ps`.
 
-A push is done when Adagrad is applied to all of it and acknowledged, a put when it is kept as it is; an exchange has
-shards of its own, which apply the elastic rule and give back the centre as it was.
+A push is complete when Adagrad has been applied to all of it and acknowledged, a put when it is stored unchanged. An
+exchange uses separate shards, which apply the elastic rule and return the previous centre.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .shards import JOB, Shards
 
 TRANSPORTS = ("tcp", "shm")
 SHARES = "shares memory with shard"
-"""What a client says when it does."""
+"""Log message of a client that shares memory with a shard."""
 
 
 def worker(
@@ -33,12 +33,12 @@ def worker(
     part: tuple[int, int] | None = None,
     transport: str = "tcp",
 ) -> Peer:
-    """A worker of these shards, or of a part of their numbers, over TCP or through shared memory.
+    """A worker of all the parameters of these shards, or of `part` of them, over TCP or through shared memory.
 
     Raises
     ------
-    Failure
-        It does not come up; or there is no memory that it can share.
+    RuntimeFailure
+        It does not start, or shared memory is not available to it.
     """
     peer = stack.enter_context(Peer("worker", folder, f"worker-{number}-{transport}-of-{shards.name}"))
     peer.ask(
@@ -59,7 +59,7 @@ def worker(
 
 
 class Ours:
-    """Pull, push and exchange by one transport; for one size, that of the shards."""
+    """Pull, push and exchange by one transport; for one vector size, that of the shards."""
 
     turns = ("pull", "push", "put", "exchange")
 
@@ -72,7 +72,7 @@ class Ours:
         self._workers = {"pull": trains, "push": trains, "put": trains, "exchange": averages}
 
     def prepare(self, size: int) -> None:
-        """See `Way`; the shards have it."""
+        """See `Way`; the shards fix the size."""
 
     def turn(self, what: str) -> float:
         """See `Way`."""
@@ -81,7 +81,7 @@ class Ours:
 
 
 def be_worker(line: Line) -> None:
-    """A worker that only pulls, pushes and exchanges; tells the seconds of each, and the processor time of all."""
+    """Run a worker that only pulls, pushes and exchanges; report the seconds of each, and the total processor time."""
     from dbelief.core.layout import SegmentSpan
     from dbelief.core.placement import Placement, ShardPlacement
     from dbelief.core.push import Push, Pusher
@@ -121,7 +121,7 @@ def be_worker(line: Line) -> None:
 
     turns = {"pull": pull, "push": push, "put": put, "exchange": exchange}
     try:
-        pull()  # memory is shared from the first one on
+        pull()  # memory is shared from the first pull on
         line.tell("ready")
         while (order := line.hear()) is not None:
             seconds = []

@@ -1,1 +1,1 @@
-"""Snapshot sets and the files in them: a shard's segments, safetensors, JSON with a checksum."""
+"""Snapshot sets and their files: a shard's segments, safetensors, JSON with a checksum."""

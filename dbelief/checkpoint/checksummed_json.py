@@ -1,4 +1,4 @@
-"""JSON files that notice damage: each has a format number, and a CRC-32 over all the rest of itself."""
+"""JSON files with damage detection: each has a format number, and a CRC-32 over all its other fields."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from dbelief.process.atomic_file import write_whole
 
 
 def write_checksummed(path: Path, form: int, content: Mapping[str, Any]) -> None:
-    """Write a file whole, durably, and sealed.
+    """Write a file atomically and durably, with a checksum.
 
     Raises
     ------
-    NotWritten
-        Where it cannot be written; names it.
+    WriteFailed
+        It cannot be written; names it.
     """
     sealed = {"format": form, **content}
     write_whole(path, json.dumps({**sealed, "crc32": checksum(sealed)}).encode())
 
 
 def read_checksummed(path: Path, form: int) -> dict[str, Any]:
-    """What `write_sealed` wrote under this format.
+    """Content of a file that `write_checksummed` wrote in this format.
 
     Raises
     ------
-    Torn
-        Where the file is missing or damaged.
+    CorruptSnapshot
+        The file is missing or damaged.
     SnapshotError
-        Where it has another format.
+        It has another format.
     """
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
@@ -47,5 +47,5 @@ def read_checksummed(path: Path, form: int) -> dict[str, Any]:
 
 
 def checksum(content: Mapping[str, Any]) -> int:
-    """CRC-32 of a file's content without the seal itself, however it is spaced."""
+    """CRC-32 of a file's content without the checksum itself, independent of whitespace."""
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())

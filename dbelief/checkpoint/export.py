@@ -1,4 +1,4 @@
-"""model.safetensors written segment by segment: whoever writes it never holds the whole vector."""
+"""Writer of model.safetensors by segments: the complete vector is never in memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def write_model(
     parts
         Every segment once, in any order: its span and its (length,) float32 numbers.
     metadata
-        Strings kept in the file's header.
+        Strings for the file's header.
 
     Raises
     ------
-    Failure
-        Where a segment never comes, or comes twice, or the file cannot be written. A file appears under its name only
-        when it is whole.
+    RuntimeFailure
+        A segment is missing or duplicate, or the file cannot be written. The file gets its name only when it is
+        complete.
     """
     tensors = {name: (_FLOAT32, box.shape) for box in layout.boxes for name in box.names}
     came: list[SegmentSpan] = []
@@ -48,7 +48,7 @@ def write_model(
 
 
 def _rows(box: Box, first: int, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Cut a box's numbers from `first` on into runs that lie together in its tensor, each with its position there."""
+    """Split a box's numbers from `first` on into runs contiguous in its tensor, each with its position there."""
     if box.box_shape == box.shape:
         yield first, numbers
         return

@@ -1,13 +1,13 @@
-"""A shard's part of a snapshot set on disk: a safetensors file of segments, and a JSON manifest that describes it.
+"""A shard's file in a snapshot set: a safetensors file of segments, and a JSON manifest that describes it.
 
 Set folder: `shard-3.safetensors`, `shard-3.json`, ... and, written last by the coordinator, `set.json`, which names the
-parts and the life of each shard that wrote one. Every try to take a set has a folder of its own, and a part that
-another life has written is not replaced: a writer that was stopped and wakes later cannot touch the set of its
-successor. A set loads on any number of shards, for each of them looks its segments up in every manifest. A segment's
-vectors lie together in the data file, in the order of their names; the rule's state is among them, under `rule/NAME`.
-Each segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself.
+shard files and the incarnation of each shard that wrote one. Every attempt at a set has its own folder, and a file of
+another incarnation is not replaced: a suspended writer that resumes later cannot change its successor's set. A set
+loads on any number of shards, for each of them looks up its segments in every manifest. A segment's vectors are
+contiguous in the data file, in the order of their names; the rule's state is among them, under `rule/NAME`. Each
+segment has a CRC-32 over all its bytes, and so have the file's header and the manifest itself.
 
-Both directions go segment by segment, through one buffer: nobody holds more than one segment beside the vectors.
+Both directions process one segment at a time, in one buffer: no more than one segment is in memory beside the vectors.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FORMAT = 2
 _NUMBERS = ("index", "start", "length", "version", "applied", "rounds", "lost", "offset", "crc32")
 
 Vectors = Mapping[str, np.dtype[Any]]
-"""Names and element types of what a segment holds."""
+"""Names and element types of a segment's vectors."""
 
 
 @dataclass(frozen=True)
 class StoredSegment:
-    """One segment as a set holds it.
+    """One segment of a snapshot set.
 
     Attributes
     ----------
     version, applied, rounds, lost, ledger
         As in the shard's segment.
     arrays
-        Vectors by name, the rule's state among them: (length,) each, valid until the next segment is asked for.
+        Vectors by name, including the rule's state: (length,) each, valid until the next iteration.
     """
 
     span: SegmentSpan
@@ -55,7 +55,7 @@ class StoredSegment:
 
 
 def state_key(name: str) -> str:
-    """The name that a vector of the rule's state has in a set."""
+    """Name of a vector of the rule's state in a set."""
     return f"rule/{name}"
 
 
@@ -74,17 +74,17 @@ def write_shard(
     Parameters
     ----------
     about
-        What the manifest says beside the segments: job, set, rule and shard_epoch.
+        Fields of the manifest beside the segments: job, set, rule and shard_epoch.
     table
-        The segments in order and what each holds, which has to be known before the first is written.
+        The segments in order, each with its vectors, which must be known before the first is written.
     segments
         The same segments in the same order.
 
     Raises
     ------
     WriteFailed
-        Where a file cannot be written, or another life of the shard has written the part. Names it; what had its name
-        stays as it was.
+        A file cannot be written, or another incarnation of the shard has written its manifest. Names it; an existing
+        file of that name is unchanged.
     """
     held = {span.index: (span, dict(sorted(vectors.items()))) for span, vectors in table}
     tensors: dict[str, Tensor] = {
@@ -115,7 +115,7 @@ def write_shard(
 
 
 def _refuse_another_life(manifest: Path, shard_epoch: int) -> None:
-    """Raise WriteFailed where a part is complete that this life has not written: it was stopped meanwhile."""
+    """Raise WriteFailed where another incarnation has completed its file: this one was suspended meanwhile."""
     if manifest.exists() and (written := read_checksummed(manifest, FORMAT)["shard_epoch"]) != shard_epoch:
         raise WriteFailed(
             f"{manifest}: was written in shard epoch {written}, and stays; this shard is in {shard_epoch}"
@@ -144,16 +144,16 @@ def _row(segment: StoredSegment, vectors: Vectors, offset: int, crc32: int) -> d
 def read_segments(
     folder: Path, set_id: str, job: str, rule: str, spans: Iterable[SegmentSpan]
 ) -> Iterator[StoredSegment]:
-    """Read segments out of a set, in no order that could be relied on.
+    """Read segments from a set, in no defined order.
 
-    All that manifests tell is checked before this returns, the data as it is read.
+    All manifests are checked before this returns, the data as it is read.
 
     Raises
     ------
-    Torn
-        Where a file is missing or damaged; names it.
+    CorruptSnapshot
+        A file is missing or damaged; names it.
     SnapshotError
-        Where the set is of another format, or holds another rule's state or another segment table.
+        The set is of another format, or holds another rule's state or another segment table.
     """
     left = {span.index: span for span in spans}
     found: list[tuple[Path, dict[str, Any], list[dict[str, Any]]]] = []
@@ -173,12 +173,12 @@ def read_segments(
 
 
 def verify_shards(folder: Path, set_id: str, job: str, rule: str, segments: int) -> None:
-    """Read all of a set, and see that every one of its segments is there once and as it was written.
+    """Read a complete set, and check that each of its segments is there once and matches its checksum.
 
     Raises
     ------
-    Torn, SnapshotError
-        As `read_parts` does.
+    CorruptSnapshot, SnapshotError
+        As `read_segments` does.
     """
     seen: set[int] = set()
     for path, content in _manifests(folder, set_id, job, rule):
@@ -216,7 +216,7 @@ def _manifests(folder: Path, set_id: str, job: str, rule: str) -> Iterator[tuple
 
 
 def _parts(folder: Path) -> dict[str, int] | None:
-    """The shard epoch of each part by its manifest's name; None in a set of an earlier version."""
+    """The shard epoch of each shard file by its manifest's name; None in a set of an earlier version."""
     if not (folder / "set.json").exists():
         return None
     parts: dict[str, int] | None = read_checksummed(folder / "set.json", FORMAT).get("parts")
@@ -224,7 +224,7 @@ def _parts(folder: Path) -> dict[str, int] | None:
 
 
 def _check_shape(content: dict[str, Any]) -> None:
-    """Raise KeyError or TypeError where a manifest is not made as `write_part` makes it."""
+    """Raise KeyError or TypeError where a manifest has not the structure that `write_shard` writes."""
     file, numbers = content["file"], [content["bytes"], content["header_crc32"]]
     for row in content["segments"]:
         numbers += (row[name] for name in _NUMBERS)
@@ -242,7 +242,7 @@ def _check_shape(content: dict[str, Any]) -> None:
 
 
 def _read(path: Path, content: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[StoredSegment]:
-    """The segments of these rows out of a data file, each held against its checksum."""
+    """Read the segments of these rows from a data file, each verified by its checksum."""
     if not rows:
         return
     try:
@@ -273,12 +273,12 @@ def _check_file(path: Path, file: BinaryIO, content: dict[str, Any]) -> None:
 
 
 def _size(row: dict[str, Any]) -> int:
-    """Bytes of one segment."""
+    """Size of one segment in bytes."""
     return int(row["length"] * sum(DTYPES[dtype].itemsize for _, dtype in row["vectors"]))
 
 
 def _stored(row: dict[str, Any], block: np.ndarray) -> StoredSegment:
-    """One segment over its bytes."""
+    """One segment, as views of its bytes."""
     arrays: dict[str, np.ndarray] = {}
     at = 0
     for name, dtype in row["vectors"]:

@@ -1,4 +1,4 @@
-"""set.json: what makes a snapshot set complete, and all that a coordinator needs to go on from it."""
+"""set.json: completes a snapshot set, and holds the coordinator state that is needed to resume from it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FORMAT = 2
 
 
 class Skipped(NamedTuple):
-    """A set that is not whole, and why."""
+    """A corrupt set, and the reason."""
 
     set_id: str
     reason: str
 
 
 def claim_set(snapshots: Path, set_id: str) -> bool:
-    """Make the folder of a set that begins; False where it exists, and belongs to another try.
+    """Make the folder of a new set; False where it exists, and belongs to another attempt.
 
     Raises
     ------
     WriteFailed
-        Where it cannot be made.
+        It cannot be made.
     """
     folder = snapshots / set_id
     try:
@@ -41,45 +41,45 @@ def claim_set(snapshots: Path, set_id: str) -> bool:
 
 
 def write_set(folder: Path, set_id: str, job: str, state: dict[str, Any]) -> None:
-    """Complete a set, durably, once every shard's manifest is there.
+    """Complete a set, durably, once every shard's manifest is written.
 
     Raises
     ------
     WriteFailed
-        Where set.json cannot be written; the set is not complete then.
+        set.json cannot be written; the set is not complete then.
     """
     write_checksummed(folder / "set.json", FORMAT, {"set": set_id, "job": job, **state})
 
 
 def read_set(folder: Path) -> dict[str, Any]:
-    """What the coordinator wrote when this set was complete.
+    """Content of a set's set.json, which the coordinator wrote.
 
     Raises
     ------
-    Torn, SnapshotError
-        It is damaged, or of a newer format.
+    CorruptSnapshot, SnapshotError
+        It is damaged, or of another format.
     """
     return read_checksummed(folder / "set.json", FORMAT)
 
 
 def sets_in(snapshots: Path) -> list[Path]:
-    """The folders of sets, complete or not, from old to new: by their count, for samples may fall when one resumes."""
+    """Folders of sets, complete or not, oldest first: by their count, for samples may decrease when a run resumes."""
     folders = (path for path in snapshots.glob("*-*") if path.is_dir())
     return sorted((path for path in folders if path.name.rpartition("-")[2].isdecimal()), key=_count)
 
 
 def complete_sets(snapshots: Path) -> list[Path]:
-    """The folders of sets that were completed, from old to new; what is in them is not looked at."""
+    """Folders of the complete sets, oldest first; their files are not checked."""
     return [folder for folder in sets_in(snapshots) if _is_complete(folder)]
 
 
 def newest_count(snapshots: Path) -> int:
-    """The highest count of all sets that were ever begun here; 0 where there is none."""
+    """The highest count of all sets that were ever started here; 0 where there is none."""
     return max(map(_count, sets_in(snapshots)), default=0)
 
 
 def prune_sets(snapshots: Path, keep: int) -> None:
-    """Keep the newest complete sets, and what is newer than the oldest of them."""
+    """Remove old sets: keep the newest complete ones, and all that are newer than the oldest of them."""
     folders, complete = sets_in(snapshots), complete_sets(snapshots)
     if len(complete) > keep:
         for folder in folders[: folders.index(complete[-keep])]:
@@ -87,14 +87,14 @@ def prune_sets(snapshots: Path, keep: int) -> None:
 
 
 def abort_set(snapshots: Path, set_id: str) -> None:
-    """Make room: what was written of a set that will not be complete goes. Its folder stays, for its count is given."""
+    """Free space: remove the files of a set that will not be complete. Its folder stays, to reserve its count."""
     for path in (snapshots / set_id).glob("*"):
         with suppress(OSError):
             path.unlink()
 
 
 def quarantine_set(snapshots: Path, set_id: str) -> None:
-    """Let a set no longer count as complete; what is left of it stays until its turn to go comes."""
+    """Mark a set as not complete; its other files stay until it is pruned."""
     (snapshots / set_id / "set.json").rename(snapshots / set_id / "set.torn")
 
 
@@ -107,22 +107,22 @@ def _is_complete(folder: Path) -> bool:
 
 
 def complete_until(snapshots: Path, set_id: str) -> list[str]:
-    """The complete sets that are not newer than this one, from new to old; at least this one."""
+    """The complete sets that are not newer than this one, newest first; at least this one."""
     folders = [folder for folder in reversed(sets_in(snapshots)) if _is_complete(folder)]
     return [folder.name for folder in folders if _count(folder) <= _count(snapshots / set_id)] or [set_id]
 
 
 def latest_valid_set(snapshots: Path, job: str, rule: str) -> tuple[str, dict[str, Any], list[Skipped]]:
-    """Id and state of the newest set of a run that is whole, and the newer ones that are not.
+    """Id and state of the newest valid set of a run, and the newer ones that are corrupt.
 
-    Cost: reads all of that set, one segment at a time, and holds it against its checksums.
+    Cost: reads all of that set, one segment at a time, and verifies its checksums.
 
     Raises
     ------
-    Mistake
-        Where there is no complete set.
+    UserError
+        There is no complete set.
     SnapshotError
-        Where none is whole, or the newest whole one belongs to another job, rule or format.
+        None is valid, or the newest one that is not corrupt belongs to another job, rule or format.
     """
     complete = complete_sets(snapshots)
     if not complete:

@@ -1,7 +1,7 @@
-"""Writing safetensors piece by piece: whoever writes such a file never holds all of it.
+"""Incremental writer of safetensors files: the complete file is never in memory.
 
-Format: 8 bytes little-endian header length, the header as JSON, then the tensors one after another without gaps. What
-a tensor is and where it lies is known before its first number, so the header comes first and numbers in any order.
+Format: 8 bytes little-endian header length, the header as JSON, then the tensors one after another without gaps. Types,
+shapes and positions are known before the first number, so the header is written first and the numbers in any order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _ALIGN = 8
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The format's name of an element type."""
+    """Name of an element type in the format."""
     return next(name for name, known in DTYPES.items() if known == dtype)
 
 
 class TensorFile:
-    """A safetensors file whose header is written.
+    """A safetensors file with its header written.
 
     Attributes
     ----------
     size
-        Bytes of the file when it is whole.
+        Size of the complete file in bytes.
     header_crc32
-        CRC-32 of all that comes before the first tensor.
+        CRC-32 of everything before the first tensor.
     """
 
     def __init__(self, file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ class TensorFile:
             self._starts[name] = total
             total = end
         text = json.dumps(header).encode()
-        text += b" " * (-len(text) % _ALIGN)  # readers that map the file want the numbers aligned
+        text += b" " * (-len(text) % _ALIGN)  # readers that map the file require aligned numbers
         before = len(text).to_bytes(8, "little") + text
         file.write(before)
         self._data = len(before)
@@ -60,7 +60,7 @@ class TensorFile:
         self.size = self._data + total
 
     def offset(self, name: str) -> int:
-        """The byte of the file that a tensor begins at."""
+        """Byte offset of a tensor in the file."""
         return self._data + self._starts[name]
 
     def write(self, name: str, numbers: np.ndarray, first: int = 0) -> None:
@@ -71,12 +71,12 @@ class TensorFile:
 
 @contextmanager
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[TensorFile]:
-    """A safetensors file of tensors (type and shape by name), which are written within the block.
+    """A safetensors file of tensors (type and shape by name), which are written within the `with` block.
 
     Raises
     ------
-    NotWritten
-        Where the file cannot be written; what has its name already stays as it was.
+    WriteFailed
+        The file cannot be written; an existing file of that name is unchanged.
     """
     with atomic_write(path) as file:
         yield TensorFile(file, tensors, metadata)

@@ -1,1 +1,1 @@
-"""The command line: `dbelief` and its commands, without those of the roles."""
+"""The command line: `dbelief` and its commands, except those of the roles."""

@@ -26,7 +26,7 @@ from dbelief.training.session import build_model, initial_values
 
 
 def tell_status(where: str, as_json: bool) -> None:
-    """Print how a job goes, or ended."""
+    """Print the status of a job, or the outcome of a finished run."""
     found = get_status(JobLocation.of(where))
     if as_json:
         print(json.dumps(plain(found.model_dump() if isinstance(found, Summary) else found)))
@@ -35,7 +35,7 @@ def tell_status(where: str, as_json: bool) -> None:
 
 
 def show_top(where: str) -> int:
-    """Show how a job goes until it ends, or somebody presses Ctrl-C; the exit code: 1 where it failed."""
+    """Show a job's status until it ends or Ctrl-C is pressed; return the exit code: 1 where it failed."""
     with interrupt_event() as interrupted, LiveView(Console(stderr=True), draw=whole) as view:
         found = watch(JobLocation.of(where), view.update, interrupted)
     if isinstance(found, Summary):
@@ -45,17 +45,17 @@ def show_top(where: str) -> int:
 
 
 def report_run(run: Path, output: Path, images: Path | None = None) -> None:
-    """Print how a run went, or goes so far, and draw its pictures into a folder.
+    """Print the report of a run, finished or in progress, and draw its plots into a folder.
 
     Parameters
     ----------
     images
-        An .npz file of labelled images: of autoencoders, what their neurons tell apart. Other models have none.
+        An .npz file of labelled images, for the selectivity of an autoencoder's neurons. Other models have none.
 
     Raises
     ------
-    Mistake
-        `run` is no run folder, or nothing has happened there.
+    UserError
+        `run` is not a run folder, or nothing was recorded there.
     """
     from dbelief.report.neurons import report_neurons
     from dbelief.report.pictures import draw_pictures, read_reduction
@@ -71,7 +71,7 @@ def report_run(run: Path, output: Path, images: Path | None = None) -> None:
 
 
 def evaluate_run(run: Path, split: str) -> dict[str, Any]:
-    """Loss and accuracy of a run's model.safetensors on one split of its job's data, of whole groups where it has any.
+    """Loss and accuracy of a run's model.safetensors on one split of the job's data, and by group where it has any.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a person asks of a job that runs: to end in good order, to go on with more or fewer replicas or shards."""
+"""User requests to a running job: stop cleanly, or continue with another number of replicas or shards."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from dbelief.rpc.client.coordinator_client import CoordinatorClient
 from dbelief.rundir.summary import Summary, read_summary
 
 ANSWER_S = 5.0
-"""How long a coordinator may be away while it is asked."""
+"""How long a request is retried while the coordinator is unavailable, in seconds."""
 
 
 def stop_job(where: str, reason: str, deadline_s: float | None) -> str:
-    """End a job in good order; what became of it, in one line.
+    """Stop a job cleanly; return the outcome in one line.
 
     Parameters
     ----------
     where
-        Of its coordinator, or its run folder.
+        Address of its coordinator, or its run folder.
     reason
-        For people; the run's `reason` from now on.
+        For users; it becomes the run's `reason`.
     deadline_s
-        How long its end is waited for; None: not at all.
+        How long to wait for the job's end; None: do not wait.
 
     Raises
     ------
-    Failure
-        It has not ended by then, or ended otherwise than asked.
+    RuntimeFailure
+        The job has not ended by the deadline, or has failed.
     """
     place = JobLocation.of(where)
     found = get_status(place)
@@ -62,7 +62,7 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
         never.wait(LOOK_S)
         try:
             status = to_dict(client.status())
-        except Unavailable:  # it may have ended between two looks
+        except Unavailable:  # it may have ended between two requests
             path = Path(status["run_folder"]) / "summary.json"
             if not path.exists():
                 raise RuntimeFailure(f"{client.address}: the coordinator of job {status['job']} is gone") from None
@@ -72,7 +72,7 @@ def _until_ended(client: CoordinatorClient, status: dict[str, Any], deadline_s: 
 
 
 def _kept(status: dict[str, Any]) -> str:
-    """What there is of the job now, as far as it can be seen from here."""
+    """Files that the job has kept, as far as this machine can see them."""
     folder = Path(status["run_folder"])
     if not folder.is_dir():
         what = "its model and last snapshot set are" if status["state"] == "done" else "what was kept is"
@@ -84,27 +84,27 @@ def _kept(status: dict[str, Any]) -> str:
 
 
 def scale_job(where: str, replicas: int) -> str:
-    """Let a job go on with so many replicas; what was asked for, in one line.
+    """Change a job's number of replicas; return a line that describes the request.
 
     Raises
     ------
-    Mistake
+    UserError
         The run is over.
-    Refused
-        Nobody can bring it about; the reason names who can.
+    Rejected
+        No launcher can do it; the reason names a command that can.
     """
     return _scale(where, wire.ScaleRequest(replicas=replicas), plural(replicas, "replica"))
 
 
 def scale_shards(where: str, shards: int) -> str:
-    """Let a job that trains go on with so many shards; what was asked for, and what is left to do, in one line.
+    """Change the number of shards of a training job; return a line that describes the request and the remaining steps.
 
     Raises
     ------
-    Mistake
+    UserError
         The run is over.
-    Refused
-        It does not train, or cannot be held by so many.
+    Rejected
+        The job does not train, or its parameters cannot be held by this number of shards.
     """
     return _scale(where, wire.ScaleRequest(shards=shards), plural(shards, "shard"))
 

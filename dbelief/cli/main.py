@@ -1,4 +1,4 @@
-"""The `dbelief` command: what is for people here, one command per role from its program by entry point."""
+"""The `dbelief` command: user commands are defined here, each role's command is loaded from its entry point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "dbelief.commands"
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Let click say a wrong command line as all our errors are said: in one line, without the usage above it."""
+    """Report an invalid command line like all errors of dbelief: in one line, without click's usage text."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -34,15 +34,15 @@ def _in_one_line() -> Iterator[None]:
 
 
 class _Wrong(click.UsageError):
-    """A wrong command line, which is said as all errors are."""
+    """An invalid command line, reported like all errors."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Say it."""
+        """Print the error."""
         announce_error(self.format_message())
 
 
 class Commands(click.Group):
-    """Finds the programs' commands by entry point, and imports only the one that is asked for."""
+    """Command group that finds the roles' commands by entry point, and imports only the requested one."""
 
     @staticmethod
     def _programs() -> dict[str, EntryPoint]:
@@ -53,7 +53,7 @@ class Commands(click.Group):
         return sorted({*super().list_commands(ctx), *self._programs()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command of ours, or a program's."""
+        """A command defined here, or a role's command."""
         program = self._programs().get(cmd_name)
         if program is None:
             return super().get_command(ctx, cmd_name)
@@ -61,12 +61,12 @@ class Commands(click.Group):
         return command
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
-        """Read what stands before the command's name."""
+        """Parse the arguments before the command's name."""
         with _in_one_line():
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Read the rest, and run the command; Ctrl-C while nobody is ready for it ends it in one line too."""
+        """Parse the other arguments and run the command; a Ctrl-C that it does not handle is reported in one line."""
         try:
             with _in_one_line():
                 return super().invoke(ctx)
@@ -79,7 +79,7 @@ class Commands(click.Group):
 @click.version_option(version("dbelief"), prog_name="dbelief")
 @click.option("--debug", "wanted", is_flag=True, help="Show tracebacks of errors, in the logs of child processes too.")
 def main(wanted: bool) -> None:
-    """Train models on machines that are slow, mixed, far apart, or may vanish."""
+    """Train models on machines that are slow, heterogeneous, remote or unreliable."""
     debug(wanted)
     with cli_errors():
         log.configure()
@@ -101,7 +101,7 @@ for _command in (*COMMANDS, slurm_command, guard_command):
 def train_command(
     job_file: Path, overrides: tuple[str, ...], resume: bool, quiet: bool, page: str | None, shared_memory: bool
 ) -> None:
-    """Run a whole job on this machine: registry, shards, coordinator and workers as processes of their own."""
+    """Run a complete job on this machine: registry, shards, coordinator and workers as separate processes."""
     from dbelief.launch.train import run_job
 
     with cli_errors():
@@ -128,7 +128,7 @@ def train_command(
 def sweep_command(
     job_file: Path, overrides: tuple[str, ...], seeds: str | None, at_once: int, output: Path | None
 ) -> None:
-    """Run a job once for each combination of settings, and print the table; again: what is missing of it."""
+    """Run a job for each combination of settings, and print the table; if repeated, only the missing runs."""
     from dbelief.experiments.sweep import run_sweep
 
     with cli_errors():
@@ -144,9 +144,9 @@ def sweep_command(
 @click.option("--waits", default="", metavar="SECONDS,SECONDS", help="Run with these of its compute_wait_s only.")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), help="Folder; default: runs/NAME.")
 def compare_command(file: Path, only: tuple[str, ...], seeds: str, waits: str, output: Path | None) -> None:
-    """Run strategies on the same model, data and seeds; tell time and samples to a test accuracy.
+    """Run strategies on the same model, data and seeds; report time and samples to a test accuracy.
 
-    What is done already is not run again. Commands with other seeds may share a folder.
+    Completed runs are not repeated. Commands with other seeds may share a folder.
     """
     from dbelief.rpc.grpc_settings import prepare_process
 
@@ -163,7 +163,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _rate(ctx: click.Context, param: click.Parameter, text: str) -> float:
-    """Read bytes a second, also with a unit."""
+    """Parse a rate in bytes a second, optionally with a unit."""
     from dbelief.cli.plan import bytes_per_s
 
     try:
@@ -190,7 +190,7 @@ POSITIVE = click.FloatRange(0, min_open=True)
 def plan_command(
     what: Path, overrides: tuple[str, ...], latency: float, bandwidth: float, flops: float | None, **more: Any
 ) -> None:
-    """Tell what a job, or a network of the zoo, would need: parameters, memory, traffic; nothing of it is made."""
+    """Report what a job or a zoo network needs: parameters, memory, traffic. Nothing is built."""
     from dbelief.cli.plan import plan_job
     from dbelief.plan import Speeds
 
@@ -230,7 +230,7 @@ def evaluate_command(run: Path, split: str) -> None:
     "default: the job's result.",
 )
 def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path | None, vector: str | None) -> None:
-    """Write a run's model as a file: as it ended, or of its newest snapshot set where it did not."""
+    """Export a run's model to a file: the final model, or that of the newest snapshot set if the run did not finish."""
     from dbelief.rundir.export import export_run
 
     with cli_errors():
@@ -247,7 +247,7 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
     help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron tells them apart.",
 )
 def report_command(run: Path, output: Path | None, images: Path | None) -> None:
-    """Tell how the run of a folder went, or goes so far, and draw its pictures."""
+    """Report how the run of a folder went, or its progress so far, and draw its plots."""
     from dbelief.cli.inspect_run import report_run
 
     with cli_errors():
@@ -276,9 +276,9 @@ def report_command(run: Path, output: Path | None, images: Path | None) -> None:
     help="Name or address by which people call the coordinator's status page.",
 )
 def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], page_hosts: tuple[str, ...]) -> None:
-    """Make a development authority, and a folder with certificate and token for each role of a job.
+    """Create a development certificate authority, and a folder with certificate and token for each role of a job.
 
-    A DIR that holds an authority already is left as it is. DIR/ca.key signs more; no process needs it.
+    A DIR that already holds an authority is left unchanged. DIR/ca.key signs more certificates; no process needs it.
     """
     from dbelief.security.certificates import make_credentials
 
@@ -289,7 +289,7 @@ def certs_command(folder: Path, days: float, registry_hosts: tuple[str, ...], pa
 
 @main.group("data")
 def data_group() -> None:
-    """Make data files."""
+    """Create data files."""
 
 
 @data_group.command("whiten")
@@ -301,7 +301,7 @@ def data_group() -> None:
 @click.option("--colour", is_flag=True, help="Three channels; else grey.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the places that are cut.")
 def whiten_command(source: str, output: Path, images: int, size: int, height: int, colour: bool, seed: int) -> None:
-    """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut images for training."""
+    """Whiten photographs of a folder (or those of scikit-image and scikit-learn), and cut training images from them."""
     from dbelief.data.photographs import photographs
     from dbelief.data.whiten import write_images
 
@@ -314,7 +314,7 @@ def whiten_command(source: str, output: Path, images: int, size: int, height: in
 @click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
 @click.option("--size", type=click.IntRange(8, 25), default=24, show_default=True, help="Their sides, pixels.")
 def faces_command(output: Path, size: int) -> None:
-    """Whiten the 100 faces and 100 other images that scikit-image brings along, as `whiten` does; labels 1 and 0."""
+    """Whiten the 100 faces and 100 other images of scikit-image, as `whiten` does; labels 1 and 0."""
     from dbelief.data.faces import write_faces
 
     with cli_errors():
@@ -326,9 +326,10 @@ def faces_command(output: Path, size: int) -> None:
 @click.argument("source", type=click.Path(path_type=Path), metavar="FOLDER|ARCHIVE")
 @click.option("--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The .npz file.")
 def speech_command(source: Path, output: Path) -> None:
-    """Turn recordings of spoken digits (DIGIT_SPEAKER_NUMBER.wav) into log-mel energies, 11 frames of 40 a sample.
+    """Convert recordings of spoken digits (DIGIT_SPEAKER_NUMBER.wav) to log-mel energies, 11 frames of 40 per sample.
 
-    Recordings 0 to 4 of each digit and speaker are the test set, 5 to 9 validate, the others are trained on.
+    Recordings 0 to 4 of each digit and speaker form the test set, 5 to 9 the validation set, the others the training
+    set.
     """
     from dbelief.data.speech import write_speech
 
@@ -339,7 +340,7 @@ def speech_command(source: Path, output: Path) -> None:
 
 @main.group("job")
 def job_group() -> None:
-    """Look after job files."""
+    """Check job files, and print their schema."""
 
 
 @job_group.command("check")

@@ -1,4 +1,4 @@
-"""The commands of who operates a job that runs: how it goes, its end, its size, and whether a process serves."""
+"""Commands for operating a running job: its status, stop and scale, and a process's health check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHERE = click.argument("where", default="127.0.0.1:7070", metavar="[HOST:PORT |
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @with_credentials()
 def status_command(where: str, as_json: bool) -> None:
-    """Tell how a job goes: ask a coordinator, by default 127.0.0.1:7070, or look into a run folder."""
+    """Print a job's status, from a coordinator (default 127.0.0.1:7070) or a run folder."""
     prepare_process()
     from dbelief.cli.inspect_run import tell_status
 
@@ -29,9 +29,9 @@ def status_command(where: str, as_json: bool) -> None:
 @_WHERE
 @with_credentials()
 def top_command(where: str) -> None:
-    """Show how a job goes, with its curves and how fast each member is, until it ends or Ctrl-C.
+    """Show a job's status, its curves and each member's speed, until it ends or Ctrl-C.
 
-    Where standard error is no terminal, a plain line now and then. Exit code 1 where the job fails.
+    If standard error is not a terminal, print a plain line periodically. Exit code 1 if the job fails.
     """
     prepare_process()
     from dbelief.cli.inspect_run import show_top
@@ -48,7 +48,7 @@ def top_command(where: str) -> None:
 @click.option("--deadline", type=click.FloatRange(0), default=300.0, show_default=True, help="Seconds to wait at most.")
 @with_credentials()
 def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
-    """End a job in good order: leased work is finished, a snapshot set taken, the model written; tell what was kept."""
+    """Stop a job cleanly: leased work is finished, a snapshot set taken, the model written; report what was kept."""
     prepare_process()
     from dbelief.cli.job_control import stop_job
 
@@ -62,11 +62,11 @@ def stop_command(where: str, reason: str, wait: bool, deadline: float) -> None:
 @_WHERE
 @with_credentials()
 def scale_command(what: str, count: int, where: str) -> None:
-    """Let a job that trains go on with COUNT workers, or with COUNT shards (ps).
+    """Change a training job to COUNT workers, or to COUNT shards (ps).
 
-    `dbelief train` starts more workers, or lets some leave, each after its lease; elsewhere the refusal names the
-    command that does it. Of shards, segments move while training goes on; `dbelief train` starts those that are
-    missing, elsewhere the answer names the command. Shards that are too many end when they hold nothing.
+    `dbelief train` starts missing workers, or lets surplus workers leave after their leases; elsewhere the request is
+    rejected with the command that does it. With shards, segments migrate while training continues; `dbelief train`
+    starts missing shards, elsewhere the answer names the command. Surplus shards exit once they hold no segment.
     """
     prepare_process()
     from dbelief.cli.job_control import scale_job, scale_shards
@@ -86,7 +86,7 @@ def scale_command(what: str, count: int, where: str) -> None:
 )
 @with_credentials()
 def health_command(address: str, timeout_s: float, service: str) -> None:
-    """Ask the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) whether it serves: exit code 0 if so, 1 if not."""
+    """Check whether the coordinator or shard at HOST:PORT (or $DBELIEF_LISTEN) serves: exit code 0 if so, else 1."""
     prepare_process()
     from dbelief.rpc.server.health import check_serving
 

@@ -1,4 +1,4 @@
-"""What `dbelief plan` and `dbelief zoo` do: a job or a network as numbers, before anything of it is made."""
+"""Implementation of `dbelief plan` and `dbelief zoo`: resource estimates of a job or a network, without building it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dbelief.plan.planned import planned
 from dbelief.rundir.json_values import plain
 
 REPLICAS, BATCH = 32, 32
-"""Of a network without a job: the 1,024 samples of FireCaffe's Table 1, on its 32 GPUs."""
+"""Batch of a network without a job: the 1,024 samples of FireCaffe's Table 1, on its 32 GPUs."""
 
 _RATE = re.compile(r"([0-9.]+(?:e[-+]?[0-9]+)?) *(?:([kMGT]?)(bit|B)(?:/s)?)?", re.ASCII)
 
@@ -35,14 +35,14 @@ def plan_job(
     speeds: Speeds,
     as_json: bool = False,
 ) -> None:
-    """Print the plan of a job file, or of a network of the zoo by its name.
+    """Print the plan of a job file, or of a zoo network given by name.
 
     Raises
     ------
     JobError
-        There is neither such a file nor such a network; the job is wrong.
-    Mistake
-        It cannot be planned, or something was said that a network has not.
+        There is neither such a file nor such a network, or the job is invalid.
+    UserError
+        It cannot be planned, or an option was given that does not apply to a network.
     """
     network = None if what.exists() else _network(str(what))
     plan: Plan | NetworkPlan
@@ -67,8 +67,8 @@ def print_zoo(name: str | None) -> None:
     ------
     JobError
         There is no such network.
-    Mistake
-        No job can train it.
+    UserError
+        No job can train the network.
     """
     if name is None:
         Console().print(zoo_listing([plan_network(one, REPLICAS, BATCH) for one in NETWORKS.values()]))
@@ -87,7 +87,7 @@ def bytes_per_s(text: str) -> float:
     Raises
     ------
     ValueError
-        It is no rate above 0.
+        The text is not a rate above 0.
     """
     found = _RATE.fullmatch(text.strip())
     rate = float(found[1]) if found is not None and found[1].count(".") < 2 else 0.0
@@ -98,12 +98,12 @@ def bytes_per_s(text: str) -> float:
 
 
 def _network(name: str) -> Network | None:
-    """The network of this name; None where it could be a file's.
+    """The network of this name; None where the name may be a file's.
 
     Raises
     ------
     JobError
-        It is a bare name, and no network's.
+        It is a bare name, and no network has it.
     """
     if name not in NETWORKS and re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise JobError(f"{name}: no such file, and {_unknown(name)}")

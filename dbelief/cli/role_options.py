@@ -1,4 +1,4 @@
-"""The options that every role's command has: who it is to others, where its numbers are read, what follows its job."""
+"""Options of every role's command: its credentials, its metrics address, and its behaviour at the job's end."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ sharing_option = click.option(
     show_default=True,
     help="Between workers and shards of one host, segments go through shared memory; or through TCP as between hosts.",
 )
-"""Of workers, of shards, and of who starts both."""
+"""Option of workers, of shards, and of commands that start both."""
 
 
 def role_options(role: str, waits_for: str) -> Callable[[F], F]:
-    """Add --credentials and --insecure, which do their work before the command's body; --metrics and --at-end.
+    """Add --credentials and --insecure, which take effect before the command's body; --metrics and --at-end.
 
     Parameters
     ----------
     waits_for
-        What `--at-end wait` does, for its help.
+        Help text for `--at-end wait`.
     """
     options = (
         with_credentials(role),

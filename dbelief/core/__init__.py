@@ -1,1 +1,1 @@
-"""What all programs agree on: layout, placement, pushes, leases, vector programs, ranks."""
+"""Types shared by all programs: layout, placement, pushes, leases, vector programs, ranks."""

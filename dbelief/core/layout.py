@@ -1,7 +1,7 @@
-"""Where each tensor, or a rank's box of it, lies in the one flat vector that a model is.
+"""Position of each tensor, or of a rank's box of it, in the flat vector of a model.
 
-The vector is the ranks' parts one after another; a rank's part is its boxes one after another, each box C-contiguous.
-A model on one rank is therefore its tensors in order, and every view is a reshaped slice: no copy anywhere.
+The vector concatenates the ranks' ranges; a rank's range concatenates its boxes, each C-contiguous. A model on one rank
+is therefore its tensors in order, and every view is a reshaped slice: no copy anywhere.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Box:
     Attributes
     ----------
     name, shape
-        The whole tensor's name and shape.
+        The complete tensor's name and shape.
     rank
         The rank that holds this box.
     start, stop
         Per axis, the half-open range of the box within the tensor.
     also
-        Further names of the whole tensor, under which a model file holds it again.
+        Further names of the complete tensor, under which a model file holds it again.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Box:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of the whole tensor."""
+        """All names of the complete tensor."""
         return self.name, *self.also
 
     @property
@@ -62,7 +62,7 @@ class Box:
 
     @property
     def size(self) -> int:
-        """How many numbers the box holds."""
+        """Number of elements of the box."""
         return math.prod(self.box_shape)
 
     @property
@@ -73,24 +73,24 @@ class Box:
         )
 
     def overlaps(self, other: Box) -> bool:
-        """Whether both boxes, of one tensor, hold some number of it."""
+        """Whether two boxes of one tensor share an element."""
         ranges = zip(self.start, self.stop, other.start, other.stop, strict=True)
         return all(max(a, c) < min(b, d) for a, b, c, d in ranges)
 
     @property
     def index(self) -> tuple[slice, ...]:
-        """The box as an index into the whole tensor."""
+        """The box as an index into the complete tensor."""
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank holds, as a vector of its own: its boxes one after another.
+    """The range of one rank, as a vector of its own: its boxes concatenated.
 
     Attributes
     ----------
     start
-        Where its first number lies in the flat vector of all ranks.
+        Position of its first number in the flat vector of all ranks.
     """
 
     boxes: tuple[Box, ...]
@@ -103,7 +103,7 @@ class RankPart:
 
     @cached_property
     def size(self) -> int:
-        """How many numbers the rank holds; 0 where there are more ranks than parts of the model."""
+        """Number of elements that the rank holds; 0 where there are more ranks than parts of the model."""
         return sum(box.size for box in self.boxes)
 
     @property
@@ -119,13 +119,13 @@ class RankPart:
         }
 
     def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
-        """Write the rank's boxes of whole tensors into (size,) `out`."""
+        """Write the rank's boxes of complete tensors into (size,) `out`."""
         for box, start in zip(self.boxes, self.starts, strict=True):
             out[start : start + box.size] = np.asarray(tensors[box.name])[box.index].reshape(-1)
         return out
 
     def collect(self, pieces: Iterable[tuple[str, int, np.ndarray]], out: np.ndarray) -> np.ndarray:
-        """Write the rank's boxes out of pieces of tensors, (name, first row, rows) each, into (size,) `out`."""
+        """Copy the rank's boxes from slices of tensors, (name, first row, rows) each, into (size,) `out`."""
         views = self.views(out)
         held = {box.name: box for box in self.boxes}
         for name, first, rows in pieces:
@@ -142,7 +142,7 @@ class RankPart:
         return out
 
     def tensor_at(self, position: int) -> str:
-        """Name of the tensor that number `position` of this vector belongs to."""
+        """Name of the tensor that contains number `position` of this vector."""
         for box, start in zip(self.boxes, self.starts, strict=True):
             if start <= position < start + box.size:
                 return box.name
@@ -167,13 +167,13 @@ def _check_tensor(boxes: Sequence[Box]) -> None:
 
 @dataclass(frozen=True)
 class Layout:
-    """The boxes of a model in the order of the flat vector, ranks rising.
+    """The boxes of a model in the order of the flat vector, ranks ascending.
 
     Raises
     ------
     ModelError
-        Where ranks are out of order, a box leaves its tensor, a tensor's boxes meet or do not add up to it, a rank
-        holds two boxes of one tensor, or two tensors have one name.
+        Ranks are out of order, a box exceeds its tensor, a tensor's boxes overlap or do not cover it, a rank holds two
+        boxes of one tensor, or two tensors have one name.
     """
 
     boxes: tuple[Box, ...]
@@ -195,7 +195,7 @@ class Layout:
 
     @classmethod
     def of(cls, parameters: Mapping[str, np.ndarray], also: Mapping[str, Sequence[str]] | None = None) -> Layout:
-        """Layout of a model on one rank: its tensors whole, in the mapping's order; `also`: further names of some."""
+        """Layout of a model on one rank: complete tensors, in the mapping's order; `also`: further names of some."""
         layout = cls.whole({name: tuple(array.shape) for name, array in parameters.items()})
         return cls(tuple(replace(box, also=tuple((also or {}).get(box.name, ()))) for box in layout.boxes))
 
@@ -206,7 +206,7 @@ class Layout:
 
     @cached_property
     def _all(self) -> RankPart:
-        """All ranks' boxes as one part."""
+        """All ranks' boxes as one range."""
         return RankPart(self.boxes, 0)
 
     @property
@@ -216,7 +216,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """How many numbers the flat vector holds."""
+        """Length of the flat vector."""
         return self._all.size
 
     def rank_ranges(self) -> list[tuple[int, int]]:
@@ -229,18 +229,18 @@ class Layout:
         return ranges
 
     def part(self, rank: int) -> RankPart:
-        """What one rank holds."""
+        """The range of one rank."""
         ranges = self.rank_ranges()
         start = ranges[rank][0] if rank < len(ranges) else self.size
         return RankPart(tuple(box for box in self.boxes if box.rank == rank), start)
 
     def views(self, flat: Any, rank: int = 0) -> dict[str, Any]:
-        """The boxes of one rank by tensor name, as views of `flat` (the whole vector, any array module)."""
+        """The boxes of one rank by tensor name, as views of `flat` (the complete vector, any array module)."""
         part = self.part(rank)
         return part.views(flat[part.start : part.stop])
 
     def assemble(self, flat: np.ndarray) -> dict[str, np.ndarray]:
-        """Whole tensors by name, copied out of the flat vector."""
+        """Complete tensors by name, copied from the flat vector."""
         tensors: dict[str, np.ndarray] = {}
         for box, start in zip(self.boxes, self.starts, strict=True):
             tensor = tensors.setdefault(box.name, np.empty(box.shape, flat.dtype))
@@ -248,24 +248,24 @@ class Layout:
         return tensors
 
     def flatten(self, tensors: Mapping[str, np.ndarray], out: np.ndarray) -> np.ndarray:
-        """Write whole tensors into the flat vector `out`; the inverse of `assemble`."""
+        """Write complete tensors into the flat vector `out`; the inverse of `assemble`."""
         return self._all.flatten(tensors, out)
 
     def tensor_at(self, position: int) -> str:
-        """Name of the tensor that number `position` of the flat vector belongs to."""
+        """Name of the tensor that contains number `position` of the flat vector."""
         return self._all.tensor_at(position)
 
     def digest(self) -> str:
-        """Hash by which replicas agree that they mean the same vector, 64 hexadecimal digits."""
+        """Hash for the comparison of layouts between replicas, 64 hexadecimal digits."""
         return hashlib.sha256(json.dumps(self.rows()).encode()).hexdigest()
 
     def rows(self) -> list[list[Any]]:
-        """The boxes as plain values that JSON holds; `from_rows` reads them."""
+        """The boxes as plain values for JSON; `from_rows` reads them."""
         return [[b.name, b.shape, b.rank, b.start, b.stop, *([b.also] if b.also else [])] for b in self.boxes]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Any]]) -> Layout:
-        """The layout that gave these rows."""
+        """Layout from the result of `rows`."""
         return cls(
             tuple(
                 Box(name, tuple(shape), rank, tuple(start), tuple(stop), *map(tuple, also))
@@ -276,7 +276,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class SegmentSpan:
-    """A row of the segment table: a contiguous piece of the flat vector."""
+    """A row of the segment table: a contiguous range of the flat vector."""
 
     index: int
     start: int
@@ -289,12 +289,12 @@ class SegmentSpan:
 
 
 def nominal_length(size: int, shards: int) -> int:
-    """Numbers in a full segment: small models spread too, and a large model's segment is one 1 MiB message."""
+    """Length of a full segment: small models are distributed too, and a large model's segment is one 1 MiB message."""
     return min(MAX_SEGMENT_LENGTH, max(1_024, size // (8 * shards)))
 
 
 def make_segments(ranges: Iterable[tuple[int, int]], nominal: int) -> list[SegmentSpan]:
-    """Cut the ranks' ranges into segments of `nominal` numbers; none straddles two ranks' parts."""
+    """Split the ranks' ranges into segments of `nominal` numbers; no segment spans two ranks."""
     spans: list[SegmentSpan] = []
     for start, stop in ranges:
         for first in range(start, stop, nominal):
@@ -303,10 +303,10 @@ def make_segments(ranges: Iterable[tuple[int, int]], nominal: int) -> list[Segme
 
 
 def assign_segments(spans: Sequence[SegmentSpan], shards: int) -> list[tuple[int, int]]:
-    """Give every shard a contiguous run of segments, as (first index, count); a shard may be empty.
+    """Assign a contiguous run of segments to every shard, as (first index, count); a run may be empty.
 
-    A segment goes to the shard whose equal share of the numbers holds the segment's middle: the runs differ from
-    equal shares by less than one segment, and no segment is left out or given twice.
+    A segment is assigned to the shard whose equal share of the numbers contains the segment's middle: the runs differ
+    from equal shares by less than one segment, and every segment is assigned exactly once.
     """
     total = sum(span.length for span in spans)
     runs = [[0, 0] for _ in range(shards)]

@@ -1,7 +1,7 @@
-"""What a lease of training data means in mini-batches and pushes, told once for coordinator and replica.
+"""Leases of training data as mini-batches and pushes, defined once for coordinator and replica.
 
-A push always belongs to exactly one lease: at a lease's end what is accrued is flushed. So the coordinator can turn
-a ledger's sequence numbers into samples without having heard of them from the replica.
+A push always belongs to exactly one lease: at a lease's end the accumulated gradient is flushed. So the coordinator can
+convert a ledger's sequence numbers to samples without a report of the replica.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataLease:
-    """A range of one epoch's permutation, cut into mini-batches in order; the last one may be short.
+    """A range of one epoch's permutation, split into mini-batches in order; the last one may be short.
 
     Attributes
     ----------
     id, epoch, start, stop
         Half-open range [start, stop) of the permutation of epoch `epoch`.
     first_sequence
-        Number of the first push made of it.
+        Sequence number of its first push.
     samples_before
-        Samples leased before it: its place in the learning-rate schedule.
+        Samples leased before it: its position in the learning-rate schedule.
     clock, member_epoch
-        For the staleness dial: clock of its first mini-batch.
+        With a staleness bound: clock of its first mini-batch, and the membership epoch.
     stride
-        From the clock of one mini-batch to the next one's: more than 1 where replicas take turns.
+        Difference between the clocks of successive mini-batches: more than 1 where replicas alternate.
     """
 
     id: int
@@ -39,16 +39,16 @@ class DataLease:
 
     @property
     def samples(self) -> int:
-        """How many samples the lease covers."""
+        """Number of samples of the lease."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True)
 class FetchPushSchedule:
-    """How often a replica fetches and pushes (DistBelief, section 4.1 and Algorithm 7.1).
+    """Frequency of a replica's fetches and pushes (DistBelief, section 4.1 and Algorithm 7.1).
 
-    `step` counts mini-batches from the start of a lease. The aligned order pushes when (step + 1) mod n_push == 0,
-    so that a fetch sees all that was computed before it; the paper's literal order pushes when step mod n_push == 0.
+    `step` counts mini-batches from the start of a lease. The aligned order pushes when (step + 1) mod n_push == 0, so
+    that a fetch includes all that was computed before it; the paper's literal order pushes when step mod n_push == 0.
     """
 
     batch: int
@@ -57,7 +57,7 @@ class FetchPushSchedule:
     literal: bool = False
 
     def steps(self, samples: int) -> int:
-        """Mini-batches in so many samples."""
+        """Number of mini-batches in `samples` samples."""
         return -(-samples // self.batch)
 
     def fetches_at(self, step: int) -> bool:
@@ -70,7 +70,7 @@ class FetchPushSchedule:
         return due % self.n_push == 0 or step == steps - 1
 
     def pushes(self, samples: int) -> int:
-        """How many pushes a lease of so many samples makes."""
+        """Number of pushes of a lease of `samples` samples."""
         steps = self.steps(samples)
         return sum(self.pushes_after(step, steps) for step in range(steps))
 

@@ -1,4 +1,4 @@
-"""Where each segment lives, and what a replica does with it: the transport as replicas see it."""
+"""Placement of segments on shards, and the interface of a replica to the shards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dbelief.core.layout import Range, SegmentSpan
 from dbelief.core.push import PARAMETERS, Push, PushResult
 
 SegmentRange = tuple[int, int]
-"""Index of a first segment, and how many there are from it on."""
+"""Index of a first segment, and the number of consecutive segments."""
 
 
 @dataclass(frozen=True)
 class ShardPlacement:
-    """One shard and the segments that it holds, as runs that rise along the table and do not touch.
+    """One shard and its segments, as runs that ascend in the table and are not adjacent.
 
-    `run_id` is of the run that it serves; 0: it has none.
+    `run_id` is that of the job run that it serves; 0: it has none.
     """
 
     shard: int
@@ -31,17 +31,17 @@ class ShardPlacement:
 
     @property
     def count(self) -> int:
-        """How many segments it holds."""
+        """Number of its segments."""
         return sum(count for _, count in self.runs)
 
     @property
     def segments(self) -> Iterator[int]:
-        """Their indices, rising."""
+        """Indices of its segments, ascending."""
         return (index for first, count in self.runs for index in range(first, first + count))
 
 
 def runs_of(indices: Iterable[int]) -> tuple[SegmentRange, ...]:
-    """Rising indices of segments as runs."""
+    """Group ascending indices of segments into runs."""
     runs: list[SegmentRange] = []
     for index in indices:
         first, count = runs[-1] if runs else (index, 0)
@@ -54,7 +54,7 @@ def runs_of(indices: Iterable[int]) -> tuple[SegmentRange, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """The segment table and who holds which run of it; `epoch` rises whenever segments change place."""
+    """The segment table and the runs of each shard; `epoch` increases whenever segments move."""
 
     epoch: int
     spans: tuple[SegmentSpan, ...]
@@ -62,11 +62,11 @@ class Placement:
 
     @property
     def size(self) -> int:
-        """How many parameters the job has."""
+        """Number of parameters of the job."""
         return sum(span.length for span in self.spans)
 
     def run(self, place: ShardPlacement, part: Range | None = None) -> Sequence[SegmentSpan]:
-        """The segments that one shard holds; of them those of one rank's part, where that is what is asked for."""
+        """Segments of one shard; with `part` only those of that rank's range."""
         held = [span for first, count in place.runs for span in self.spans[first : first + count]]
         if part is None:
             return held
@@ -80,7 +80,7 @@ class Parameters(Protocol):
     placement: Placement
 
     def array(self, size: int) -> np.ndarray:
-        """(size,) float32, all 0, at a multiple of 64 bytes, which is quickly pulled into and pushed from."""
+        """(size,) float32, all 0, aligned to 64 bytes, for fast pulls and pushes."""
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, vector: str = PARAMETERS, clock: int = 0) -> float:
         """Read a named vector.
@@ -88,18 +88,18 @@ class Parameters(Protocol):
         Parameters
         ----------
         out
-            (N,) float32, or as long as a rank's part; overwritten. Each segment is consistent; different segments may
-            be of different versions.
+            (N,) float32, or of the length of a rank's range; overwritten. Each segment is consistent; different
+            segments may have different versions.
         versions
-            (segments,) int64: versions that `out` holds already, -1 for none; overwritten. Only newer segments
-            are sent.
+            (segments,) int64: versions that `out` holds already, -1 for none; overwritten. Only newer segments are
+            sent.
         clock
-            With the staleness dial: the clock that is about to be computed.
+            With a staleness bound: the clock that is computed next.
 
         Returns
         -------
         float
-            Seconds until the last shard let it be read; 0 without the dial.
+            Seconds until the last shard permitted the read; 0 without a staleness bound.
         """
 
     def push(self, values: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:

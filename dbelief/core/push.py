@@ -1,4 +1,4 @@
-"""The words that client and shard share about pushes, without a wire."""
+"""Types and constants of pushes that client and shard share, independent of the wire format."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 PARAMETERS = "w"
 """The named vector that holds the model's parameters."""
 TRIAL, ACCRUED = "trial", "accrued"
-"""Of a batch method: where a pass computes gradients, and their sum, which bundles are added to."""
+"""Vectors of a batch method: the point at which a pass computes gradients, and the sum of the bundles' gradients."""
 
 
 MOST_AHEAD = 256
-"""Bundles of an ordered pass that may wait at a shard for the one before them: no bundle further ahead is given out."""
+"""Bundles of an ordered pass that a shard may buffer before their predecessor: no bundle further ahead is leased."""
 EXCHANGE_WINDOW = 16
-"""Messages that an exchange may be ahead of its answers; a shard keeps so many of each pusher."""
+"""Maximum number of unanswered messages of an exchange; a shard caches as many replies for each pusher."""
 
 _ZERO = np.float32(0)
 
 
 class Pusher(NamedTuple):
-    """A replica in one of its lives, and the rank inside it."""
+    """One incarnation of a replica, and the rank inside it."""
 
     replica: int
     incarnation: int
@@ -32,7 +32,7 @@ class Pusher(NamedTuple):
 
 @dataclass(frozen=True)
 class Push:
-    """What holds for all segments of a push.
+    """Header of a push, common to all its segments.
 
     Attributes
     ----------
@@ -47,12 +47,13 @@ class Push:
     assign
         Whether values are overwritten instead of the job's rule being applied.
     clock
-        Of the last mini-batch behind it: every earlier one is pushed. Counts with the staleness dial only. Of a
-        bundle: its pass, from 1.
+        Of its last mini-batch: every earlier one is pushed. Used only with a staleness bound. Of a bundle: its pass,
+        from 1.
     base
-        After a shard came back to life: number that the ledger goes on from.
+        After a shard's restart: sequence number at which the ledger continues.
     bundle
-        Number of a bundle within its pass: it is added once, whoever pushes it, and has no sequence. None: no bundle.
+        Number of a bundle within its pass: it is added once, whichever replica pushes it, and has no sequence. None: no
+        bundle.
     """
 
     pusher: Pusher
@@ -68,7 +69,7 @@ class Push:
 
 @dataclass(frozen=True)
 class PushResult:
-    """What became of a push, over all its segments.
+    """Outcome of a push, over all its segments.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class PushResult:
     duplicates
         Segments that had applied it before.
     lost
-        Pushes of this pusher that died with a shard's earlier life.
+        Pushes of this pusher that were lost with a shard's earlier incarnation.
     """
 
     staleness: float
@@ -86,16 +87,16 @@ class PushResult:
 
 
 STALENESS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
-"""Versions up to which a push is counted in a class of a `Spread`; one class more has all others."""
+"""Upper bounds of the classes of a `StalenessHistogram`, in versions; one more class has all larger values."""
 
 
 class StalenessHistogram:
-    """Pushes by staleness.
+    """Histogram of pushes by staleness.
 
     Attributes
     ----------
     counts
-        Pushes of each class.
+        Number of pushes in each class.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The ranks of one replica as those see them who only do things together: the first one speaks for all."""
+"""Collective operations of the ranks of one replica; rank 0 is the leader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dbelief.errors import Rejected
 
 
 class RankGroup(Protocol):
-    """What one rank has of the others; every call is made by all ranks."""
+    """Interface of one rank to the others; every call but `abort` is made by all ranks."""
 
     @property
     def rank(self) -> int:
@@ -18,11 +18,11 @@ class RankGroup(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         ...
 
     def share(self, data: bytes, root: int = 0) -> bytes:
-        """Give the bytes of rank `root` to all."""
+        """Broadcast the bytes of rank `root` to all."""
         ...
 
     def total(self, value: float) -> float:
@@ -34,37 +34,37 @@ class RankGroup(Protocol):
         ...
 
     def abort(self, error: BaseException) -> None:
-        """This rank failed: the waits of all others end with its name and the error. Made by one rank alone."""
+        """Report that this rank failed: the others' waits end with its number and the error. Not collective."""
         ...
 
 
 class SingleRank:
-    """The only rank of a replica that is not cut."""
+    """The only rank of a replica that is not partitioned."""
 
     rank = 0
     size = 1
 
     def share(self, data: bytes, root: int = 0) -> bytes:
-        """See `Ranks`."""
+        """See `RankGroup`."""
         return data
 
     def total(self, value: float) -> float:
-        """See `Ranks`."""
+        """See `RankGroup`."""
         return value
 
     def barrier(self) -> None:
-        """See `Ranks`."""
+        """See `RankGroup`."""
 
     def abort(self, error: BaseException) -> None:
-        """See `Ranks`."""
+        """See `RankGroup`."""
 
 
 def all_or_none(ranks: RankGroup, act: Callable[[], object]) -> None:
-    """Do on every rank what a peer may refuse; all ranks go on, or none does.
+    """Run an action that a peer may refuse on every rank; all ranks continue, or none does.
 
     Raises
     ------
-    Refused
+    Rejected
         On all ranks, where it was refused on one; the message names the first one and its reason.
     """
     error: Rejected | None = None
@@ -83,5 +83,5 @@ def all_or_none(ranks: RankGroup, act: Callable[[], object]) -> None:
 
 
 def all_max(ranks: RankGroup, value: int) -> int:
-    """The largest of all ranks' whole numbers; returns when every rank has called this."""
+    """Maximum of an integer over all ranks; returns when every rank has called this."""
     return max(int(ranks.share(str(value).encode(), rank)) for rank in range(ranks.size))

@@ -1,18 +1,18 @@
-"""Programs over named vectors: what a coordinator has done without ever holding a vector.
+"""Programs over named vectors: the coordinator's operations on vectors that it never holds.
 
-A program is a list of operations that run in order, all or nothing; only scalars come back. Whoever runs one checks it
-whole before it touches a number: `check` is that check, the same for vectors in one process and for those on shards.
+A program is a list of operations that run in order, all or nothing; only scalars are returned. Every executor checks it
+completely before it changes a number: `validate` is that check, the same for vectors in one process and on shards.
 
     zero d            d = 0
     copy d s          d = s
     scale d; c        d = c d
     axpy y x; c       y = y + c x
-    mul d a b         d = a b, number by number
+    mul d a b         d = a b, elementwise
     norm1 v           -> sum of |v|
     maxabs v          -> largest |v|
     dots a b ...      -> a . b for each pair
     lincomb d x ...; c ...   d = c1 x1 + c2 x2 + ...
-    rotate v0 ... vn  vn becomes v0, v0 becomes v1, and so on: names move, numbers stay
+    rotate v0 ... vn  vn becomes v0, v0 becomes v1, and so on: names are permuted, numbers stay
 
 Source: DistBelief section 4.2 and its appendix, which name a small set of operations that L-BFGS needs; `dots` and
 `lincomb` do many at once, for a command costs a round trip (Chen, Wang, Zhou 2014).
@@ -44,30 +44,30 @@ class Operation:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Vectors whose numbers it needs."""
+        """Vectors whose numbers it reads."""
         return _KINDS[self.name].reads(self.vectors)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Vectors that hold something else afterwards."""
+        """Vectors whose numbers it changes."""
         return _KINDS[self.name].writes(self.vectors)
 
     @property
     def answers(self) -> int:
-        """How many scalars it gives."""
+        """Number of scalars that it returns."""
         return len(self.vectors) // 2 if self.name == "dots" else int(self.name in ("norm1", "maxabs"))
 
     @property
     def sums(self) -> bool:
-        """Whether parts' scalars are added to the whole's; else the largest counts."""
+        """Whether the scalars of several ranges are added; else the largest is the result."""
         return self.name != "maxabs"
 
 
 class _Signature(NamedTuple):
     vectors: range
-    """How many it takes."""
+    """Permitted numbers of vectors."""
     scalars: int | None
-    """None: as many as there are vectors to combine."""
+    """None: one for each vector of a linear combination."""
     written: slice
     read: slice
 
@@ -115,12 +115,12 @@ def dots(*pairs: tuple[str, str]) -> Operation:
 
 
 def rotate(*names: str) -> Operation:
-    """The last name's vector becomes the first's, each other the next one's."""
+    """Rename cyclically: the last name's vector becomes the first's, each other the next one's."""
     return Operation("rotate", names)
 
 
 def validate(program: Sequence[Operation], held: Collection[str]) -> None:
-    """Hold a program against its operations' definitions and the vectors that are there.
+    """Check a program against its operations' definitions and the existing vectors.
 
     Parameters
     ----------
@@ -129,8 +129,8 @@ def validate(program: Sequence[Operation], held: Collection[str]) -> None:
 
     Raises
     ------
-    Refused
-        Names the operation by its place, from 1.
+    Rejected
+        Names the operation by its position, from 1.
     """
     known = set(held)
     for number, operation in enumerate(program, 1):
@@ -144,9 +144,9 @@ def validate(program: Sequence[Operation], held: Collection[str]) -> None:
 
 
 def together(program: Sequence[Operation], parts: Sequence[Sequence[float]]) -> list[float]:
-    """The scalars of a whole out of its parts', in the order of the parts; of no parts 0.
+    """Combine the scalars of several ranges of the vectors, in the order of `parts`; 0 where there are none.
 
-    Python's `sum` adds floats one way up to 3.11 and another way from 3.12 on; this is one way everywhere.
+    Python's `sum` adds floats in one way up to 3.11 and in another from 3.12 on; this is one way everywhere.
     """
     adds = [operation.sums for operation in program for _ in range(operation.answers)]
     columns = zip(*parts, strict=True) if parts else ((),) * len(adds)
@@ -157,7 +157,7 @@ def together(program: Sequence[Operation], parts: Sequence[Sequence[float]]) -> 
 
 
 def _larger(one: float, other: float) -> float:
-    """The larger of two; NaN where one of them is."""
+    """The larger of two numbers; NaN where one of them is."""
     return other if other > one or math.isnan(other) else one
 
 

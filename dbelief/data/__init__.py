@@ -1,4 +1,4 @@
-"""Data: what a job's `data` section names, as arrays in memory, split and ordered by seeds."""
+"""Data of a job's `data` section, as arrays in memory, split and ordered by seeds."""
 
 from .dataset import BatchBuffer, Dataset, Split
 from .load import load, sizes

@@ -1,4 +1,4 @@
-"""Separated text with a column, or columns, of targets: names or numbers of columns, classes as numbers or as words."""
+"""Delimited text with one or more target columns: columns by name or number, classes as numbers or as text."""
 
 import codecs
 import csv
@@ -20,15 +20,15 @@ from .splits import cut, cut_sizes
 
 @dataclass(frozen=True)
 class Columns:
-    """What a file's columns are.
+    """Column layout of a file.
 
     Attributes
     ----------
     header : tuple of str, or None
-        Their names, where the file tells them.
+        Column names, if the file has a header.
     count : int
     targets, ignored : tuple of int
-        Places from 0.
+        Column indices from 0.
     """
 
     header: tuple[str, ...] | None
@@ -37,11 +37,11 @@ class Columns:
     ignored: tuple[int, ...]
 
     def called(self, place: int) -> str:
-        """What messages call a column."""
+        """Name of a column in messages."""
         return f"column {place + 1}" + (f" ({self.header[place][:40]!r})" if self.header else "")
 
     def roles(self, text: int | None, ignored: int) -> np.ndarray:
-        """Place of each among the numbers: inputs, then targets; `text` instead for a target that is read as text."""
+        """Index of each column among the numbers: inputs, then targets; `text` instead for a target read as text."""
         roles = np.full(self.count, ignored, np.int64)
         inputs = [place for place in range(self.count) if place not in {*self.targets, *self.ignored}]
         roles[inputs] = np.arange(len(inputs))
@@ -51,15 +51,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Table:
-    """A file as read.
+    """Content of a file.
 
     Attributes
     ----------
     inputs : float32, shape (n, features)
     numbers : float32, shape (n, targets)
-        Targets that are numbers; of no width where they are classes.
+        Numeric targets; width 0 where targets are classes.
     words : list of bytes
-        The target column where it names classes; else empty.
+        The target column where it names classes; otherwise empty.
     lines : int64, shape (n,)
     """
 
@@ -72,10 +72,10 @@ class Table:
 
 
 def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
-    """Load the file, cut off what validation and test have no file of their own for, and load the files of those.
+    """Load the file, split off validation and test sets without a file of their own, and load the files of the others.
 
-    Whole numbers become classes 0 .. k - 1 in the order of the numbers, other words in the order of their characters;
-    `Dataset.names` tells them.
+    Whole numbers become classes 0 .. k - 1 in numeric order, other values in the order of their characters;
+    `Dataset.names` holds the names.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def load_csv(spec: CsvData, folder: Path, need: Collection[str]) -> Dataset:
 
 
 def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
-    """Samples of the three sets: the files' rows are counted, nothing of them is kept.
+    """Samples of the three sets: the files' rows are counted, and not kept.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def csv_sizes(spec: CsvData, folder: Path) -> tuple[int, int, int]:
 
 
 def _count(path: Path, spec: CsvData) -> int:
-    """Rows below the header; as `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
+    """Rows below the header; as in `read_cells`, empty lines do not count, and a quoted field may hold line ends."""
     reader = csv.reader((line.decode("latin-1") for line in lines(path)), delimiter=spec.delimiter)
     try:
         return sum(map(bool, reader)) - spec.header
@@ -123,7 +123,7 @@ def _count(path: Path, spec: CsvData) -> int:
 
 def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
     """Read a file, plain or .gz, whose columns must be those of `like`, if any."""
-    from .csv_tokenizer import IGNORED, TEXT, read_cells  # brings numba
+    from .csv_tokenizer import IGNORED, TEXT, read_cells  # imports numba
 
     content, where = read(path), str(path)
     start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0
@@ -142,7 +142,7 @@ def _table(spec: CsvData, path: Path, like: Columns | None = None) -> Table:
 
 
 def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[list[str], int, int]:
-    """Fields of the first row that is not empty, the position after it, and the line it ends on."""
+    """Fields of the first row that is not empty, the position after it, and the line on which it ends."""
 
     def lines() -> Iterator[str]:
         nonlocal at
@@ -162,7 +162,7 @@ def _first_row(content: bytes, at: int, delimiter: str, where: str) -> tuple[lis
 
 
 def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
-    """Find the columns that the job names."""
+    """Find the columns that the job specifies."""
     header = None
     if spec.header:
         header = tuple(name.strip() for name in first)
@@ -180,7 +180,7 @@ def _columns(spec: CsvData, first: list[str], where: str) -> Columns:
 
 
 def _place(column: str | int, header: tuple[str, ...] | None, count: int, where: str) -> int:
-    """Place from 0 of a column that is given by its name, or by its number from 1, or from -1 backwards."""
+    """Index from 0 of a column that is given by its name, by its number from 1, or from -1 backwards."""
     if isinstance(column, int):
         if abs(column) > count:
             raise DataError(f"{where}: there is no column {column}, its first row has {count}")
@@ -197,7 +197,7 @@ def _place(column: str | int, header: tuple[str, ...] | None, count: int, where:
 
 @dataclass(frozen=True)
 class Classes:
-    """The names of classes in their order; `whole` where all of them are whole numbers."""
+    """The names of classes in order; `whole` where all of them are whole numbers."""
 
     names: tuple[str, ...]
     whole: bool
@@ -209,7 +209,7 @@ class Classes:
         Raises
         ------
         DataError
-            A field is empty, or all of them are numbers and one is no whole number.
+            A field is empty, or all fields are numbers and one is not a whole number.
         """
         words = _words(table)
         numbers = {raw: _number(word) for raw, word in words.items()}
@@ -227,7 +227,7 @@ class Classes:
         Raises
         ------
         DataError
-            One is not among the names.
+            A row's class is not among the names.
         """
         known = {name: place for place, name in enumerate(self.names)}
         places: dict[bytes, int] = {}
@@ -241,7 +241,7 @@ class Classes:
 
 
 def _words(table: Table) -> dict[bytes, str]:
-    """The different fields of the target column as text, in order of appearance."""
+    """The distinct fields of the target column as text, in order of appearance."""
     words: dict[bytes, str] = {}
     for raw in dict.fromkeys(table.words):
         try:
@@ -254,7 +254,7 @@ def _words(table: Table) -> dict[bytes, str]:
 
 
 def _at(table: Table, raw: bytes) -> str:
-    """Where a field of the target column stands first."""
+    """Location of the first occurrence of a target field, for messages."""
     (target,) = table.columns.targets
     return f"{table.where}, line {table.lines[table.words.index(raw)]}, {table.columns.called(target)}"
 

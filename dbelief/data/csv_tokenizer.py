@@ -1,8 +1,8 @@
-"""Separated text as numbers, in one pass over its bytes, by compiled loops.
+"""Parser of delimited text to numbers, in one pass over its bytes, by compiled loops.
 
-A number is read from its first 19 digits, as a float64 that is within two units in its last place; where those two
-units could decide which float32 is nearest, and where a field is no plain decimal number at all, the field is left to
-Python's `float`. So every number has the bits of `np.float32(float(text))`.
+A number is parsed from its first 19 digits, as a float64 within two units in the last place. A field is left to
+Python's `float` if those two units could change the nearest float32, or if it is not a plain decimal number. So every
+number has the bits of `np.float32(float(text))`.
 
 Cost: about two nanoseconds a byte on one core. Importing this module imports numba.
 """
@@ -16,10 +16,10 @@ from dbelief.arrays.jit import jit
 from dbelief.errors import DataError
 
 TEXT, IGNORED = -1, -2
-"""Roles of columns that are no numbers; a number's role is its place in its row of `Cells.numbers`."""
+"""Roles of columns that are not numbers; a number's role is its index in its row of `Cells.numbers`."""
 
 HARD = 1 << 14
-"""Fields that are left to Python at a time, at least one row of them."""
+"""Number of fields that are left to Python at a time, at least one row of them."""
 
 _FINE, _FEW, _MANY, _OPEN, _AFTER = range(5)
 _WHY = {
@@ -28,7 +28,7 @@ _WHY = {
 }
 _LF, _CR, _QUOTE, _SPACE, _TAB = 10, 13, 34, 32, 9
 _PLUS, _MINUS, _DOT, _ZERO, _NINE = 43, 45, 46, 48, 57
-_TENS = 10.0 ** np.arange(23)  # exact, all of them
+_TENS = 10.0 ** np.arange(23)  # all exact
 _DIGITS = 19  # fit into 64 bits
 _NEAR = 2.0**-51
 
@@ -40,11 +40,11 @@ class Cells:
     Attributes
     ----------
     numbers : float32, shape (n, k)
-        The columns that have a place, at their places.
+        The columns that have an index, at that index.
     texts : list of bytes, n long, or empty
-        The column of role TEXT, quotes taken off.
+        The column of role TEXT, without quotes.
     lines : int64, shape (n,)
-        On which line of the file each row begins, from 1.
+        Line of the file on which each row begins, from 1.
     """
 
     numbers: np.ndarray
@@ -54,7 +54,7 @@ class Cells:
 
 @jit
 def _number(content: Any, start: Any, stop: Any) -> Any:
-    """Give (whether this is a plain decimal number, and which)."""
+    """Return (whether this is a plain decimal number, its value)."""
     while start < stop and content[start] in (_SPACE, _TAB):
         start += 1
     while stop > start and content[stop - 1] in (_SPACE, _TAB):
@@ -113,9 +113,9 @@ def _scan(
     lines: Any,
     hard: Any,
 ) -> Any:
-    """Read rows from `at` on, until the end, a wrong row, or too little room in `hard`.
+    """Read rows from `at` on, until the end, an invalid row, or too little room in `hard`.
 
-    Gives (position, line, rows so far, hard fields, what is wrong, its line, its column).
+    Returns (position, line, rows so far, hard fields, error, its line, its column).
     """
     n, width, held = len(content), len(roles), 0
     while at < n:
@@ -169,24 +169,24 @@ def _scan(
 def read_cells(
     content: bytes, at: int, line: int, delimiter: str, roles: np.ndarray, names: list[str], where: str
 ) -> Cells:
-    """Read all rows of a text from a position on; empty lines are passed over.
+    """Read all rows of a text from a position on; empty lines are skipped.
 
     Parameters
     ----------
     content : bytes
     at, line : int
-        Where the rows begin, and on which line of the file that is.
+        Position where the rows begin, and its line in the file.
     delimiter : str
         One character of ASCII.
     roles : int64, shape (columns,)
-        Place of each column among the numbers, or TEXT (at most one), or IGNORED.
+        Index of each column among the numbers, or TEXT (at most one), or IGNORED.
     names : list of str
-        What messages call the columns.
+        Names of the columns in messages.
 
     Raises
     ------
     DataError
-        A row has too few or too many fields, or a field is no finite float32; names line and column.
+        A row has too few or too many fields, or a field is not a finite float32; names line and column.
     """
     data = np.frombuffer(content, np.uint8)
     most = content.count(b"\n", at) + 1
@@ -200,7 +200,7 @@ def read_cells(
             data, at, line, ord(delimiter), roles, row, numbers, texts, lines, hard
         )
         for of_row, of_column, start, stop in hard[:held].tolist():
-            if wrong and of_row == row:  # what is wrong with the row as a whole comes first
+            if wrong and of_row == row:  # an error of the complete row takes precedence
                 break
             place = f"{where}, line {lines[of_row]}, {names[of_column]}"
             numbers[of_row, roles[of_column]] = _float32(content[start:stop], place)
@@ -215,18 +215,18 @@ def read_cells(
 
 
 def _unquoted(content: bytes, start: int, stop: int) -> bytes:
-    """A field of text; within quotes, a quote is written twice."""
+    """The content of a text field; within quotes, a quote is doubled."""
     field = content[start:stop]
     return field.replace(b'""', b'"') if content[start - 1 : start] == b'"' else field
 
 
 def _float32(field: bytes, place: str) -> np.float32:
-    """One field that is no plain number, or one that lies all but between two float32.
+    """Convert a field that is not a plain number, or that is too near the middle of two float32.
 
     Raises
     ------
     DataError
-        It is none at all, or none that is finite.
+        It is not a number, or not finite.
     """
     if not field.strip():
         raise DataError(f"{place}: is empty, must be a number")
@@ -244,5 +244,5 @@ def _float32(field: bytes, place: str) -> np.float32:
 
 
 def shown(field: bytes) -> str:
-    """A field as messages show it: quoted, shortened, on one line."""
+    """A field for messages: quoted, shortened, on one line."""
     return repr(field[:40].decode("utf-8", "replace"))

@@ -1,8 +1,8 @@
 """Samples in memory, and mini-batches gathered from them without allocating.
 
-Inputs stay in their stored type (pixels take a quarter of the memory as uint8) and are scaled while they
-are gathered: np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Costs of m
-samples of f features: m * f values read, written, read, written; nothing is allocated that grows with m.
+Inputs stay in their stored type (as uint8, pixels take a quarter of the memory) and are scaled when they are gathered:
+np.take into a buffer of the stored type, then np.multiply into a float32 buffer. Cost of m samples of f features: m * f
+values read, written, read, written; no allocation grows with m.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ class Split:
     inputs : uint8 or float32, shape (n, features...), C-contiguous
     targets : int64, shape (n,), labels from 0; or float32, shape (n, k); C-contiguous
     scale : float
-        What inputs are multiplied by as they are gathered, without unit; 1/255 for pixels.
+        Factor that inputs are multiplied by when they are gathered, without unit; 1/255 for pixels.
     groups : int64, shape (n,), or None
-        Samples with the same number belong together, and have the same label: frames of one recording, for example.
+        Samples with the same number form a group and have the same label: frames of one recording, for example.
     """
 
     inputs: np.ndarray
@@ -44,7 +44,7 @@ class Split:
         if groups is not None and not (groups.dtype == np.int64 and groups.shape == self.targets.shape):
             raise ValueError(f"groups are {_kind(groups)}, must be int64 as many as the targets, which are labels")
         if not (self.inputs.flags.c_contiguous and self.targets.flags.c_contiguous):
-            raise ValueError("inputs and targets must be C-contiguous")  # np.take would copy them whole, each time
+            raise ValueError("inputs and targets must be C-contiguous")  # np.take would copy them completely each time
 
     def __len__(self) -> int:
         """Number of samples n."""
@@ -88,7 +88,7 @@ class Split:
 
 
 class BatchBuffer:
-    """Room for a mini-batch of up to `size` samples of a split; for one thread at a time.
+    """Buffer for a mini-batch of up to `size` samples of a split; not thread-safe.
 
     Attributes
     ----------
@@ -120,18 +120,18 @@ class BatchBuffer:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a job trains on, evaluates on while training, and tests at its end.
+    """Training, validation and test sets of a job.
 
     Attributes
     ----------
     train, validation, test : Split or None
-        None where it was not asked for, or there is none.
+        None where it was not requested, or does not exist.
     classes : int or None
         Number of labels; None where targets are numbers or there is no data.
     features : tuple of int
         Shape of one sample's inputs; () where there is no data.
     names : tuple of str, or None
-        What the source calls class 0, 1, ...; None where it calls them so.
+        Names of class 0, 1, ... in the source; None where it uses these numbers.
     """
 
     train: Split | None
@@ -143,12 +143,12 @@ class Dataset:
 
     @property
     def inputs(self) -> int:
-        """Numbers per sample."""
+        """Number of input values per sample."""
         return prod(self.features)
 
     @property
     def outputs(self) -> int | None:
-        """What a model gives per sample: the classes, or the width of the targets; None without data."""
+        """Number of model outputs per sample: the classes, or the width of the targets; None without data."""
         widths = [s.targets.shape[1] for s in (self.train, self.validation, self.test) if s and s.targets.ndim == 2]
         return self.classes if self.classes is not None or not widths else widths[0]
 

@@ -1,4 +1,4 @@
-"""The UCI optical digits that come with dbelief; DIGITS.md says where they are from."""
+"""The UCI optical digits that are included in dbelief; DIGITS.md names their origin."""
 
 from collections.abc import Collection
 from importlib.resources import files
@@ -8,7 +8,7 @@ from .npz import dataset, read_arrays
 from .splits import cut
 
 PIXEL_SCALE = 1 / 16
-"""Pixels count the black dots of a 4 x 4 block: 0 to 16."""
+"""A pixel is the number of black dots in a 4 x 4 block: 0 to 16."""
 
 VALIDATION = 180
 TEST = 360

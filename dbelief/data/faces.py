@@ -1,7 +1,7 @@
-"""Faces and what is none, labelled, of a size that a small network sees: the subset of LFW that scikit-image has.
+"""Labelled images of faces and non-faces, of a small network's input size: the LFW subset included in scikit-image.
 
-100 faces of Labeled Faces in the Wild (Huang et al. 2007) and 100 pieces of such photographs' corners, grey, 25 x 25
-pixels. Corners are emptier than faces: a neuron that answers to any contrast in the middle tells many of them apart.
+100 faces of Labeled Faces in the Wild (Huang et al. 2007) and 100 patches from such photographs' corners, grey, 25 x 25
+pixels. Corners are emptier than faces, so a neuron that responds to any contrast in the middle separates many of them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dbelief.process.atomic_file import atomic_write
 
 from .whiten import CONTRAST, whitened
 
-FACES = 100  # the first of them
-_MARGIN = 12  # pixels that are mirrored at each border, so that whitening meets no edge there
+FACES = 100  # the first of the images
+_MARGIN = 12  # pixels that are mirrored at each border, so that whitening has no edge there
 
 
 def write_faces(path: Path, size: int) -> tuple[int, int]:
-    """Whiten each image as `whiten.py` does, cut its middle, and write an .npz file; how many, and how many faces.
+    """Whiten each image as `whiten.py` does, crop its middle, and write an .npz file; return (images, faces).
 
     The file holds `inputs` (200, size, size, 1) float32 and `targets` (200,) int64: 1 for a face.
 
     Raises
     ------
     DataError
-        scikit-image is not there.
+        scikit-image is not installed.
     """
     images = _images()
     low = (images.shape[1] - size) // 2 + _MARGIN

@@ -1,4 +1,4 @@
-"""Files as bytes, plain or .gz, with one line for whatever is wrong with them."""
+"""File contents as bytes, plain or .gz, with one-line errors."""
 
 import gzip
 import zlib
@@ -11,12 +11,12 @@ from dbelief.errors import DataError
 
 
 def read(path: Path, most: int = -1) -> bytes:
-    """Read a file, or no more than its first `most` bytes; one whose name ends in .gz is unpacked.
+    """Read a file, or at most its first `most` bytes; one whose name ends in .gz is unpacked.
 
     Raises
     ------
     DataError
-        The file or its folder is missing, or it is unreadable, empty, or a gzip file that is cut short or damaged.
+        The file or its folder is missing, or it is unreadable, empty, or a gzip file that is truncated or damaged.
     """
     with _opened(path) as file:
         content = file.read(most)
@@ -31,7 +31,7 @@ def lines(path: Path) -> Iterator[bytes]:
     Raises
     ------
     DataError
-        As `read`; a damaged part is found when it is reached.
+        As in `read`; damage is detected when it is reached.
     """
     with _opened(path) as file:
         yield from file
@@ -41,7 +41,7 @@ def lines(path: Path) -> Iterator[bytes]:
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield file  # type: ignore[misc]  # gzip's file has what is used here
+            yield file  # type: ignore[misc]  # a gzip file has the methods that are used here
     except EOFError:
         raise DataError(f"{path}: the gzip file is cut short") from None
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -53,14 +53,14 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def missing(path: Path) -> DataError:
-    """The error for a file that is not there; it names the folder where that is missing."""
+    """The error for a missing file; it names the folder if that is missing."""
     if not path.parent.is_dir():
         return DataError(f"{path.parent}: no such folder")
     return DataError(f"{path}: no such file")
 
 
 def cause(error: Exception) -> str:
-    """Say in a few words why a file could not be read."""
+    """A short reason why a file could not be read."""
     if isinstance(error, FileNotFoundError):
         return "no such file"
     text = error.strerror if isinstance(error, OSError) else str(error)
@@ -68,12 +68,12 @@ def cause(error: Exception) -> str:
 
 
 def find(folder: Path, name: str) -> Path:
-    """Find a file that may be plain or end in .gz; the plain one where there are both.
+    """Find a file that may be plain or end in .gz; the plain one if both exist.
 
     Raises
     ------
     DataError
-        There is neither, or no such folder.
+        Neither exists, or the folder does not.
     """
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""The IDX files of MNIST: big-endian header (magic, count, and rows and columns of images), then bytes."""
+"""IDX files of MNIST: big-endian header (magic, count, and rows and columns of images), then bytes."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -18,7 +18,7 @@ PIXEL_SCALE = 1 / 255
 
 
 def load_idx(spec: IdxData, folder: Path, need: Collection[str]) -> Dataset:
-    """Load the four files, or those that the needed sets are in; validation is the end of the training file.
+    """Load the four files, or those that contain the needed sets; validation is the end of the training file.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def read_images(path: Path, count: int) -> np.ndarray:
     Raises
     ------
     DataError
-        The file is torn, not of images, or holds another number of them than there are labels.
+        The file is truncated, not of images, or its number of images is not the number of labels.
     """
     content = read(path)
     found, rows, columns = _header(path, content, IMAGES_MAGIC, "images", 3)
@@ -93,7 +93,7 @@ def read_labels(path: Path) -> np.ndarray:
     Raises
     ------
     DataError
-        The file is torn, not of labels, or holds none.
+        The file is truncated, not of labels, or empty.
     """
     content = read(path)
     (count,) = _header(path, content, LABELS_MAGIC, "labels", 1)

@@ -16,12 +16,12 @@ from .npz import Pair, dataset
 from .splits import cut, cut_sizes
 
 LARGEST_DENSE_BYTES = 1 << 34
-"""16 GiB. A file that needs more as dense rows is refused, before memory is asked for."""
+"""16 GiB. A file that needs more as dense rows is rejected before memory is allocated."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A file's rows.
+    """Rows of a file.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Rows:
     labels : int64, shape (n,)
         As in the file.
     rows, columns : int64, shape (values,)
-        Place of each value, from 0.
+        Position of each value, from 0.
     values : float32, shape (values,)
     """
 
@@ -49,14 +49,14 @@ class Rows:
 def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Dataset:
     """Load the training file, a part of it for validation, and the test file.
 
-    Labels become 0 .. k - 1 in the order of their numbers: -1 is class 0 and +1 is class 1. `Dataset.names` tells them.
+    Labels become 0 .. k - 1 in numeric order: -1 is class 0 and +1 is class 1. `Dataset.names` holds the labels.
 
     Raises
     ------
     DataError
     """
     train = read_rows(resolve(spec.train, folder))
-    # Read even where it is not needed, unless features are given: the width must not depend on `need`.
+    # Read even if not needed, unless features are given: the width must not depend on `need`.
     wants_test = spec.test is not None and ("test" in need or spec.features is None)
     test = read_rows(resolve(spec.test, folder)) if spec.test is not None and wants_test else None
     names = np.unique(train.labels)
@@ -74,7 +74,7 @@ def load_libsvm(spec: LibsvmData, folder: Path, need: Collection[str]) -> Datase
 
 
 def libsvm_sizes(spec: LibsvmData, folder: Path) -> tuple[int, int, int]:
-    """Samples of the three sets: the files' lines are counted, nothing of them is kept.
+    """Samples of the three sets: the files' lines are counted, and not kept.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def read_rows(path: Path) -> Rows:
     Raises
     ------
     DataError
-        A line is not as the format says; the message names it.
+        A line violates the format; the message names it.
     """
     labels, lengths, columns, values = array("q"), array("q"), array("q"), array("d")
     line_of_row = array("q")
@@ -125,7 +125,7 @@ def read_rows(path: Path) -> Rows:
     if not labels:
         raise DataError(f"{path}: has no rows")
     rows = np.repeat(np.arange(len(labels)), np.asarray(lengths))
-    with np.errstate(over="ignore", under="ignore"):  # what became infinite is found right after
+    with np.errstate(over="ignore", under="ignore"):  # infinite values are detected right after
         floats = np.asarray(values).astype(np.float32)
     if not np.isfinite(floats).all():
         wrong = int(np.argmin(np.isfinite(floats)))
@@ -134,7 +134,7 @@ def read_rows(path: Path) -> Rows:
 
 
 def _refuse_separators(words: list[bytes], path: Path, number: int) -> None:
-    """Raise DataError for a word with an underscore: Python takes `1_0` for 10, the format does not."""
+    """Raise DataError for a token with an underscore: Python parses `1_0` as 10, the format does not allow it."""
     for column, word in enumerate(words, start=1):
         if b"_" in word:
             wanted = "index:value" if column > 1 else "a label"
@@ -157,7 +157,7 @@ def _text(word: bytes) -> str:
 
 
 def _dense(rows: Rows, names: np.ndarray, features: int) -> Pair:
-    """Make inputs float32 (n, features), and labels as places in `names`."""
+    """Return inputs float32 (n, features), and labels as indices into `names`."""
     if rows.width > features:
         raise DataError(f"{rows.where}: has index {rows.width}, but there are {features} features")
     if not features:

@@ -1,4 +1,4 @@
-"""From the `data` section of a job to samples in memory."""
+"""Loading of a job's `data` section into memory."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -15,23 +15,23 @@ from .synthetic import load_synthetic, synthetic_sizes
 
 
 def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
-    """Load what a job's `data` section names.
+    """Load the data that a job's `data` section specifies.
 
-    The split, the classes and the features are the same whatever is needed, and whatever the job's seed.
+    The split, the classes and the features do not depend on `need`, nor on the job's seed.
 
     Parameters
     ----------
     spec : Data
         `job.data`.
     folder : Path
-        Where relative paths start: `job.folder`.
+        Base of relative paths: `job.folder`.
     need : collection of "train", "validation", "test"
-        Sets to hand over, at least one; files of others are not read where that can be.
+        Sets to return, at least one; files of other sets are not read where possible.
 
     Raises
     ------
     DataError
-        A file is missing, torn, or not what the job says; one line that names file and cause.
+        A file is missing, truncated, or not as the job describes it; one line that names file and cause.
     JobError
         A path names an environment variable that is not set.
     """
@@ -55,9 +55,9 @@ def load(spec: Data, folder: Path, need: Collection[str] = SETS) -> Dataset:
 
 
 def sizes(spec: Data, folder: Path) -> tuple[int, int, int]:
-    """How many samples `load` would give the training, validation and test sets; 0 for a set that is not there.
+    """Sample counts that `load` would return for the training, validation and test sets; 0 for a set without data.
 
-    Inputs are not loaded: headers are read, and lines of text counted. So less is checked than by `load`.
+    Inputs are not loaded: headers are read, and lines of text counted. So fewer checks are made than by `load`.
 
     Parameters
     ----------

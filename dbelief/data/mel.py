@@ -1,15 +1,15 @@
-"""Log-mel energies: what a filter bank in equal steps of pitch hears of speech, 100 times a second.
+"""Log-mel energies of speech: the output of a filter bank with equal steps of pitch, 100 times a second.
 
-Samples x from -1 to 1 are cut into windows of 25 ms, one every 10 ms, and weighted by Hamming's. Of each window the
-power spectrum |X(f)|^2 is taken, X the discrete Fourier transform of a length that is a power of two (zeros follow);
-then the energies
+Samples x from -1 to 1 are cut into windows of 25 ms, one every 10 ms, and weighted with a Hamming window. For each
+window the power spectrum |X(f)|^2 is computed, X the discrete Fourier transform of a power-of-two length (zero-padded),
+and then the energies
 
     E_k = log(sum over f of H_k(f) |X(f)|^2 + FLOOR)
 
-H_k being triangles in f that go from 0 at the edge k over 1 at the edge k + 1 to 0 at the edge k + 2. The edges lie at
-equal distances in mel = 2595 log10(1 + f / 700 Hz), from 0 Hz to half the sampling rate.
+The filters H_k are triangles in f: 0 at edge k, 1 at edge k + 1, 0 at edge k + 2. The edges are equally spaced in
+mel = 2595 log10(1 + f / 700 Hz), from 0 Hz to half the sampling rate.
 
-A network sees a frame among its neighbours: `context` of 11 is the frame with 5 before it and 5 after it, as in
+A network's input is a frame with its neighbours: `context` of 11 is the frame with 5 before it and 5 after it, as in
 DistBelief's speech model (Dean et al. 2012, section 5: 11 frames of 40 log energies).
 """
 
@@ -22,16 +22,16 @@ STEP_S = 0.010
 FILTERS = 40
 CONTEXT = 11
 FLOOR = 1e-8
-"""Power: about that of the rounding noise of 16 bits in one window, so that silence has a logarithm."""
+"""Power: approximately the rounding noise of 16 bits in one window, so that silence has a logarithm."""
 
 
 def log_mel(samples: np.ndarray, rate: int, filters: int = FILTERS) -> np.ndarray:
-    """Give E of each window that lies inside the samples.
+    """Return E of each window that is fully inside the samples.
 
     Parameters
     ----------
     samples : float64, shape (n,), from -1 to 1
-        At least one window's.
+        At least one window long.
     rate : int
         Samples a second, Hz.
 
@@ -54,7 +54,7 @@ def window_length(rate: int) -> int:
 
 
 def mel_filters(rate: int, length: int, filters: int) -> np.ndarray:
-    """Give H at the frequencies of a real transform of this length: float64, shape (length // 2 + 1, filters)."""
+    """Return H at the frequencies of a real transform of this length: float64, shape (length // 2 + 1, filters)."""
     highest = 2595 * np.log10(1 + rate / 2 / 700)
     edges = 700 * (10 ** (np.linspace(0, highest, filters + 2) / 2595) - 1)
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]
@@ -65,20 +65,20 @@ def mel_filters(rate: int, length: int, filters: int) -> np.ndarray:
 
 
 def with_context(frames: np.ndarray, context: int = CONTEXT) -> np.ndarray:
-    """Put each frame between its neighbours, the first and the last repeated beyond the ends.
+    """Join each frame with its neighbours; the first and the last frame are repeated beyond the ends.
 
     Parameters
     ----------
     frames : float32, shape (n, filters)
     context : int
-        Odd: how many frames a row holds.
+        Number of frames in a row, odd.
 
     Returns
     -------
     float32, shape (n, context * filters)
-        In the order of time; a view, whose rows share their numbers.
+        In time order; a view, whose rows share memory.
     """
     beside = context // 2
     padded = np.pad(frames, ((beside, beside), (0, 0)), mode="edge")
-    width = frames.shape[1]  # a row is one run of the frames, which lie one after another
+    width = frames.shape[1]  # a row is a contiguous run of the frames
     return np.lib.stride_tricks.sliding_window_view(padded.reshape(-1), context * width)[::width]

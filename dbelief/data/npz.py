@@ -1,7 +1,7 @@
-"""Arrays in a NumPy .npz file; values are used as stored, only wider floats become float32.
+"""Arrays in a NumPy .npz file; values are used as stored, except that wider floats become float32.
 
-`groups` may stand beside inputs and labels: samples with the same number belong together, such as frames of one
-recording. They are cut into sets together, and evaluated together too.
+The file may also contain `groups`: samples with the same number form a group, such as the frames of one recording. A
+group is never split between sets, and is evaluated as a unit too.
 """
 
 import zipfile
@@ -28,7 +28,7 @@ SETS = ("train", "validation", "test")
 
 
 def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
-    """Load inputs, targets and groups; sets that the file does not hold are cut from the others by shares.
+    """Load inputs, targets and groups; sets that are missing in the file are split off the others by shares.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def load_npz(spec: NpzData, folder: Path, need: Collection[str]) -> Dataset:
 
 
 def npz_sizes(spec: NpzData, folder: Path) -> tuple[int, int, int]:
-    """Samples of the three sets; inputs are not read but for their headers.
+    """Samples of the three sets; of inputs only the headers are read.
 
     Raises
     ------
@@ -65,15 +65,15 @@ def _arrays_of(path: Path, without: str = "") -> dict[str, np.ndarray]:
 
 
 def read_arrays(file: IO[bytes], where: str, without: str = "") -> dict[str, np.ndarray]:
-    """Read all arrays of an .npz file that is open.
+    """Read all arrays of an open .npz file.
 
-    Of those whose name ends in `without`, unless that is empty, only the header is read: they come as arrays of as many
-    rows with nothing in them.
+    Arrays whose name ends in `without`, unless that is empty, are not loaded: only their header is read, and an array
+    with the same number of rows and no values is returned.
 
     Raises
     ------
     DataError
-        The file is no such file, is torn, or holds Python objects.
+        The file is not an .npz file, is truncated, or holds Python objects.
     """
     if file.read(4) != b"PK\x03\x04":
         raise DataError(f"{where}: not an .npz file")
@@ -86,12 +86,12 @@ def read_arrays(file: IO[bytes], where: str, without: str = "") -> dict[str, np.
         raise DataError(f"{where}: the .npz file is cut short or damaged ({cause(error)})") from None
     except (ValueError, KeyError, MemoryError, NotImplementedError, OSError) as error:
         raise DataError(f"{where}: holds an array that cannot be read ({cause(error)})") from None
-    # Members that are no arrays come as bytes; they are nobody's inputs or targets.
+    # Members that are not arrays are returned as bytes; they are neither inputs nor targets.
     return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
 def _rows(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    """An array as long as the one of this name, with nothing in its rows."""
+    """An array with as many rows as the one of this name, and no values."""
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as file:
         version = np.lib.format.read_magic(file)
@@ -108,9 +108,9 @@ def dataset(
     names: tuple[str, ...] | None = None,
     groups: Mapping[str, np.ndarray] = {},
 ) -> Dataset:
-    """Check sets of inputs and targets against each other, and make a dataset of those that are needed.
+    """Check the sets of inputs and targets for consistency, and make a dataset of the needed ones.
 
-    `names` are what the source calls the classes, `groups` those of the sets, where there are any.
+    `names` are the source's names of the classes, `groups` the sets' groups, where there are any.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def dataset(
 def _sets(
     arrays: dict[str, np.ndarray], spec: NpzData, where: str, take: Callable[[dict[str, np.ndarray], str, str], Held]
 ) -> dict[str, Held]:
-    """Find the sets in a file's arrays, and cut those that are not there; `take` has a look at each."""
+    """Find the sets in a file's arrays, and split off the missing ones; `take` checks and converts each."""
     named = {f"{name}_{what}" for name in SETS for what in ("inputs", "targets")}
     whole = {"inputs", "targets"} <= arrays.keys()
     parted = {"train_inputs", "train_targets"} <= arrays.keys()
@@ -164,7 +164,7 @@ def _has(arrays: dict[str, np.ndarray], name: str, where: str) -> bool:
 
 
 def _cut(held: Held, validation: float, test: float, where: str) -> dict[str, Held]:
-    """Cut samples into sets, whole groups where there are any: then shares and numbers are of groups."""
+    """Split samples into sets, by complete groups where there are any: then shares and numbers are of groups."""
     inputs, targets, groups = held
     if groups is None:
         parts = vars(cut(len(inputs), targets if targets.ndim == 1 else None, validation, test, where))
@@ -181,7 +181,7 @@ def _held(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
 
 
 def _counted(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
-    """One set without its inputs, nothing but lengths checked."""
+    """One set without its inputs; only lengths are checked."""
     inputs, targets = arrays[f"{prefix}inputs"], arrays[f"{prefix}targets"]
     if not targets.ndim or len(inputs) != len(targets):
         raise DataError(f"{where}: {prefix}inputs are {len(inputs)}, {prefix}targets have shape {targets.shape}")
@@ -190,7 +190,7 @@ def _counted(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Held:
 
 
 def _groups(arrays: dict[str, np.ndarray], prefix: str, targets: np.ndarray, where: str) -> np.ndarray | None:
-    """Take groups, if there are any, and see that each has one label."""
+    """Read groups, if there are any, and check that each has one label."""
     groups, at = arrays.get(f"{prefix}groups"), f"{where}: {prefix}groups"
     if groups is None:
         return None
@@ -206,7 +206,7 @@ def _groups(arrays: dict[str, np.ndarray], prefix: str, targets: np.ndarray, whe
 
 
 def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
-    """Take inputs and targets, in the types that a split keeps."""
+    """Read inputs and targets, and convert them to the types of a split."""
     inputs, targets = arrays[f"{prefix}inputs"], arrays[f"{prefix}targets"]
     at = f"{where}: {prefix}inputs"
     if inputs.ndim < 2 or not all(inputs.shape[1:]):
@@ -228,7 +228,7 @@ def _pair(arrays: dict[str, np.ndarray], prefix: str, where: str) -> Pair:
 
 
 def _float32(array: np.ndarray, where: str) -> np.ndarray:
-    with np.errstate(over="ignore", under="ignore"):  # what became infinite is found right after
+    with np.errstate(over="ignore", under="ignore"):  # infinite values are detected right after
         made = np.ascontiguousarray(array, np.float32)
     finite(made, where)
     return made

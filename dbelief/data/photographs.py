@@ -1,4 +1,4 @@
-"""Photographs as arrays: of a folder, or those that scikit-image and scikit-learn bring along."""
+"""Photographs as arrays: of a folder, or those included in scikit-image and scikit-learn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dbelief.errors import DataError
 from .files import cause
 
 BUILTIN = "photographs"
-"""Stands for the photographs of the packages, where a folder could stand."""
+"""Source name for the packages' photographs, instead of a folder."""
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp"}
 
-# Scenes, faces, animals and surfaces; not the drawings, scans and micrographs that are there too.
+# Scenes, faces, animals and surfaces; not the packages' drawings, scans and micrographs.
 _IN_PACKAGES = {
     "skimage.data": (
         *("astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png", "coins.png"),
@@ -28,14 +28,14 @@ _IN_PACKAGES = {
 
 
 def photographs(source: str, height: int, channels: int) -> Iterator[np.ndarray]:
-    """Photographs, one after another, in the order of their names.
+    """Yield photographs in the order of their names.
 
     Parameters
     ----------
     source
         A folder, or "photographs".
     height
-        Of the shorter side, pixels: larger and smaller ones are scaled to it.
+        Of the shorter side, pixels: all photographs are scaled to it.
     channels
         1 for grey, 3 for red, green, blue.
 
@@ -46,7 +46,7 @@ def photographs(source: str, height: int, channels: int) -> Iterator[np.ndarray]
     Raises
     ------
     DataError
-        Pillow or the packages are not there, there are no images, or one cannot be read.
+        Pillow or the packages are not installed, there are no images, or one cannot be read.
     """
     for path in _builtin() if source == BUILTIN else _below(Path(source)):
         yield _read(path, height, channels)

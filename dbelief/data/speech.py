@@ -1,10 +1,10 @@
-"""Spoken digits as frames for training: recordings named as those of the Free Spoken Digit Dataset.
+"""Spoken digits as training frames, from recordings named as in the Free Spoken Digit Dataset.
 
 DIGIT_SPEAKER_NUMBER.wav: 8,000 samples a second of 16 bits, one channel; in a folder, or in an archive (.tar, .tar.gz).
-Recordings 0 to 4 of each digit and speaker are the test set, as usual there; 5 to 9 validate, others are trained on.
-Energies (`mel.py`) are shifted and scaled, each filter's for itself, to mean 0 and variance 1 over the training frames.
-A frame has the digit of its recording as its label, and the recording's number as its group: all of its frames together
-tell a recording (`dbelief evaluate`), and no two sets share one.
+Recordings 0 to 4 of each digit and speaker are the test set, as defined there; 5 to 9 the validation set, the others
+the training set. Energies (`mel.py`) are shifted and scaled, for each filter separately, to mean 0 and variance 1 over
+the training frames. A frame's label is the digit of its recording, its group the recording's number: a recording is
+classified by all of its frames together (`dbelief evaluate`), and no two sets share one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _NAME = re.compile(r"([0-9])_([^_]+)_([0-9]{1,6})\.wav")
 
 
 def write_speech(source: Path, path: Path) -> dict[str, tuple[int, int]]:
-    """Turn recordings into frames, and write an .npz file that the source `npz` reads.
+    """Convert recordings to frames, and write an .npz file that the source `npz` reads.
 
-    Of each set it holds `SET_inputs` float32 (n, 440), `SET_targets` int64 (n,) and `SET_groups` int64 (n,). The same
-    recordings give the same numbers, whatever they lie in. Memory: all frames twice, 1,760 bytes each.
+    For each set it holds `SET_inputs` float32 (n, 440), `SET_targets` int64 (n,) and `SET_groups` int64 (n,). The
+    result does not depend on where the recordings are stored. Memory: all frames twice, 1,760 bytes each.
 
     Returns
     -------
@@ -44,9 +44,9 @@ def write_speech(source: Path, path: Path) -> dict[str, tuple[int, int]]:
     Raises
     ------
     DataError
-        There is no such source; a recording is damaged, too short, of another kind, or has another name; or a set has
-        none.
-    NotWritten
+        There is no such source; a recording is damaged, too short, in another format, or not named as required; or a
+        set has none.
+    WriteFailed
     """
     energies: dict[str, list[np.ndarray]] = {name: [] for name in SETS}
     digits: dict[str, list[int]] = {name: [] for name in SETS}
@@ -69,7 +69,7 @@ def write_speech(source: Path, path: Path) -> dict[str, tuple[int, int]]:
         arrays[f"{name}_targets"] = np.repeat(np.array(digits[name], np.int64), lengths)
         arrays[f"{name}_groups"] = np.repeat(np.arange(len(lengths)), lengths)
     with atomic_write(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type] # allow_pickle is none of them
+        np.savez(file, **arrays)  # type: ignore[arg-type] # no array is named allow_pickle
     return {name: (len(energies[name]), len(arrays[f"{name}_targets"])) for name in SETS}
 
 
@@ -79,7 +79,7 @@ def read_wav(content: bytes, where: str) -> np.ndarray:
     Raises
     ------
     DataError
-        Names `where` and what is wrong.
+        Names `where` and the error.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -112,7 +112,7 @@ def _file_name(where: str) -> str:
 
 
 def _recordings(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Where each lies, for messages, and its bytes."""
+    """Location of each recording, for messages, and its bytes."""
     found = False
     try:
         if source.is_dir():
@@ -120,7 +120,7 @@ def _recordings(source: Path) -> Iterator[tuple[str, bytes]]:
                 found = True
                 yield str(path), path.read_bytes()
         else:
-            # Unpacked as a whole first: of one that is cut short, tarfile would give what is there without a word.
+            # Unpacked completely first: for a truncated archive, tarfile would return its intact part without an error.
             with tarfile.open(fileobj=io.BytesIO(read(source)), mode="r:") as archive:
                 for member in archive:
                     file = archive.extractfile(member) if member.name.endswith(".wav") else None

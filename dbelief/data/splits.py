@@ -1,4 +1,4 @@
-"""Who is in which set, and in which order samples come: from seeds alone, so that every process agrees."""
+"""Assignment of samples to sets, and their order: from seeds alone, so that all processes agree."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which samples are in which set: int64, ascending, disjoint, together all of them."""
+    """Indices of the samples in each set: int64, ascending, disjoint, together all samples."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -38,10 +38,10 @@ class Parts:
 
 
 def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where: str, seed: int = 0) -> Parts:
-    """Cut samples into three sets at random, class by class where there are classes.
+    """Split samples into three sets at random, separately for each class where there are classes.
 
-    Every set holds of each class its share, to within one sample; fewer only where a class would be left
-    without a training sample.
+    Every set has its share of each class, to within one sample; fewer only where a class would otherwise have no
+    training sample.
 
     Parameters
     ----------
@@ -52,13 +52,13 @@ def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where
     validation, test : float or int
         Share of all (float, below 1), or number of samples (int).
     where : str
-        Names the data in messages.
+        Name of the data in messages.
     seed : int
 
     Raises
     ------
     DataError
-        There are no samples, or nothing is left to train on, or nothing of some class.
+        There are no samples, no training samples are left, or none of some class.
     """
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
     _, *sizes = cut_sizes(n, None if labels is None else len(groups), validation, test, where)
@@ -80,7 +80,7 @@ def cut(n: int, labels: np.ndarray | None, validation: float, test: float, where
 
 
 def cut_sizes(n: int, classes: int | None, validation: float, test: float, where: str) -> tuple[int, int, int]:
-    """How many samples `cut` gives the training, validation and test sets; `classes` of them, None without.
+    """Sizes of the training, validation and test sets that `cut` makes; `classes`: number of classes, or None.
 
     Raises
     ------
@@ -98,12 +98,12 @@ def cut_sizes(n: int, classes: int | None, validation: float, test: float, where
 
 
 def _count(part: float, n: int) -> int:
-    """Samples in a share or a number of samples."""
+    """Number of samples for a share or a count."""
     return part if isinstance(part, int) else int(part * n + 0.5)
 
 
 def _spread(size: int, counts: list[int], room: list[int]) -> list[int]:
-    """Hand `size` out in proportion to `counts` by largest remainders, to none more than it has room for.
+    """Divide `size` in proportion to `counts` by largest remainders, with at most `room` for each.
 
     Ties go to the first; the sum of `room` is at least `size`.
     """

@@ -1,4 +1,4 @@
-"""Samples drawn from a seed: clusters to tell apart, or a noisy linear map to find."""
+"""Samples drawn from a seed: clusters to classify, or a noisy linear map to fit."""
 
 from collections.abc import Collection
 
@@ -11,13 +11,13 @@ from .npz import Pair, dataset
 from .splits import cut, cut_sizes
 
 SHARES = (0.1, 0.1)
-"""Of all samples, for validation and test."""
+"""Shares of all samples, for validation and test."""
 
 
 def load_synthetic(spec: SyntheticData, need: Collection[str]) -> Dataset:
     """Draw all samples and split them 80 / 10 / 10 percent; float32.
 
-    classes: x = centre of its class + noise * N(0, 1), with centres from N(0, 1); classes are of one size,
+    classes: x = centre of its class + noise * N(0, 1), with centres from N(0, 1); classes have the same size,
     to within one sample. regression: y = x . w + noise * N(0, 1), of shape (n, 1), with x from N(0, 1) and
     w from N(0, 1/features), so that y has a variance of about 1 before the noise.
     """
@@ -47,6 +47,6 @@ def _classes(spec: SyntheticData, rng: np.random.Generator) -> Pair:
 def _regression(spec: SyntheticData, rng: np.random.Generator) -> Pair:
     weight = rng.standard_normal(spec.features) / np.sqrt(spec.features)
     inputs = rng.standard_normal((spec.samples, spec.features), np.float32)
-    # In float64: what is left of a machine's own order of summation is then rounded away, nearly always.
+    # In float64: rounding to float32 then almost always removes differences from a machine's order of summation.
     targets = inputs.astype(np.float64) @ weight + spec.noise * rng.standard_normal(spec.samples)
     return inputs, targets.astype(np.float32)[:, None]

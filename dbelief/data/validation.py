@@ -1,4 +1,4 @@
-"""What must hold for data from any source."""
+"""Checks for data from any source."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     train : int64, shape (n,)
     others : mapping of set name to int64, shape (m,)
     where : str
-        Names the data in messages.
+        Name of the data in messages.
 
     Returns
     -------
@@ -23,14 +23,14 @@ def classes(train: np.ndarray, others: dict[str, np.ndarray], where: str) -> int
     Raises
     ------
     DataError
-        There are no training samples, or of one class only, or of some class none; a label is out of range.
+        There are no training samples, only one class, or a class without samples; or a label is out of range.
     """
     if not len(train):
         raise DataError(f"{where}: there are no training samples")
     lowest, k = int(train.min()), int(train.max()) + 1
     if lowest < 0:
         raise DataError(f"{where}: label {lowest} of the training set is negative; labels are 0, 1, ...")
-    # So that no array is made as long as a label is large: of more labels than samples, some must be missing.
+    # Avoids an array as long as a label is large: with more labels than samples, some label must be missing.
     present = np.bincount(train, minlength=k) if k <= len(train) else np.zeros(0)
     missing = np.flatnonzero(present == 0) if len(present) else np.setdiff1d(np.arange(len(train) + 1), train)
     if len(missing):

@@ -1,14 +1,14 @@
-"""Whitened images for learning without labels: equal power at all frequencies, and equal contrast.
+"""Whitened images for unsupervised learning: equal power at all frequencies, and equal contrast.
 
-Photographs have an amplitude that falls as 1 / |f| with the spatial frequency f (cycles a pixel), and what a layer
-learns of them first is that. Each photograph is filtered by
+The amplitude of photographs falls as 1 / |f| with the spatial frequency f (cycles a pixel), which is what a layer would
+learn first. Each photograph is filtered by
 
     |f| exp(-(|f| / f0)^4)
 
-(Olshausen and Field, Nature 1996, with their f0 = 0.4 where the grid's noise shall go; here 0.7, which is nearly the
-grid's own corner, so that no direction among images is empty: neurons that lower their activity would gather there).
-Channels are then made uncorrelated, without turning them (ZCA). Images are cut out at random places, as many of each
-photograph; each has its mean taken off and is divided by sqrt(variance + 0.1), the variance of a photograph being 1.
+(Olshausen and Field, Nature 1996, with f0 = 0.4 to remove the grid's noise; here 0.7, which is nearly the grid's own
+corner, so that no direction among images is empty: neurons that reduce their activity would converge there).
+Channels are then decorrelated without rotation (ZCA). Images are cut at random positions, the same number from each
+photograph; the mean of each is subtracted and it is divided by sqrt(variance + 0.1), a photograph's variance being 1.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dbelief.process.atomic_file import atomic_write
 
 F0 = 0.7
 CONTRAST = 0.1
-BORDER = 8  # pixels: the filter takes a photograph for a torus, and its opposite sides meet there
+BORDER = 8  # pixels: the filter treats a photograph as a torus, whose opposite sides are adjacent
 
 
 def whitened(photograph: np.ndarray) -> np.ndarray:
-    """Filter (height, width, channels) float64; each channel has mean 0 and variance 1 afterwards, but for none at all.
+    """Filter (height, width, channels) float64; afterwards each channel has mean 0 and variance 1, unless constant.
 
-    An even surface stays at 0.
+    A constant channel becomes 0.
     """
     height, width, _ = photograph.shape
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None, :])
@@ -51,7 +51,7 @@ def uncorrelated(photographs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def cut_images(photographs: list[np.ndarray], images: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Images of size x size pixels at random places, one photograph after another in turn.
+    """Images of size x size pixels at random positions, from the photographs in rotation.
 
     Returns
     -------
@@ -79,9 +79,9 @@ def cut_images(photographs: list[np.ndarray], images: int, size: int, rng: np.ra
 def write_images(
     photographs: Iterable[np.ndarray], path: Path, images: int, size: int, seed: int = 0
 ) -> tuple[int, tuple[int, ...]]:
-    """Whiten photographs, cut images, and write an .npz file that the source `npz` reads; the same seed, the same bits.
+    """Whiten photographs, cut images, and write an .npz file that the source `npz` reads; reproducible for a seed.
 
-    Targets are the photographs' numbers as float32 (images, 1): who learns without labels does not look at them.
+    Targets are the photographs' numbers as float32 (images, 1); unsupervised learning does not use them.
 
     Returns
     -------

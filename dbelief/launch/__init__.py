@@ -1,1 +1,1 @@
-"""Starting processes: a whole cluster on this machine, one supervised child, a Slurm allocation."""
+"""Process launch: a complete cluster on this machine, one supervised child process, a Slurm allocation."""

@@ -1,4 +1,4 @@
-"""The processes of a local cluster: started, watched, restarted a few times, ended by their own ids."""
+"""Child processes of a local cluster: started, monitored, restarted a few times, signalled by their own ids."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from dbelief.registry import with_parent
 RESTARTS = 3
 BACK_OFF_S = (0.5, 1.0, 2.0)
 ASKED_S = 5.0
-"""How long all of them together may take to end once they are asked to."""
+"""Time limit for all of them together to end after they are asked to, in seconds."""
 
 
 class Way(Protocol):
-    """How a child is started and ended, wherever it runs.
+    """Method of starting and ending a child process, on this machine or another.
 
     Attributes
     ----------
     noise
-        Beginnings of lines in its log that are not its own.
+        Prefixes of lines in its log that the program itself did not write.
     """
 
     noise: tuple[str, ...]
 
     def command(self, arguments: list[str]) -> list[str]:
-        """The whole command line, for what follows `dbelief` on it; called once for each start."""
+        """The full command line for the arguments of `dbelief`; called once for each start."""
         ...
 
     def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Ask the program to end."""
+        """Request the program's end, by a signal."""
         ...
 
     def fate(self, code: int) -> tuple[int, str]:
-        """The exit code of the program, and how it ended in words, where the process ended with `code`."""
+        """The program's exit code and a description of its end, where the process ended with `code`."""
         ...
 
     def possible(self) -> bool:
-        """Whether it can be started again."""
+        """Whether the program can be started again."""
         ...
 
 
@@ -80,19 +80,19 @@ def program(arguments: list[str]) -> list[str]:
 class ChildProcess:
     """One `dbelief` command as a child process; must be started from the main thread.
 
-    Each child has a session of its own, so that Ctrl-C reaches the launcher alone, and is killed by the kernel when
-    the launcher dies, however it dies.
+    Each child has its own session, so that Ctrl-C reaches only the launcher. The kernel kills the child when the
+    launcher exits for any reason.
 
     Attributes
     ----------
     name
         "ps-0", "worker-2": also the name of its log.
     arguments
-        What follows `dbelief` on its command line.
+        Arguments of `dbelief` on its command line.
     restarts
-        How often it may be started again.
+        Largest number of restarts.
     way
-        How it is started and ended.
+        Method of starting and ending it.
     """
 
     name: str
@@ -106,9 +106,9 @@ class ChildProcess:
     _logged: int = field(default=0, repr=False)
 
     def start(self) -> None:
-        """Start it, its output appended to its log."""
+        """Start the process, with its output appended to its log."""
         command = self.way.command(self.arguments)
-        # Not SIGTERM: a worker would first finish what it has, and wait minutes for a cluster that died with it.
+        # Not SIGTERM: a worker would first finish its work, and wait minutes for a cluster that is gone.
         guard = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid()), str(int(signal.SIGKILL))]
         with open(self.log, "ab") as log:
             self._logged = log.tell()
@@ -123,15 +123,15 @@ class ChildProcess:
 
     @property
     def code(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit code of the program; None while it runs."""
         code = None if self.process is None else self.process.poll()
         return code if code is None else self.way.fate(code)[0]
 
     def restart_if_due(self, now_s: float) -> bool:
-        """Start it again if it died and may be; False where it has died for good. To be called again and again."""
+        """Restart a failed process once its back-off is over; False where no restart is allowed. Call repeatedly."""
         if self.code in (None, 0):
             return True
-        if self.started > self.restarts or self.code == UserError.exit_code:  # a person has to put that right first
+        if self.started > self.restarts or self.code == UserError.exit_code:  # a restart cannot fix a user error
             return False
         if not self.way.possible():
             return False
@@ -143,7 +143,7 @@ class ChildProcess:
         return True
 
     def log_messages(self) -> list[str]:
-        """Messages of its log since it was last started."""
+        """Messages of its log since the last start."""
         with open(self.log, "rb") as log:
             log.seek(self._logged)
             return [message_in(line) for line in log.read().decode(errors="replace").splitlines()]
@@ -158,7 +158,7 @@ class ChildProcess:
         return message_in(lines[-1]) if lines else ""
 
     def fate(self) -> str:
-        """How it ended and what it said last, in one line."""
+        """Its end and its last message, in one line."""
         code = None if self.process is None else self.process.poll()
         if code is None:
             return f"{self.name} runs"
@@ -167,19 +167,19 @@ class ChildProcess:
         return f"{self.name} {ended}" + (f": {words}" if words else "")
 
     def ask_to_end(self) -> bool:
-        """Ask it to end, once: a second signal would cut its goodbye short. False where it does not run."""
+        """Send one end request: a second signal would cut its clean shutdown short. False where it does not run."""
         if self.process is None or self.process.poll() is not None:
             return False
         self.way.ask_to_end(self.process)
         return True
 
     def end(self, grace_s: float) -> None:
-        """Ask it to end, wait, and kill it if it does not."""
+        """Request its end, wait, and kill it after `grace_s`."""
         if self.ask_to_end():
             self.finish(grace_s)
 
     def finish(self, grace_s: float) -> None:
-        """Wait for one that was asked to end, and kill it if it does not."""
+        """Wait for a process that was asked to end, and kill it after `grace_s`."""
         assert self.process is not None
         try:
             self.process.wait(grace_s)
@@ -189,12 +189,12 @@ class ChildProcess:
 
 
 def describe_exit(code: int) -> str:
-    """A process's exit code in words."""
+    """Description of a process's exit code."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def terminate_all(children: list[ChildProcess], grace_s: float = 5.0) -> None:
-    """End all children, those that have not ended by themselves within `grace_s`."""
+    """End all children; kill those that have not ended within `grace_s`."""
     until_s = time.monotonic() + grace_s
     for child in children:
         if child.process is not None:

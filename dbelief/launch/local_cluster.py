@@ -1,4 +1,4 @@
-"""A whole job, every role a process of its own: on this machine (`dbelief train`), or where a `Site` starts them."""
+"""A complete job with one process per role: on this machine (`dbelief train`), or where a `Site` starts them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dbelief.rpc.client.coordinator_client import OVER, CoordinatorClient
 from dbelief.rundir.folder import prepare_folder
 
 START_S = 60.0
-"""How long the coordinator may take to come up."""
+"""Time limit for the coordinator's start, in seconds."""
 LOOK_S = 0.25
 SILENT_S = 60.0
-"""How long it may leave questions unanswered."""
+"""Longest time without an answer from the coordinator, in seconds."""
 STOP_S = 60.0
-"""How long a clean end may take after Ctrl-C."""
+"""Time limit for a clean shutdown after Ctrl-C, in seconds."""
 
 
 class LocalCluster:
@@ -39,17 +39,17 @@ class LocalCluster:
     Parameters
     ----------
     job_file
-        Where the job was loaded from, with `overrides` applied: children load it again.
+        File that the job was loaded from, with `overrides` applied: child processes load it again.
     show
         Called a few times a second with the job's status as a mapping, for the live view.
     to_workers
-        More of their command lines.
+        Additional command-line arguments of the workers.
     page
-        Where the coordinator is to serve its status page, `host:port`; None: nowhere.
+        Address at which the coordinator serves its status page, `host:port`; None: no page.
     shared_memory
         Whether workers and shards share memory.
     site
-        Where all of them run; None: on this machine, on loopback.
+        Where all processes run; None: on this machine, on loopback.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LocalCluster:
         self._registry_restarts = 0
 
     def run(self) -> int:
-        """Run the job to its end; the exit code: 0 done, 1 failed, 2 a mistake, the site's if it was stopped."""
+        """Run the job to its end; return the exit code: 0 done, 1 failed, 2 user error, the site's if stopped."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
             stack.enter_context(self._site.entered(self._logs))
@@ -99,15 +99,15 @@ class LocalCluster:
                 registry = self._registry.url
             else:
                 announce("no embedded registry on this platform: the job's state lives in the coordinator alone")
-            stack.callback(terminate_all, self._children)  # before what they use is gone: a stack unwinds backwards
+            stack.callback(terminate_all, self._children)  # an ExitStack unwinds in reverse: before their resources
             arguments = self._coordinator(registry, scratch, self._site.listen, self._resume)
             coordinator = self._start("coordinator", "coordinator", arguments)
             client = CoordinatorClient(self._address(coordinator, scratch, interrupted.is_set), patience_s=2.0)
             stack.callback(client.close)
-            # Its members know it by its address; and what it was begun with is in the registry by now.
+            # Members have this address; and the registry now holds the initial state, so a restart needs no `--resume`.
             coordinator.arguments = self._coordinator(registry, scratch, client.address, resume=False)
             coordinator.restarts = RESTARTS if registry != "memory:" else 0
-            (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is gone on from
+            (self.folder / "summary.json").unlink(missing_ok=True)  # of the run that is being resumed
             self._start_members(client.address)
             return self._watch(coordinator, client, interrupted.is_set)
 
@@ -126,7 +126,7 @@ class LocalCluster:
         return child
 
     def _address(self, coordinator: ChildProcess, scratch: Path, interrupted: Callable[[], bool]) -> str:
-        """Where the coordinator listens, as soon as it does."""
+        """The coordinator's address, once it listens."""
         until_s = time.monotonic() + START_S
         while not (scratch / "address").exists():
             if coordinator.code is not None:
@@ -142,7 +142,7 @@ class LocalCluster:
             time.sleep(0.02)
         address = (scratch / "address").read_text()
         for line in itertools.takewhile(lambda line: address not in line, coordinator.log_messages()):
-            announce(line)  # what people should know before it begins: sets that are torn
+            announce(line)  # warnings for the user before training starts: damaged snapshot sets
         return address
 
     def _start_members(self, address: str) -> None:
@@ -154,14 +154,14 @@ class LocalCluster:
     def _start_member(self, role: str, number: int, address: str) -> ChildProcess:
         name = f"{role}-{number}"
         arguments = [role, "--coordinator", address, "--name", name]
-        # Where shards are followed, each process may be any of them.
+        # With replication, shard processes have no fixed numbers: each may serve any shard.
         arguments += ["--number", str(number)] if role == "worker" or self.job.replication == 1 else []
         arguments += ["--record", str(self.folder / "record")] * self.job.record
         arguments += ["--cores", format_cores(self._parts[number])] if self._parts and role == "worker" else []
         return self._start(role, name, [*arguments, *self._more[role], *self._site.arguments(role)], RESTARTS)
 
     def _scale(self, wanted: int, address: str) -> None:
-        """Start or end workers, until there are as many as somebody wants."""
+        """Start or end workers to reach the requested number."""
         if wanted == self._wanted:
             return
         self._wanted = wanted
@@ -181,12 +181,13 @@ class LocalCluster:
                 self._workers[number] = self._start_member("worker", number, address)
 
     def _scale_shards(self, wanted: int, needed: Collection[int], ended: Collection[int], address: str) -> None:
-        """Start shards until there are as many as the job wants; forget those that it has let end.
+        """Start shards to reach the requested number; drop those that ended after being decommissioned.
 
         Parameters
         ----------
         needed, ended
-            Numbers of the shards without whom the job cannot go on, as it told after these had ended.
+            Numbers of the shards that the job cannot run without, reported by the coordinator after `ended` was
+            collected; numbers of the shards whose processes have ended.
         """
         for number in ended:
             child = self._shards[number]
@@ -199,7 +200,7 @@ class LocalCluster:
                 self._shards[number] = self._start_member("ps", number, address)
 
     def _watch(self, coordinator: ChildProcess, client: CoordinatorClient, interrupted: Callable[[], bool]) -> int:
-        """Show how it goes until the coordinator ends; see to those who die."""
+        """Show the status until the coordinator ends; restart failed processes. Returns the exit code."""
         stop_by_s = 0.0
         heard_s = time.monotonic()
         while self._coordinator_running(coordinator):
@@ -217,31 +218,31 @@ class LocalCluster:
                 self._site.look(status, self._shards.values())
                 if status.HasField("wanted_replicas") and status.state == wire.STATE_READY:
                     self._scale(status.wanted_replicas, client.address)
-                # Where shards are followed, no process is: the coordinator knows when a shard has nobody left.
+                # With replication no single process is needed: the coordinator detects a shard without any process.
                 needed = set(status.needed_shards) if self.job.replication == 1 else set()
                 if status.state == wire.STATE_READY:
                     self._scale_shards(status.wanted_shards, needed, ended, client.address)
                 if status.state not in OVER:
                     self._restart_failed(client, needed, ended)
-            except DbeliefError as error:  # where it has just ended, the loop's condition sees that
+            except DbeliefError as error:  # if the coordinator has just ended, the loop's condition detects that
                 if time.monotonic() - heard_s > SILENT_S:
                     raise RuntimeFailure(
                         f"the coordinator runs and does not answer: {error}; see {coordinator.log}"
                     ) from error
             time.sleep(LOOK_S)
         if not (self.folder / "summary.json").exists():
-            terminate_all(self._children, grace_s=0.0)  # nobody tells them that it is over
+            terminate_all(self._children, grace_s=0.0)  # no coordinator notifies them of the end
             hint = "; `--resume` goes on from its last snapshot set" if (coordinator.code or 0) < 0 else ""
             raise RuntimeFailure(f"the {coordinator.fate()}; see {coordinator.log}{hint}")
         return coordinator.code or (self._site.stopped if interrupted() else 0)
 
     def _coordinator_running(self, coordinator: ChildProcess) -> bool:
-        """Whether the job goes on: the coordinator runs, or is started again because it did not end by itself."""
+        """Whether the coordinator runs, or is restarted because it ended before it closed the run."""
         closed = (self.folder / "summary.json").exists()
         return coordinator.code is None or (not closed and self._revive(coordinator))
 
     def _restart_registry(self) -> None:
-        """Start the registry again where it died; its data is on the disk."""
+        """Restart the registry if its process ended; its data is on disk."""
         registry = self._registry
         if registry is None or registry.process.poll() is None:
             return
@@ -261,7 +262,7 @@ class LocalCluster:
             announce(f"the coordinator could not be told to stop: {error}")
 
     def _restart_failed(self, client: CoordinatorClient, needed: Collection[int], ended: Collection[int]) -> None:
-        """Start the dead again; where a shard that is needed, or every worker, died for good, say why, and end."""
+        """Restart failed processes; report to the coordinator if a needed shard, or no worker, can restart."""
         workers = list(self._workers.values())
         alive = [self._revive(child) for child in workers]
         reason = ""
@@ -275,7 +276,7 @@ class LocalCluster:
             client.call("Report", wire.ReportRequest(trouble=reason))
 
     def _revive(self, child: ChildProcess) -> bool:
-        """Start a process that died again, some time later, and say so; False where it is dead for good."""
+        """Restart a failed process after its back-off and log it; False where no restarts are left."""
         fate, started = child.fate(), child.started
         alive = child.restart_if_due(time.monotonic())
         if child.started > started:

@@ -1,4 +1,4 @@
-"""Where the processes of a cluster run, and as whom they call each other: this machine, or somewhere else."""
+"""Where the processes of a cluster run, and with which credentials they connect: this machine, or another place."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from dbelief.security.identity import clear
 
 
 class Site(Protocol):
-    """What a `Cluster` has to know of the machines that it runs on.
+    """What a `LocalCluster` needs of the machines that it runs on.
 
     Attributes
     ----------
     listen
-        Address of the coordinator, which is a child process of this one; port 0.
+        Listen address of the coordinator, which is a child process of this one; port 0.
     stopped
-        Exit code of a run that was stopped by a signal, and ended in good order.
+        Exit code of a run that was stopped by a signal and shut down cleanly.
     """
 
     listen: str
     stopped: int
 
     def entered(self, logs: Path) -> AbstractContextManager[None]:
-        """Take up the credentials of a launcher, and keep what the site needs itself; `logs`: folder for its logs."""
+        """Load the launcher's credentials, and hold the site's own resources; `logs`: folder for its logs."""
         ...
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
-        """Where the registry's data is kept: below the run folder, or below one that ends with the launcher."""
+        """Folder of the registry's data: below the run folder, or below `scratch`, removed with the launcher."""
         ...
 
     def arguments(self, role: str) -> list[str]:
-        """More of the command line of every process of a role."""
+        """Additional command-line arguments of every process of a role."""
         ...
 
     def way(self, role: str, name: str) -> Way:
-        """How a process is started there."""
+        """Method of starting a process at this site."""
         ...
 
     def look(self, status: wire.StatusReply, shards: Iterable[ChildProcess]) -> None:
-        """End shards that run and are lost all the same; called a few times a second."""
+        """End shards that still run but are lost to the job; called a few times a second."""
         ...
 
 
 class Loopback:
-    """This machine: child processes that call each other on loopback."""
+    """This machine: child processes that connect over loopback."""
 
     listen = "127.0.0.1:0"
     stopped = 130
@@ -56,7 +56,7 @@ class Loopback:
     @contextmanager
     def entered(self, logs: Path) -> Iterator[None]:
         """See `Site`."""
-        clear()  # all of it is on loopback, and credentials that a person has are for another job
+        clear()  # all traffic is on loopback, and credentials in the user's environment are for another job
         yield
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:

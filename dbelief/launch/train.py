@@ -1,4 +1,4 @@
-"""A whole job as one call: `dbelief train` and `dbelief.train`."""
+"""A complete job as one call: `dbelief train` and `dbelief.train`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_job(
     shared_memory: bool = True,
     site: Site | None = None,
 ) -> int:
-    """Run a job with a live view, and at `page` (`host:port`) one for browsers; the exit code.
+    """Run a job with a live view, and a status page at `page` (`host:port`); return the exit code.
 
     It runs at `site`; None: on this machine.
     """
@@ -50,11 +50,11 @@ def _run_cluster(
     shared_memory: bool = True,
     site: Site | None = None,
 ) -> tuple[int, Path]:
-    """Exit code and run folder."""
+    """Exit code and run folder of a cluster's run."""
     job = load_job(job_file, overrides)
     build_job(
         job, select_backend("cpu"), resume
-    )  # before a folder is made, an earlier run moved aside, or a process started
+    )  # before a folder is created, an earlier run is moved, or a process is started
     with ExitStack() as stack:
         view = None if quiet else stack.enter_context(LiveView(Console(stderr=True)))
         show = view.update if view else lambda status: None
@@ -79,14 +79,14 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
     Returns
     -------
     Summary
-        What `runs/NAME/summary.json` holds.
+        The content of `runs/NAME/summary.json`.
 
     Raises
     ------
-    Mistake
-        What is wrong with the job.
-    Failure
-        Why it did not end as planned.
+    UserError
+        The job is invalid; the message names the error.
+    RuntimeFailure
+        The run did not end as planned; the message names the reason.
     """
     fields = {name.replace("__", "."): _as_yaml(value) for name, value in overrides.items()}
     code, folder = _run_cluster(Path(job), fields, resume=False, quiet=quiet)
@@ -97,7 +97,7 @@ def train(job: Path | str, quiet: bool = True, **overrides: Any) -> Summary:
 
 
 def verdict(summary: Summary, folder: Path) -> str:
-    """How a run ended, in one line."""
+    """Outcome of a run, in one line."""
     parts = [summary.reason]
     if summary.test_accuracy is not None:
         parts.append(f"test accuracy {100 * summary.test_accuracy:.2f} %")
@@ -111,5 +111,5 @@ def verdict(summary: Summary, folder: Path) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """A field's new value as text: None is null, a mapping a mapping."""
+    """A field's new value as YAML text: None is null, a mapping a mapping."""
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,1 +1,1 @@
-"""Looking at a running job: the status client and its displays."""
+"""Monitoring of a running job: the status client and its displays."""

@@ -1,4 +1,4 @@
-"""An event of a run as one line of text: who joined, died or was replaced, and what the job did."""
+"""An event of a run as one line of text: members that joined, failed or were replaced, and the job's actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dbelief.monitor.states import job_state
 Event = Mapping[str, Any]
 
 _NAMES = {"ps": "shard", "worker": "replica"}
-"""What logs of earlier versions call members."""
+"""Member roles, by their names in logs of earlier versions."""
 
 
 def _member(event: Event) -> str:
@@ -59,5 +59,5 @@ def event_text(name: str, fields: Event) -> str | None:
 
 
 def is_trouble(name: str, fields: Event) -> bool:
-    """Whether the event says that something failed or was lost."""
+    """Whether the event reports a failure or a loss."""
     return name in _TROUBLE or fields.get("what") == "died" or (name == "state" and fields.get("state") == "failed")

@@ -1,21 +1,21 @@
-"""Numbers and times as people read them; plain text, so that reading them imports nothing that draws."""
+"""Numbers and times as plain text for display, so that formatting them imports no drawing library."""
 
 NONE = "–"
-"""Stands for a number that there is not yet."""
+"""Placeholder for a number that is not available yet."""
 
 
 def plural(count: int, noun: str) -> str:
-    """So many of something: 1 shard, 2,000 shards."""
+    """A count with its noun: 1 shard, 2,000 shards."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def number(value: float | None, form: str) -> str:
-    """A number in a format, or a dash where there is none."""
+    """A number in a format, or a dash where it is None."""
     return NONE if value is None else format(value, form)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 8 s, 2:05, 1:02:05."""
+    """Seconds for display: 8 s, 2:05, 1:02:05."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"

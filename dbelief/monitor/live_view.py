@@ -1,4 +1,4 @@
-"""What `dbelief train` shows while it runs: a quiet picture on a terminal, plain lines elsewhere."""
+"""Live view of `dbelief train`: a picture on a terminal, plain lines elsewhere."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,18 +25,18 @@ _FEWEST_ROWS = 3
 
 
 class LiveView:
-    """A view of a running job, fed with `update`; to be used in a `with` block.
+    """A view of a running job, updated by `update`; to be used in a `with` block.
 
     Parameters
     ----------
     console
-        Where it is drawn. If that is no terminal, one plain line is printed every so often instead.
+        Output console. If it is not a terminal, one plain line is printed periodically instead.
     every_s
         The shortest time between two such lines.
     clock
-        What that time runs by.
+        Clock for that interval.
     draw
-        What is drawn of a status on a terminal of so many lines.
+        Makes the picture of a status on a terminal with the given number of lines.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class LiveView:
         status
             job, state, reason, waiting_for, samples, total_samples (None where only time ends the job), epoch, loss,
             validation_accuracy, validation_loss, samples_per_s, staleness_mean, elapsed_s, shards, and
-            members: a list of {id, role, state, samples, staleness}. Also known: wall_limit_s of the job, and
-            last_seen_s of a member (seconds since it was heard of), and of a batch method `batch`: {iteration,
+            members: a list of {id, role, state, samples, staleness}. Optional: wall_limit_s of the job, and
+            last_seen_s of a member (seconds since its last message), and of a batch method `batch`: {iteration,
             iterations, loss, gradient_norm, step, pass, portions_done, portions, backups_launched, backups_won}; and
-            eta_s, seconds until its end. What is missing or None is left out.
+            eta_s, seconds until its end. Values that are missing or None are not shown.
         """
         if self._live is not None:
             self._live.update(self._draw(status, self._console.height), refresh=True)
@@ -87,7 +87,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop drawing; what was shown last stays, and a plain view prints what it held back."""
+        """Stop drawing; the last picture remains, and a plain view prints the line that it withheld."""
         if self._live is not None:
             self._live.stop()
         elif self._waiting is not None:
@@ -103,7 +103,7 @@ class LiveView:
 
 
 def line(status: Status) -> str:
-    """The status in one plain line."""
+    """The status as one plain line."""
     share, batch = progress(status), status.get("batch")
     total = status.get("total_samples")
     samples = f"{status.get('samples') or 0:,}" + (f" of {total:,}" if total else "") + " samples"
@@ -118,9 +118,9 @@ def line(status: Status) -> str:
 
 
 def progress(status: Status) -> float | None:
-    """How much of the job is done, 0 to 1: of its samples, else of its time; None where neither is known.
+    """Completed share of the job, 0 to 1: of its samples, else of its time; None where neither is known.
 
-    A batch method's end is that of its iterations: a limit of samples only keeps it from going on for ever.
+    For a batch method, of its iterations: its sample limit only prevents an endless run.
     """
     if status.get("batch"):
         status = {**status, **status["batch"], "total_samples": None}
@@ -131,7 +131,7 @@ def progress(status: Status) -> float | None:
 
 
 def picture(status: Status, height: int = 40) -> RenderableType:
-    """The status as it is drawn on a terminal of `height` lines."""
+    """The picture of a status on a terminal of `height` lines."""
     workers, batch = _workers(status), status.get("batch")
     parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
     if batch and batch.get("pass"):
@@ -145,19 +145,19 @@ def picture(status: Status, height: int = 40) -> RenderableType:
 def _headline(status: Status) -> str:
     reason = why(status)
     state = str(status.get("state", ""))
-    if state and reason.startswith(state):  # waiting for shards
+    if state and reason.startswith(state):  # for example "waiting for shards"
         return f"{printable(status.get('job', ''))}: {reason}"
     return f"{printable(status.get('job', ''))}: {state}" + (f" ({reason})" if reason else "")
 
 
 def why(status: Status) -> str:
-    """Why the job is in its state, or what it waits for in it; may be empty."""
+    """The reason for the job's state, or what it waits for in that state; may be empty."""
     waiting_for = status.get("waiting_for")
     return printable(str(status.get("reason") or (f"waiting for {waiting_for}" if waiting_for else "")))
 
 
 def head(status: Status) -> RenderableType:
-    """Job, state and reason, and how many members there are."""
+    """Job, state, reason, and the number of members."""
     left = Text.assemble((printable(str(status.get("job", ""))), "bold"), "  ", (str(status.get("state", "")), "cyan"))
     if reason := why(status):
         left.append(f"  {reason}", "dim")
@@ -169,7 +169,7 @@ def head(status: Status) -> RenderableType:
 
 
 def bar(status: Status) -> RenderableType:
-    """How far the job is."""
+    """Progress bar of the job."""
     share, total, limit = progress(status), status.get("total_samples"), status.get("wall_limit_s")
     if batch := status.get("batch"):
         label = iterations(batch)
@@ -182,7 +182,7 @@ def bar(status: Status) -> RenderableType:
     row = Table.grid(expand=True, padding=(0, 2, 0, 0))
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True)
-    # Of a job without an end in samples or time the bar stays empty: how far it is, nobody knows.
+    # A job without a limit of samples or time has no known progress: its bar stays empty.
     done = 0.0 if share is None else share
     bar = ProgressBar(total=1.0, completed=done, complete_style="cyan", finished_style="green")
     percent = "" if share is None else f"{100 * share:3.0f} %  "
@@ -218,23 +218,23 @@ def _numbers(status: Status) -> list[tuple[str, str]]:
 
 
 def iterations(batch: Status) -> str:
-    """How far a batch method is: 12 of 200 iterations."""
+    """Progress of a batch method: 12 of 200 iterations."""
     whole = batch.get("iterations")
     return f"{_count(batch.get('iteration') or 0)}" + (f" of {_count(whole)}" if whole else "") + " iterations"
 
 
 def under_way(batch: Status) -> str:
-    """How far the pass at hand is: pass 23: 14 of 60 portions."""
+    """Progress of the current pass: pass 23: 14 of 60 portions."""
     return f"pass {batch['pass']}: {batch.get('portions_done') or 0} of {batch.get('portions') or 0} portions"
 
 
 def backups(launched: int, won: int) -> str:
-    """Copies of bundles, and how many of them were done first: 3 (2 won)."""
+    """Number of backup tasks, and how many of them completed first: 3 (2 won)."""
     return f"{_count(launched)} ({_count(won)} won)"
 
 
 def number_table(status: Status) -> RenderableType:
-    """The job's numbers in a row, under their names."""
+    """The job's numbers in a row, below their names."""
     table = Table.grid(expand=True)
     numbers = _numbers(status)
     for name, value in numbers:
@@ -250,12 +250,12 @@ def _members_lines(status: Status) -> list[str]:
 
 
 def _workers(status: Status) -> list[Status]:
-    """Members that push gradients: replicas, and loops of people's own."""
+    """Members that push gradients: replicas and custom training loops."""
     return [member for member in status.get("members") or () if member.get("role") != "ps"]
 
 
 def _member_table(workers: Sequence[Status], rows: int, stale: bool) -> RenderableType:
-    """A row for each replica; if there are more than `rows`, the others are only counted."""
+    """A table with a row for each replica; beyond `rows`, the others are only counted."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("replica", ratio=2, no_wrap=True)
     table.add_column("state", ratio=2, no_wrap=True)

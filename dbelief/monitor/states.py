@@ -1,4 +1,4 @@
-"""The words in which people read the state of a job and of its members: one vocabulary for every display.
+"""Displayed state names of a job and of its members: one vocabulary for every display.
 
 A job is
 
@@ -12,15 +12,15 @@ and a member
 
     waiting        for work, or for the job
     training, evaluating
-    straggling     at work, and far slower than the others
+    straggling     working, but far slower than the others
     serving        a shard that answers calls
     restoring      a shard that loads a snapshot
-    following      a follower that has all of its leader's records
-    catching up    a follower that does not have them yet
+    following      a follower that is in sync with its leader
+    catching up    a follower that still lacks records of its leader
     left, died
 
-Registry, `events.jsonl` and metrics keep the names of the job's states that they have always had: "empty" is waiting,
-"ready" is training, "closing" is finishing.
+The registry, `events.jsonl` and metrics keep the original names of the job's states: "empty" is waiting, "ready" is
+training, "closing" is finishing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from typing import Any
 _JOB = {"empty": "waiting", "ready": "training", "closing": "finishing"}
 
 GONE = frozenset({"left", "died"})
-"""States of a member that takes no part any more."""
+"""States of a member that is no longer part of the job."""
 
 
 def job_state(stored: str) -> str:
-    """The displayed word for a job's state as it is stored; a displayed word is returned as it is."""
+    """The displayed name of a job's stored state; a displayed name is returned unchanged."""
     return _JOB.get(stored, stored)
 
 
 def member_state(member: Mapping[str, Any]) -> str:
-    """The displayed word for a member, a row of `dbelief.monitor.status.to_dict`."""
+    """The displayed state of a member, which is a row of `dbelief.monitor.status.to_dict`."""
     straggles = member.get("straggler") and member["state"] not in GONE
     return "straggling" if straggles else str(member.get("state", ""))

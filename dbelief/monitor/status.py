@@ -1,4 +1,4 @@
-"""How a job goes, as its coordinator tells it; where a run has ended, as its folder does."""
+"""Status of a running job, read from its coordinator; summary of a finished run, read from its run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dbelief.rundir.summary import Summary, read_summary
 
 LOOK_S = 0.25
 SILENT_S = 5.0
-"""A coordinator that was heard of and then is silent for so long is gone."""
+"""A coordinator that was reached and then does not answer for this many seconds is considered failed."""
 
 _STATES = {number: job_state(name.removeprefix("STATE_").lower()) for name, number in wire.State.items()}
 _ROLES = {wire.ROLE_SHARD: "ps", wire.ROLE_REPLICA: "worker", wire.ROLE_CLIENT: "client"}
@@ -30,7 +30,7 @@ ENDED = frozenset(_STATES[state] for state in OVER)
 
 
 def to_dict(status: wire.StatusReply) -> dict[str, Any]:
-    """The status in plain words, as `LiveView.update` takes it; `curves` and `events` where they were asked for."""
+    """The status as plain Python values, in the form of `LiveView.update`; `curves` and `events` where requested."""
     told = {
         "job": status.job,
         "state": _STATES[status.state],
@@ -65,7 +65,7 @@ def to_dict(status: wire.StatusReply) -> dict[str, Any]:
 
 
 def _spread(counts: Sequence[int]) -> list[dict[str, int | None]]:
-    """Pushes by staleness: `up_to` so many versions; None: more than the others."""
+    """Push counts by staleness: `up_to` is the bucket's upper bound in versions; None: above all bounds."""
     return [{"up_to": most, "pushes": count} for most, count in zip((*STALENESS, None), counts, strict=False)]
 
 
@@ -113,19 +113,19 @@ def _known(value: float) -> float | None:
 
 @dataclass(frozen=True)
 class JobLocation:
-    """Where somebody wants to look: an address, or a run folder, or (of a run that lives) both."""
+    """Location of a job: a coordinator address, or a run folder, or both (for a run in progress)."""
 
     address: str | None
     folder: Path | None = None
 
     @classmethod
     def of(cls, text: str) -> JobLocation:
-        """The place that a person names.
+        """Location from the user's text.
 
         Raises
         ------
-        Mistake
-            It is neither `host:port` nor a run folder.
+        UserError
+            The text is neither `host:port` nor a run folder.
         """
         folder = Path(text)
         if (folder / "job.yaml").is_file():
@@ -146,18 +146,18 @@ class JobLocation:
 
 
 def get_status(place: JobLocation) -> dict[str, Any] | Summary:
-    """How the job goes; of a run that has ended, how it ended.
+    """Status of a running job; the summary of a finished run.
 
     Raises
     ------
-    Failure
-        Nobody is there, and nothing is left that tells more.
+    RuntimeFailure
+        The coordinator does not answer, and the run folder holds no summary.
     """
     if place.address is not None:
         try:
             with closing(CoordinatorClient(place.address, patience_s=0.0)) as client:
                 status = _ask(client)
-            if place.folder is None or status["job"] == place.folder.name:  # a port may be another's by now
+            if place.folder is None or status["job"] == place.folder.name:  # another job may have the port by now
                 return status
         except (Unavailable, Rejected) as error:
             if place.folder is None:
@@ -187,12 +187,12 @@ def _ended(folder: Path) -> Summary:
 def watch(
     place: JobLocation, show: Callable[[Mapping[str, Any]], None], interrupted: threading.Event
 ) -> dict[str, Any] | Summary:
-    """Show how the job goes, with its curves, until it ends or `interrupted` is set; how it ended, or was last.
+    """Show a job's status and curves until it ends or `interrupted` is set; return its summary or last status.
 
     Raises
     ------
-    Failure
-        The coordinator is gone, and its run folder is not here, or does not tell how the run ended.
+    RuntimeFailure
+        The coordinator is unreachable, and the run folder is not on this machine or holds no summary.
     """
     first = get_status(place)
     if isinstance(first, Summary):
@@ -206,7 +206,7 @@ def watch(
                 return status
             try:
                 status = to_dict(client.status(curves=True))
-            except Unavailable:  # it may have ended between two looks
+            except Unavailable:  # it may have ended between two requests
                 folder = place.folder or Path(status["run_folder"])
                 if (folder / "summary.json").exists():
                     return read_summary(folder / "summary.json")

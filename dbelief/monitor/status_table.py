@@ -1,4 +1,4 @@
-"""What `dbelief status` prints: how a job goes, member by member, or how it ended."""
+"""Output of `dbelief status`: a job's status by member, or the outcome of a finished run."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _ROLES = {"ps": "shard", "worker": "replica", "client": "client"}
 
 
 def overview(status: Status) -> RenderableType:
-    """A job that runs; `status` as `LiveView.update` takes it, and `name` of a member (its host and process)."""
+    """Tables of a running job; `status` as for `LiveView.update`, plus `name` of a member (its host and process)."""
     total, share, batch = status.get("total_samples"), progress(status), status.get("batch")
     done = f"{status['samples']:,}" + (f" of {total:,}" if total else "") + " samples"
     percent = "" if share is None else f", {100 * share:.0f} %"
@@ -47,7 +47,7 @@ def _of_batch(batch: Status) -> list[tuple[str, str]]:
 
 
 def outcome(summary: Summary) -> RenderableType:
-    """A run that has ended."""
+    """Table of a finished run."""
     shares, batch = summary.samples_per_replica, batch_of(summary)
     mini_batches = "" if batch else f" in {summary.steps:,} mini-batches"
     rows = [
@@ -66,13 +66,13 @@ def outcome(summary: Summary) -> RenderableType:
 
 
 def taken(summary: Summary) -> str:
-    """The wall time of a run, and of its last leg where it was resumed."""
+    """The wall time of a run, and of the part since its last resume, where it was resumed."""
     leg = "" if summary.last_leg_s is None else f" ({summary.last_leg_s:.1f} s since it was resumed)"
     return f"{summary.wall_s:.1f} s{leg}"
 
 
 def batch_of(summary: Summary) -> dict[str, Any]:
-    """The fields that only a batch method's summary has; none of another job's."""
+    """Fields of the summary that only a batch method has; none for other jobs."""
     more = summary.model_extra or {}
     return dict(more) if "iterations" in more else {}
 
@@ -94,13 +94,13 @@ def _end_of_pushes(summary: Summary) -> list[tuple[str, str]]:
 
 
 def quality(accuracy: float | None, loss: float | None) -> str:
-    """Share of right answers and loss, as far as they are known."""
+    """Share of correct answers and loss, as far as they are known."""
     known = [] if accuracy is None else [f"{100 * accuracy:.2f} %"]
     return ", ".join(known + ([] if loss is None else [f"loss {loss:.4f}"])) or number(None, "")
 
 
 def facts_of(name: str, rows: Iterable[tuple[str, str]], kind: str = "job") -> RenderableType:
-    """Names and values, one to a line."""
+    """Names and values, one pair per line."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

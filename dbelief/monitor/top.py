@@ -1,4 +1,4 @@
-"""What `dbelief top` shows: a job with its curves, and every member with how fast it goes."""
+"""View of `dbelief top`: a job with its curves, and every member with its throughput."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def whole(status: Status, height: int = 40) -> RenderableType:
-    """The status, as `dbelief.monitor.status.to_dict` gives it, on a terminal of `height` lines."""
+    """The picture of a status from `dbelief.monitor.status.to_dict`, on a terminal of `height` lines."""
     parts: list[RenderableType] = [head(status), bar(status), Text(), number_table(status)]
     taken = 5
     if (batch := status.get("batch")) and batch.get("pass"):
@@ -35,7 +35,7 @@ def whole(status: Status, height: int = 40) -> RenderableType:
         taken += 1 + len(curves.rows)
     shards = [member for member in status["members"] if member["role"] == "ps"]
     workers = [member for member in status["members"] if member["role"] != "ps"]
-    room = max(2 * _FEWEST_ROWS, height - taken - 5)  # two empty lines, two heads, and the cursor's
+    room = max(2 * _FEWEST_ROWS, height - taken - 5)  # two empty lines, two table heads, and the cursor's line
     for_shards = min(len(shards), max(_FEWEST_ROWS, room // 3, room - len(workers)))
     if workers:
         parts += [Text(), _workers(workers, max(_FEWEST_ROWS, room - for_shards), not batch)]
@@ -45,7 +45,7 @@ def whole(status: Status, height: int = 40) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
-    """Numbers as a row of bars, from the lowest to the highest of them; of more than `width` the mean of each part."""
+    """Numbers as a row of bars, scaled from minimum to maximum; beyond `width` numbers, means of equal sections."""
     count = min(width, len(values))
     cuts = [index * len(values) // count for index in range(count + 1)] if count else [0]
     means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
@@ -55,7 +55,7 @@ def sparkline(values: Sequence[float], width: int = _SPARKS) -> str:
 
 
 def bytes_per_s(rate: float | None) -> str:
-    """A rate of bytes as people say it: 1.5 MB/s."""
+    """A byte rate for display: 1.5 MB/s."""
     if rate is None:
         return number(None, "")
     power = min(len(_UNITS) - 1, int(math.log(rate, 1000))) if rate >= 1 else 0
@@ -86,7 +86,7 @@ def _table(title: str, columns: Sequence[str]) -> Table:
 
 
 def _workers(workers: Sequence[Status], rows: int, stale: bool) -> Table:
-    """The fastest first, the gone last; if there are more than `rows`, the others are only counted."""
+    """Table of workers, fastest first and ended ones last; beyond `rows`, the others are only counted."""
     table = _table("replica", ["samples/s", "samples", *["staleness"] * stale, "last seen"])
     order = sorted(workers, key=lambda member: (member["state"] in GONE, -member["samples_per_s"]))
     for member in _shown(order, rows):

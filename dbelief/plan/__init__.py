@@ -1,4 +1,4 @@
-"""What a job would need, before anything of it is made: parameters, memory, messages between ranks, shards."""
+"""Resource estimates of a job, before it is built: parameters, memory, messages between ranks, shards."""
 
 from .communication_cost import Communication, Speeds
 from .job_plan import Plan, make_plan

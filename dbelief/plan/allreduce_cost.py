@@ -1,14 +1,15 @@
-"""How long a sum over the ranks takes on links that carry one message at a time in each direction.
+"""Time of an allreduce over the ranks, on links that carry one message at a time in each direction.
 
-A message of m bytes takes T(m) = alpha + beta m seconds (You et al. 2017, section 5.2); adding takes none. In `chunks`
-parts, the first one goes the whole way, and each further one follows when the busiest link is done with the one before:
+A message of m bytes takes T(m) = alpha + beta m seconds (You et al. 2017, section 5.2); adding takes none. With K
+`chunks`, the first chunk travels the complete path, and each further one follows when the busiest link has finished the
+previous one:
 
     tree    (up + down) T(n / K) + (K - 1) busiest T(n / K)      rounds and busiest: of the `Shape`
     ring    2 (P - 1) K T(n / P K)
 
 With one chunk, and alpha = 0, the server takes 2 (P - 1) n beta, which is FireCaffe's Eq. 3 (|W| p / BW) for p = P - 1
-workers, once for each direction: what comes in is summed before anything goes out. In many chunks both directions
-overlap, and Eq. 3 is what is left. A binomial tree takes 2 ceil(log2 P) n beta, FireCaffe's Eq. 4 for powers of two.
+workers, once for each direction: the incoming data is summed before anything is sent back. With many chunks both
+directions overlap, which leaves Eq. 3. A binomial tree takes 2 ceil(log2 P) n beta: FireCaffe's Eq. 4, if P is 2^k.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dbelief.core.reduction_tree import Shape
 
 @dataclass(frozen=True)
 class Link:
-    """What lies between any two ranks.
+    """Network link between any two ranks.
 
     Attributes
     ----------
@@ -34,29 +35,29 @@ class Link:
     beta_s: float
 
     def seconds(self, size: float) -> float:
-        """A message of so many bytes."""
+        """Seconds for a message of `size` bytes."""
         return self.alpha_s + self.beta_s * size
 
 
 def tree_seconds(tree: Shape, size: float, link: Link, chunks: int = 1) -> float:
-    """A `TreeAllreduce` of `size` bytes."""
+    """Seconds of a `TreeAllreduce` of `size` bytes."""
     messages = tree.rounds_up() + tree.rounds_down() + (chunks - 1) * tree.busiest
     return messages * link.seconds(size / chunks) if tree.ranks > 1 else 0.0
 
 
 def ring_seconds(ranks: int, size: float, link: Link, chunks: int = 1) -> float:
-    """A `RingAllreduce` of `size` bytes, each piece in so many chunks."""
+    """Seconds of a `RingAllreduce` of `size` bytes, with each rank's piece in `chunks` chunks."""
     return 2 * (ranks - 1) * chunks * link.seconds(size / ranks / chunks)
 
 
 def shards_seconds(
     replicas: int, shards: int, sizes: tuple[float, float], link: Link, *, fetches: float, pushes: float, in_step: bool
 ) -> float:
-    """The least time of a mini-batch of each replica, where all fetch and push through sharded servers.
+    """Lower bound of the time of one mini-batch of each replica, where all fetch and push through sharded servers.
 
-    Each shard has its share of the bytes of a fetch and of a push (`sizes`), and one link of its own; each replica
-    fetches and pushes so many times in a mini-batch. In step, a fetch is after all pushes; else the two directions are
-    busy at the same time, and the busier one is the limit.
+    Each shard has its share of the bytes of a fetch and of a push (`sizes`), and one link of its own. Each replica
+    fetches and pushes the given number of times per mini-batch. In synchronous mode a fetch follows all pushes;
+    otherwise both directions overlap, and the busier one is the limit.
     """
     sharing = max(replicas / shards, 1) * link.beta_s
     once = [times * (link.alpha_s + sharing * size) for times, size in zip((fetches, pushes), sizes, strict=True)]

@@ -1,4 +1,4 @@
-"""What `dbelief plan` and `dbelief zoo` print of volumes: what a step moves and computes, and how long sums take."""
+"""Volume tables of `dbelief plan` and `dbelief zoo`: what a step transfers and computes, and how long sums take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def flop(count: float) -> str:
-    """Operations as a person reads them."""
+    """A number of operations for display."""
     unit = 0
     while count >= 1000 and unit + 1 < len(_UNITS):
         count, unit = count / 1000, unit + 1
@@ -23,7 +23,7 @@ def flop(count: float) -> str:
 
 
 def volume_rows(told: Communication) -> list[tuple[str, str]]:
-    """Names and values."""
+    """Rows of names and values."""
     of, speeds = told.volumes, told.speeds
     samples = f"{of.batch:,} samples" + f", {of.samples:,} on each of {of.replicas} replicas" * (of.replicas > 1)
     times = f"{of.data_bytes / of.weight_bytes:.3g} |W|"
@@ -52,7 +52,7 @@ def sums_table(told: Communication) -> RenderableType:
 
 
 def zoo_listing(plans: Iterable[NetworkPlan]) -> RenderableType:
-    """All networks: as FireCaffe's Table 1, and what they are."""
+    """All networks: the columns of FireCaffe's Table 1, and a description."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("network", no_wrap=True)
     for title in ("parameters", "|W|", "|D|", "|D| / |W|", "a step"):

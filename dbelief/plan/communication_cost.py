@@ -1,4 +1,4 @@
-"""What a step's communication would take on links of a given speed, way by way, and which way to take."""
+"""Predicted communication time of a step on links of a given speed, for each method, and the recommended method."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from .shard_traffic import fetched_bytes, pushed_bytes
 from .volumes import Volumes
 
 CHUNK = 65_536
-"""Numbers of a message where a sum is pipelined: a quarter of a MB, beside which a usual latency hardly counts."""
+"""Numbers in a chunk where a sum is pipelined: a quarter of a MB, for which a typical latency is negligible."""
 
 WAYS = ("server", "tree", "ring")
-"""As a job file calls them (`strategy.reduction.way`)."""
+"""Names in a job file (`strategy.reduction.way`)."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Of the machines that a job is planned for.
+    """Speeds of the machines that a job is planned for.
 
     Attributes
     ----------
     latency_s
-        Of a message of no bytes.
+        Seconds for a message of no bytes.
     bandwidth
         Of each machine's link, in each direction: bytes a second.
     flops
-        Of one replica: floating-point operations a second; None where nothing was said.
+        Of one replica: floating-point operations a second; None where it was not given.
     """
 
     latency_s: float = 1e-4
@@ -42,17 +42,17 @@ class Speeds:
 
     @property
     def link(self) -> Link:
-        """As formulas take it."""
+        """The same as the formulas' `Link`."""
         return Link(self.latency_s, 1 / self.bandwidth)
 
 
 GIGABIT = Speeds()
-"""What is taken where nothing is said."""
+"""Default speeds."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """One way to sum a gradient over all replicas: parts that its messages are cut in, and seconds."""
+    """One method to sum a gradient over all replicas: number of chunks of its messages, and seconds."""
 
     way: str
     chunks: int
@@ -65,7 +65,7 @@ class Sum:
 def predict(
     way: str, replicas: int, size: float, numbers: int, link: Link, chunk: int | None = None, arity: int | None = None
 ) -> Sum:
-    """One way, for a vector of so many numbers that is `size` bytes long on the wire; `chunk` None sends it whole."""
+    """One method, for a vector of `numbers` numbers that has `size` bytes on the wire; `chunk` None: not chunked."""
     ranks = max(1, replicas)
     sent = math.ceil(numbers / ranks) if way == "ring" else numbers
     chunks = 1 if chunk is None else max(1, math.ceil(sent / chunk))
@@ -75,7 +75,7 @@ def predict(
 
 
 def sums(replicas: int, numbers: int, link: Link, chunk: int = CHUNK) -> list[Sum]:
-    """All ways for a vector of float32, unpipelined, and in chunks of so many numbers where that makes several."""
+    """All methods for a float32 vector, unpipelined, and in chunks of `chunk` numbers if that gives more than one."""
     size = FLOAT32 * numbers
     unpipelined = [predict(way, replicas, size, numbers, link) for way in WAYS]
     pipelined = [predict(way, replicas, size, numbers, link, chunk) for way in WAYS]
@@ -84,16 +84,16 @@ def sums(replicas: int, numbers: int, link: Link, chunk: int = CHUNK) -> list[Su
 
 @dataclass(frozen=True)
 class Communication:
-    """A step's communication.
+    """Predicted communication of a step.
 
     Attributes
     ----------
     compute_s
-        Of one replica's mini-batch; None where nobody said how fast it is.
+        Seconds of one replica's mini-batch; None where its speed was not given.
     sums
-        Ways to sum a gradient over the replicas.
+        Methods to sum a gradient over the replicas.
     advice
-        What to take and why, a sentence each.
+        Recommendations with reasons, a sentence each.
     """
 
     volumes: Volumes
@@ -103,7 +103,7 @@ class Communication:
     advice: Sequence[str]
 
     def described(self) -> dict[str, Any]:
-        """As plain values."""
+        """The same as plain values."""
         return {
             **self.volumes.described(),
             **asdict(self.speeds),
@@ -114,7 +114,7 @@ class Communication:
 
 
 def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> Communication:
-    """Predict it; None: of a network that no job trains."""
+    """Predict the communication of a step; `job` None: of a network without a job."""
     compute_s = None if speeds.flops is None else volumes.samples * volumes.flop / speeds.flops
     found = sums(volumes.replicas, volumes.parameters, speeds.link)
     advice = [_parallel(volumes), _fastest(volumes, found)]
@@ -126,13 +126,13 @@ def communication(volumes: Volumes, speeds: Speeds, job: Job | None = None) -> C
 
 
 def megabytes(count: float) -> str:
-    """Bytes in the papers' units, powers of 1000."""
+    """Bytes for display, in the papers' units, powers of 1000."""
     power = 1 if count < 1e5 else 2 if count < 1e10 else 3
     return f"{count / 1000**power:,.4g} {' kMG'[power]}B"
 
 
 def clock(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """A time for display, in a suitable unit."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
 
 
@@ -168,7 +168,7 @@ def _bound(compute_s: float, found: Sequence[Sum]) -> str:
 
 
 def _moved(job: Job, volumes: Volumes, link: Link) -> str:
-    """What the job's own strategy moves: among the workers, or through the shards."""
+    """Description of the traffic of the job's own strategy: among the workers, or through the shards."""
     strategy, shards = job.strategy, job.shards
     said = f"{strategy.name} as this job has it"
     if isinstance(strategy, Sandblaster):

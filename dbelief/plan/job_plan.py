@@ -1,4 +1,4 @@
-"""All of a job's plan: what `dbelief plan` shows."""
+"""The complete plan of a job, as shown by `dbelief plan`."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class PlannedRank:
     Attributes
     ----------
     parameters, frozen
-        Numbers that it holds of what is trained, and of what is not.
+        Numbers of trained and of frozen parameters that it holds.
     shards
         (shard, segments) for each that it fetches from and pushes to.
     sent_bytes, messages
-        To other ranks, in a mini-batch.
+        To other ranks, per mini-batch.
     fetched_bytes, pushed_bytes
-        From shards in a fetch, where all has changed, and to them in a push, as the job's codecs write them.
+        From shards in a fetch, if all has changed, and to them in a push, as encoded by the job's codecs.
     """
 
     rank: int
@@ -58,7 +58,7 @@ class PlannedRank:
 
 @dataclass(frozen=True)
 class PlannedShard:
-    """One shard: parameters that it holds, and bytes by what they are for."""
+    """One shard: number of parameters, and bytes by purpose."""
 
     shard: int
     parameters: int
@@ -67,13 +67,13 @@ class PlannedShard:
 
     @property
     def bytes(self) -> int:
-        """Of all."""
+        """Total bytes."""
         return sum(self.memory.values())
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether something has room: bytes that it needs, and that there are."""
+    """Memory check: bytes needed, and bytes available."""
 
     what: str
     needs: int
@@ -81,24 +81,24 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """It has."""
+        """Whether the needed bytes are available."""
         return self.needs <= self.has
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job would need.
+    """Resource estimate of a job.
 
     Attributes
     ----------
     samples
         Of a mini-batch, or of a batch method's portion.
     step
-        Exchanges inside one replica in a mini-batch, in their order.
+        Exchanges inside one replica per mini-batch, in order.
     on_device
         Whether the model is computed on a GPU.
     data_bytes
-        Of the job's data in each worker; 0 where they were not looked at.
+        Bytes of the job's data in each worker; 0 where the data was not loaded.
     """
 
     job: str
@@ -116,11 +116,11 @@ class Plan:
     notes: Sequence[str]
 
     def parameters(self, state: str = "trained") -> int:
-        """Numbers of all layers in this state."""
+        """Number of parameters of all layers in this state."""
         return sum(layer.parameters for layer in self.layers if layer.state == state)
 
     def described(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """The same as plain values, for JSON."""
         return {
             "job": self.job,
             "grid": [self.grid.rows, self.grid.columns],
@@ -155,14 +155,14 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
     Parameters
     ----------
     memory_gib
-        GiB that one rank has where the model is computed; None: not asked.
+        GiB of memory that one rank has where the model is computed; None: not checked.
     speeds
         Of the network, and of each replica.
 
     Raises
     ------
-    Mistake
-        The model does not fit what it sees, cannot be cut, or nothing says what it sees.
+    UserError
+        The model does not fit its inputs, cannot be partitioned, or its input shape is unknown.
     """
     sample, grid = sample_of(job), Grid.of(job.grid)
     samples = job.samples_at_once
@@ -215,23 +215,23 @@ def make_plan(job: Job, memory_gib: float | None = None, speeds: Speeds = GIGABI
 
 
 def copies(parts: int, weight_bytes: int, data_bytes: int, memory: int) -> Fit:
-    """Whether so many parts of one machine can each have weights and data of their own (You et al. 2017, section 6.2).
+    """Whether `parts` parts of one machine can each have weights and data of their own (You et al. 2017, section 6.2).
 
-    This is the least that they need; a replica has gradients and activations beside it.
+    This is a lower bound; a replica also has gradients and activations.
     """
     most = memory // (weight_bytes + data_bytes)
     return Fit(f"weights and data, {parts} copies (at most {most})", parts * (weight_bytes + data_bytes), memory)
 
 
 def placed(layout: Layout, shards: int) -> Placement:
-    """The segments of a layout, each with the shard that gets it."""
+    """The segments of a layout, each assigned to a shard."""
     spans = make_segments(layout.rank_ranges(), nominal_length(layout.size, shards))
     runs = enumerate(assign_segments(spans, shards))
     return Placement(0, tuple(spans), tuple(ShardPlacement(shard, "", 0, (run,)) for shard, run in runs))
 
 
 def idle_shards(placement: Placement) -> list[str]:
-    """A line where shards would hold nothing of the model; else none."""
+    """A one-line list if some shards would hold nothing of the model; else an empty list."""
     idle = [place.shard for place in placement.places if not place.count]
     if not idle:
         return []
@@ -244,7 +244,7 @@ def idle_shards(placement: Placement) -> list[str]:
 
 
 def _talks(layout: Layout, placement: Placement, ranks: int) -> list[list[tuple[int, int]]]:
-    """By rank, (shard, segments) of its part; no segment is of two ranks."""
+    """By rank, (shard, segments) of its part; no segment belongs to two ranks."""
     starts = [start for start, _ in layout.rank_ranges()]
     found: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for at in placement.places:
@@ -259,7 +259,7 @@ def _both(step: Sequence[Passage]) -> tuple[list[Any], list[Any]]:
 
 
 def _clipping(job: Job, grid: Grid) -> list[Passage]:
-    """A gradient's length is a number that is summed over all ranks."""
+    """The exchange for clipping: the squared norm of a gradient, one number, is summed over all ranks."""
     if grid.size == 1 or isinstance(job.strategy, Sandblaster) or job.strategy.clip_norm is None:
         return []
     return Passage.sums("square of the gradient's length", 1, grid.size)
@@ -274,10 +274,10 @@ def _shards(job: Job, placement: Placement) -> list[PlannedShard]:
 
 
 def _device(job: Job) -> tuple[bool, list[int]]:
-    """Whether the job's model is computed on a GPU, and the bytes of each that this machine has."""
+    """Whether the job's model is computed on a GPU, and the memory in bytes of each GPU of this machine."""
     try:
         backend = select_backend(job.device)
-    except JobError:  # planned here for a machine that has one
+    except JobError:  # this machine has none; the plan is for a machine with a GPU
         return True, []
     return backend.name != "numpy", device_bytes(backend)
 
@@ -303,7 +303,7 @@ def _fits(
     machine = machine_bytes()
     found.append(Fit("coordinator, replicas and shards on this machine", job.replicas * training + beside, machine))
     found.append(Fit("the same at their start", job.replicas * starting + beside, machine))
-    if devices:  # which a replica's ranks take in turn
+    if devices:  # a replica's ranks use them in rotation
         shares = [memories[number :: len(devices)] for number in range(len(devices))]
         needs = max(job.replicas * sum(memory.device_bytes for memory in share) for share in shares)
         found.append(Fit("the fullest of this machine's GPUs", needs, min(devices)))

@@ -1,4 +1,4 @@
-"""Layers as numbers: tensors, and what a sample costs in them."""
+"""Layers as numbers: tensors, and the cost of a sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["trained", "frozen", "later"]
 
 FORWARD, PRODUCTS, REBUILDING = 2, 3, 5
 """Operations of a weight that is used once: a product and a sum. Products with all weights in a step: forward, the
-gradient in weights, the gradient in inputs (FireCaffe counts all three for the first layer too, section 7); of an
+gradient in weights, the gradient in inputs (FireCaffe counts all three for the first layer too, section 7); for an
 autoencoder's layer W x, W^T z, W dL/dz, and the two terms of its gradient (Coates et al. 2013, section 4.1)."""
 
 
@@ -29,11 +29,11 @@ class PlannedLayer:
     tensors
         Shapes of its parameters by name.
     multiplied
-        Numbers of a sample that its weights are multiplied with: its inputs; 0 where it has no weights.
+        Numbers of a sample that are multiplied with its weights: its inputs; 0 where it has no weights.
     flop
         Floating-point operations with its weights in a step, of a sample.
     state
-        Whether this job trains it, uses it as it is, or has no part of it yet.
+        Whether this job trains it, uses it frozen, or does not use it yet.
     """
 
     name: str
@@ -45,12 +45,12 @@ class PlannedLayer:
 
     @property
     def parameters(self) -> int:
-        """How many numbers its tensors have."""
+        """Number of values in its tensors."""
         return sum(math.prod(shape) for shape in self.tensors.values())
 
 
 def planned_layers(stages: Iterable[Stage]) -> list[PlannedLayer]:
-    """The layers of a network; a convolution uses its weights at each place, other layers use theirs once."""
+    """The layers of a network; a convolution uses its weights at each position, other layers use theirs once."""
     found = []
     for stage in stages:
         shapes = stage.layer.shapes(stage.inputs)

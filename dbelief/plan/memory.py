@@ -1,8 +1,8 @@
-"""Bytes that a job needs: of each rank of a replica while it starts and while it trains, and of each shard.
+"""Memory that a job needs: of each rank of a replica during start and training, and of each shard.
 
-What is counted is what is kept as long as the job runs and grows with the model or the mini-batch, and `PROCESS` for
-each process. Not counted: what layers keep for themselves (a convolution's windows, kernels' copies of tiles), and
-messages under way to and from shards, of 1 MiB each.
+Counted is memory that is kept for the job's duration and grows with the model or the mini-batch, and `PROCESS` for each
+process. Not counted: internal buffers of layers (a convolution's windows, kernels' copies of tiles), and messages in
+transit to and from shards, of 1 MiB each.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 MIB = 1 << 20
 PROCESS = {"coordinator": 105 * MIB, "shard": 65 * MIB, "rank": 95 * MIB}
-"""Of a process before it holds anything of the job: the interpreter and its modules (docs/results.md). A coordinator
-has no more than that: neither parameters nor data."""
+"""Bytes of a process before it holds any of the job's data: the interpreter and its modules (docs/results.md). A
+coordinator needs no more than that: it holds neither parameters nor data."""
 FETCHED, OUTGOING = 2, 2
-"""Copies that Downpour has of a rank's part: of parameters, one computed on while the other is fetched; of gradients,
-one computed while the other is on its way. And one to add up several mini-batches from."""
+"""Copies of a rank's part in Downpour: of parameters, one in use while the other is fetched; of gradients, one being
+computed while the other is sent. And one to accumulate several mini-batches."""
 DRAWN = 2
-"""Copies that a rank has for a moment at the start. Of the whole model where it has all of it: as it was drawn, and as
-one vector. Else of what is drawn at a time: the piece that its own part is taken of, and the next one."""
+"""Copies that a rank briefly holds at the start. For a complete model: the values as drawn, and as one vector. For a
+part: the piece being drawn, from which its values are taken, and the next one."""
 SET = "copies while a snapshot set is written"
-"""Of what is pushed to before it is in the set: all that pushes change, at worst. Groups do not push meanwhile."""
+"""Copy of segments that are pushed to before they are written to a snapshot set: at worst all. Groups pause pushes."""
 METHOD = 5
-"""Vectors that a batch method has on the shards beside its pairs: parameters, trial, gradient, the one before,
-direction. Of pairs there is one more than the history holds, for the next one."""
+"""Vectors that a batch method has on the shards besides its pairs: parameters, trial, gradient, the previous gradient,
+direction. There is one more pair than the history holds, for the next one."""
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank.
+    """Memory of one rank, in bytes.
 
     Attributes
     ----------
     host, device
-        By what they are for, while it trains; `device` is empty where the model is computed on the host.
+        By purpose, during training; `device` is empty where the model is computed on the host.
     start
-        On the host, for a moment, before it trains.
+        On the host, temporarily, before training.
     """
 
     host: Mapping[str, int]
@@ -60,22 +60,22 @@ class RankMemory:
 
     @property
     def host_bytes(self) -> int:
-        """On the host, while it trains."""
+        """Bytes on the host, during training."""
         return sum(self.host.values())
 
     @property
     def device_bytes(self) -> int:
-        """On the device."""
+        """Bytes on the device."""
         return sum(self.device.values())
 
     @property
     def kinds(self) -> Mapping[str, int]:
-        """While it trains, where the model is computed."""
+        """Bytes by purpose during training, where the model is computed."""
         return self.device or self.host
 
     @property
     def computed_bytes(self) -> int:
-        """Where the model is computed, while it trains."""
+        """Bytes where the model is computed, during training."""
         return sum(self.kinds.values())
 
 
@@ -92,20 +92,20 @@ def rank_memory(
     batch: int,
     on_device: bool,
 ) -> RankMemory:
-    """Memory of one rank, from numbers of float32.
+    """Memory of one rank, from counts of float32 numbers.
 
     Parameters
     ----------
     whole, part
-        Parameters that the job trains, and how many of them the rank holds.
+        Trained parameters of the job, and those that the rank holds.
     drawn
-        Of them, initial values that are drawn at a time where no rank holds all.
+        Initial values that are drawn at a time, where no rank holds all.
     given, frozen
-        Not trained: read by every rank, and how many of them the rank holds.
+        Not trained: numbers that every rank reads, and those that the rank holds.
     activations
         That layers keep in a step.
     exchanged
-        Bytes, of what goes between ranks.
+        Bytes of the exchanges between ranks.
     batch
         Numbers of a mini-batch's inputs.
     """
@@ -119,7 +119,7 @@ def rank_memory(
         "mini-batch": batches * batch * FLOAT32,
         "evaluation's copy": part * FLOAT32,
     }
-    # Pushes are encoded on the host, wherever the gradient was computed, and kept until they are acknowledged.
+    # Pushes are encoded on the host, for host and device gradients, and kept until they are acknowledged.
     kept = part * FLOAT32 + pushed_bytes(job.wire, part) if job.wire.push.later else 0
     left_out = {f"left out by {job.wire.push.name}, and what is sent": kept} if kept else {}
     start = ((DRAWN * drawn + part if part < whole else DRAWN * whole) + given) * FLOAT32
@@ -130,7 +130,7 @@ def rank_memory(
 
 
 def _copies(job: Job) -> dict[str, int]:
-    """Vectors as long as its part that a rank trains with; on a device, the host has the first of them too."""
+    """Vectors of its part's length that a rank trains with; with a device, the host has the first of them too."""
     strategy = job.strategy
     if isinstance(strategy, SyncSgd):
         states = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"})).state
@@ -148,7 +148,7 @@ def _copies(job: Job) -> dict[str, int]:
 
 
 def exchange_bytes(step: Sequence[Passage], rank: int) -> int:
-    """Of one rank's messages in a step, packed as they leave and as they come, and of the arrays they are for."""
+    """Bytes of one rank's messages in a step, packed for sending and as received, and of the arrays they are for."""
     found = 0
     for passage in step:
         packed = passage.numbers[rank].sum() + passage.numbers[:, rank].sum()
@@ -157,19 +157,19 @@ def exchange_bytes(step: Sequence[Passage], rank: int) -> int:
 
 
 def shard_memory(job: Job, numbers: int) -> dict[str, int]:
-    """Memory of a shard that holds so many parameters, by what it is for; at its most, a snapshot set being written."""
+    """Memory of a shard that holds `numbers` parameters, by purpose; the peak, while a snapshot set is written."""
     strategy, vector = job.strategy, numbers * FLOAT32
     if isinstance(strategy, Sandblaster):
         return {
             "parameters and the method's vectors": (METHOD + 2 * (strategy.history + 1)) * vector,
             "sum of gradients, float64": numbers * np.dtype(np.float64).itemsize,
-            SET: numbers * np.dtype(np.float64).itemsize,  # no program runs then, but bundles may come
+            SET: numbers * np.dtype(np.float64).itemsize,  # no program runs then, but bundles may be accumulated
         }
     rule = strategy.at_shards
     states = make_rule(rule.name, rule.model_dump(exclude={"name", "rate"})).state
     found = {"parameters": vector, f"state of {rule.name}": len(states) * vector}
     if job.keeps_best:
-        found["best parameters"] = 2 * vector  # the best so far stays until a better one is whole
+        found["best parameters"] = 2 * vector  # the previous best is kept until a better one is complete
     if isinstance(strategy, Elastic) and not (strategy.grouped or strategy.turns):
         found["answers kept for repetition"] = job.replicas * min(vector, EXCHANGE_WINDOW * FULL_BYTES)
     if strategy.staleness == 0:
@@ -180,7 +180,7 @@ def shard_memory(job: Job, numbers: int) -> dict[str, int]:
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the container that this process is in where that is less."""
+    """Memory of this machine, or of this process's container where that is less, in bytes."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = CGROUP.read_text().strip()

@@ -1,6 +1,6 @@
-"""A job's model as numbers: tensors, activations and exchanges, of every rank, without one array.
+"""A job's model as numbers: tensors, activations and exchanges of every rank, without allocating an array.
 
-Sizes come from where the model itself has them: a layer's `shapes`, `fitting`, `sizes_of`, and the cut over ranks.
+Sizes come from the model's own definitions: a layer's `shapes`, `fitting`, `sizes_of`, and the partition over ranks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Sketch:
     Attributes
     ----------
     layout
-        Of what is trained.
+        Layout of the trained parameters.
     frozen, activations
-        By rank, numbers: of tensors that are used as they are, and of what layers give and keep in a step.
+        Counts by rank: of frozen tensors, and of what layers output and keep in a step.
     step
-        What the ranks exchange in a step; nothing on one rank.
+        Exchanges of the ranks in a step; none on one rank.
     drawn
         Initial values that are drawn at a time where there are several ranks: of a layer, or of a row of blocks.
     notes
-        What is to be known of this, a sentence each.
+        Remarks for the user, a sentence each.
     """
 
     layers: Sequence[PlannedLayer]
@@ -55,12 +55,12 @@ class Sketch:
 
 
 def sketch(job: Job, sample: Sample, grid: Grid, samples: int) -> Sketch:
-    """The job's model, for mini-batches of so many samples.
+    """Sketch of the job's model, for mini-batches of `samples` samples.
 
     Raises
     ------
     ModelError
-        It does not fit what it sees, or cannot be cut over several ranks.
+        It does not fit its inputs, or cannot be partitioned over several ranks.
     """
     model, host = job.model, select_backend("cpu")
     if isinstance(model, LayersModel | ZooModel):
@@ -119,7 +119,7 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
         layers.append(PlannedLayer(f"stack {place}", one.output or one.pooled, own, math.prod(one.image), flop, state))
     parts = StackParts(sizes[:last], stacks, first, grid)
     kept = _kept([(own, eq1) for own, (eq1, _) in zip(parts.parts, stacks, strict=False)], grid, samples)
-    ways = 2 if model.only is None else 1  # activations, and slopes in them where stacks are trained below others
+    ways = 2 if model.only is None else 1  # activations, and their gradients where stacks are trained below others
     activations = [numbers + ways * samples * parts.carried(rank) for rank, numbers in enumerate(kept)]
     frozen = [parts.frozen(rank) for rank in range(grid.size)]
     filters = sum(layer.parameters - 1 for layer in layers)
@@ -130,7 +130,7 @@ def _stacks(model: StacksModel, image: tuple[int, int, int], grid: Grid, samples
 
 
 def _kept(layers: Sequence[tuple[BlockParts, Eq1]], grid: Grid, samples: int) -> list[int]:
-    """By rank, numbers that block-local layers keep in a step."""
+    """By rank, count of numbers that block-local layers keep in a step."""
     return [sum(_kept_by(parts, eq1, rank, samples) for parts, eq1 in layers) for rank in range(grid.size)]
 
 

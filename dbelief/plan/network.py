@@ -1,4 +1,4 @@
-"""A network of the model zoo as numbers; also one with branches and heads, which no job can train."""
+"""Resource estimate of a network of the model zoo; also of one with branches and heads, which no job can train."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .volumes import Volumes
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """What training a network would move and compute, by whatever job."""
+    """Transfer and computation of training a network, independent of a job."""
 
     network: Network
     layers: Sequence[PlannedLayer]
@@ -27,7 +27,7 @@ class NetworkPlan:
 
     @property
     def volumes(self) -> Volumes:
-        """Of a step."""
+        """Volumes of a step."""
         return self.communication.volumes
 
     def described(self) -> dict[str, Any]:
@@ -42,13 +42,13 @@ class NetworkPlan:
 
 
 def plan_network(network: Network, replicas: int, samples: int, speeds: Speeds = GIGABIT) -> NetworkPlan:
-    """Plan mini-batches of so many samples on each of so many replicas."""
+    """Plan mini-batches of `samples` samples on each of `replicas` replicas."""
     layers = network_layers(network)
     return NetworkPlan(network, layers, communication(Volumes.of(layers, replicas, samples), speeds))
 
 
 def network_layers(network: Network) -> list[PlannedLayer]:
-    """Its layers in their order; branches side by side count as one, and so does a head."""
+    """The network's layers in order; parallel branches count as one layer, and so does a head."""
     found: list[PlannedLayer] = []
     counts: Counter[str] = Counter()
     inputs = _features(network)
@@ -61,7 +61,7 @@ def network_layers(network: Network) -> list[PlannedLayer]:
 
 
 def _features(network: Network) -> Shape:
-    """Numbers of a sample, as the first layer says."""
+    """Shape of a sample, from the first layer."""
     assert not isinstance(network.layers[0], Branches | Head), f"{network.name} does not begin with an image"
     image = Layer.model_validate(network.layers[0]).image
     assert image is not None, f"{network.name} does not begin with an image"
@@ -69,7 +69,7 @@ def _features(network: Network) -> Shape:
 
 
 def _part(one: Words | Branches | Head, inputs: Shape) -> tuple[str, dict[str, PlannedLayer], Shape]:
-    """What it is called, its layers by the path that they are on, and the shape of its outputs."""
+    """Name of a stage, its layers by their path, and its output shape."""
     if isinstance(one, Branches):
         paths = [_chain(path, inputs) for path in one.paths]
         ends = [path[-1].outputs for path in paths]

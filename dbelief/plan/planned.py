@@ -1,4 +1,4 @@
-"""What `dbelief plan` prints: layers, ranks, exchanges, sums and shards of a job, and whether they have room."""
+"""Output of `dbelief plan`: layers, ranks, exchanges, sums and shards of a job, and whether they fit in memory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dbelief.plan.memory import PROCESS
 from .communicated import sums_table, volume_rows
 
 ROWS = 8
-"""Of ranks, and of shards, that are shown one by one; of more only the smallest and the largest."""
+"""Largest number of ranks, and of shards, that are listed singly; beyond it only the smallest and the largest."""
 
 MANY = 4
-"""Tensors of a layer that are shown one by one."""
+"""Largest number of a layer's tensors that are listed singly."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def planned(plan: Plan | NetworkPlan) -> RenderableType:
-    """All of a plan."""
+    """The complete report of a plan."""
     return _network(plan) if isinstance(plan, NetworkPlan) else _job(plan)
 
 
@@ -58,7 +58,7 @@ def _apart(blocks: Sequence[RenderableType]) -> RenderableType:
 
 
 def size(count: int) -> str:
-    """Bytes as a person reads them."""
+    """Bytes for display."""
     value, unit = float(count), 0
     while value >= 1024 and unit + 1 < len(_UNITS):
         value, unit = value / 1024, unit + 1
@@ -100,7 +100,7 @@ def _layers(layers: Iterable[PlannedLayer]) -> RenderableType:
 
 
 def _ranks(plan: Plan) -> RenderableType:
-    """Ranks side by side, what they have below each other: few columns even where there is much to tell."""
+    """Table with a column for each rank and their values in rows, so that it stays narrow."""
     shown = _shown(plan.ranks, lambda rank: (rank.memory.computed_bytes, rank.sent_bytes))
     table = _table("of a rank", right=[f"rank {rank.rank}{word}" for word, rank in shown])
 
@@ -126,7 +126,7 @@ def _ranks(plan: Plan) -> RenderableType:
 
 
 def _talks(shards: Sequence[tuple[int, int]]) -> str:
-    """Shards with the segments that are there of a rank's part."""
+    """Shards, with the number of segments of a rank's part on each."""
     if len(shards) > 2:
         return f"{shards[0][0]} to {shards[-1][0]}: {sum(count for _, count in shards):,}"
     return ", ".join(f"{shard}: {count:,}" for shard, count in shards) or "none"
@@ -161,7 +161,7 @@ One = TypeVar("One")
 
 
 def _shown(all_of_them: Sequence[One], needs: Callable[[One], tuple[int, int]]) -> list[tuple[str, One]]:
-    """All, or of many the largest and the smallest, with a word on which it is."""
+    """All items, or of many the largest and the smallest, each with a label."""
     if len(all_of_them) <= ROWS:
         return [("", one) for one in all_of_them]
     return [(", largest", max(all_of_them, key=needs)), (", smallest", min(all_of_them, key=needs))]

@@ -1,4 +1,4 @@
-"""What one sample of a job is: as its model says, without the data, or as its data are."""
+"""Shape of one sample of a job: from its model, without the data, or from its data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _NO_IMAGE = "a job can be planned without its data where its model says what it 
 
 @dataclass(frozen=True)
 class Sample:
-    """Of the inputs.
+    """Shapes of a sample's inputs and outputs.
 
     Attributes
     ----------
     features
         Shape of one sample.
     outputs
-        What a model is to give for it: the classes, or a target's width; None where only data could tell.
+        Number of model outputs: the classes, or a target's width; None where only the data determines it.
     data
-        What was loaded; None where the model says its image.
+        The loaded data; None where the model specifies its image.
     """
 
     features: tuple[int, ...]
@@ -31,20 +31,20 @@ class Sample:
 
     @property
     def data_bytes(self) -> int:
-        """Of all sets in memory; 0 where they were not loaded."""
+        """Bytes of all sets in memory; 0 where they were not loaded."""
         splits = [] if self.data is None else [self.data.train, self.data.validation, self.data.test]
         return sum(split.inputs.nbytes + split.targets.nbytes for split in splits if split is not None)
 
 
 def sample_of(job: Job) -> Sample:
-    """What the job's model sees.
+    """The sample that the job's model reads.
 
     Raises
     ------
     ModelError
-        Only the model itself could tell what it has, or there is no data to take sizes from.
+        Only the model's own code determines its sizes, or there is no data to take sizes from.
     DataError
-        The model says no image, and the data cannot be loaded: says what would do instead.
+        The model specifies no image, and the data cannot be loaded; the message names the alternative.
     """
     if isinstance(job.model, PythonModel):
         raise ModelError(
@@ -63,7 +63,7 @@ def sample_of(job: Job) -> Sample:
 
 
 def _image(model: LayersModel | ZooModel | AutoencoderModel | StacksModel) -> tuple[tuple[int, ...] | None, str]:
-    """The image that the model says it sees, and the field that says it."""
+    """The image shape that the model specifies, and the field that specifies it."""
     if isinstance(model, AutoencoderModel):
         return model.autoencoder.image, "model.autoencoder.image"
     if isinstance(model, StacksModel):

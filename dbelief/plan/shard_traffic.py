@@ -1,4 +1,4 @@
-"""Bytes of parameters on their way between a rank and the shards, as the job's codecs write them."""
+"""Bytes of parameters transferred between a rank and the shards, as encoded by the job's codecs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ BYTES: Mapping[str, float] = {
     "fp16": 2,
     "bf16": 2,
     "one-bit": 1 / 8 + 8 / BLOCK,
-    "threshold": 4,  # where every number is above it; how many are, only training tells
+    "threshold": 4,  # if all numbers exceed it; the actual share is only known in training
 }
-"""Of a number, in long payloads."""
+"""Bytes per number, in long payloads."""
 
 
 def fetched_bytes(wire: Wire, numbers: float) -> int:
-    """Of a fetch of so many numbers, where all has changed."""
+    """Bytes of a fetch of `numbers` numbers, if all have changed."""
     return math.ceil(BYTES[wire.pull] * numbers)
 
 
 def pushed_bytes(wire: Wire, numbers: float) -> int:
-    """Of a push of so many; with a threshold at most."""
+    """Bytes of a push of `numbers` numbers; with a threshold, the upper bound."""
     return math.ceil(BYTES[wire.push.name] * numbers)

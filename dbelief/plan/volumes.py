@@ -1,8 +1,8 @@
-"""What a step moves, and computes: the volumes by which FireCaffe chooses a strategy (Iandola et al. 2016, section 4).
+"""Transfer and computation of a step: volumes by which FireCaffe chooses a strategy (Iandola et al. 2016, section 4).
 
 |W| = 4 bytes for each parameter: a gradient, which data parallelism exchanges (Eq. 1, which leaves out biases)
 |D| = 4 bytes, for each sample, for each input of a layer that has weights: activations, which model parallelism
-      exchanges (Eq. 2, which is printed with filters in place of inputs; Table 1 follows from inputs)
+      exchanges (Eq. 2, which is printed with filters in place of inputs; Table 1 agrees with inputs)
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .memory import FLOAT32
 
 @dataclass(frozen=True)
 class Volumes:
-    """Of one step of all replicas together.
+    """Volumes of one step of all replicas together.
 
     Attributes
     ----------
     replicas, samples
-        How many there are, and samples of each one's mini-batch.
+        Number of replicas, and samples of each one's mini-batch.
     parameters
-        Numbers that are trained.
+        Number of trained parameters.
     multiplied, flop
-        Of a sample: numbers that are multiplied with weights, and operations.
+        Per sample: numbers that are multiplied with weights, and operations.
     """
 
     replicas: int
@@ -37,7 +37,7 @@ class Volumes:
 
     @classmethod
     def of(cls, layers: Iterable[PlannedLayer], replicas: int, samples: int) -> Volumes:
-        """Of these layers."""
+        """Volumes of these layers."""
         used = [layer for layer in layers if layer.state != "later"]
         trained = sum(layer.parameters for layer in used if layer.state == "trained")
         multiplied, flop = (sum(each) for each in zip(*((one.multiplied, one.flop) for one in used), strict=True))
@@ -45,7 +45,7 @@ class Volumes:
 
     @property
     def batch(self) -> int:
-        """Samples of all replicas."""
+        """Samples of all replicas together."""
         return max(1, self.replicas) * self.samples
 
     @property
@@ -60,16 +60,16 @@ class Volumes:
 
     @property
     def step_flop(self) -> int:
-        """Of all replicas, forward and backward."""
+        """Operations of all replicas, forward and backward."""
         return self.batch * self.flop
 
     @property
     def data_parallel(self) -> bool:
-        """Whether there is less to exchange of gradients than of activations."""
+        """Whether exchanging gradients takes fewer bytes than exchanging activations."""
         return self.weight_bytes < self.data_bytes
 
     def described(self) -> dict[str, Any]:
-        """As plain values."""
+        """The same as plain values."""
         return {
             "replicas": self.replicas,
             "samples_each": self.samples,

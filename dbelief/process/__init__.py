@@ -1,1 +1,1 @@
-"""What every process needs of its operating system: clock, log, console, processors, atomic files."""
+"""Services of the operating system for every process: clock, log, console, CPU affinity, atomic files."""

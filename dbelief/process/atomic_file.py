@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, however the machine dies while it is written."""
+"""Atomic, durable files: complete or absent, even if the machine fails during the write."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _TEMPORARY = re.compile(r"\.dbelief-[0-9a-f]{16}\.writing")
 
 
 class Disk:
-    """The steps that make a file durable, in the order of their names here; a test may record or fail each."""
+    """Steps that make a file durable, in the order of their names here; a test may record or fail each."""
 
     def create(self, path: Path) -> BinaryIO:
-        """Create a file and open it for writing. A name that exists, as a symbolic link too, is an error."""
+        """Create a file and open it for writing. An existing name, also a symbolic link, is an error."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags, 0o666), "wb")
 
     def sync(self, file: BinaryIO) -> None:
-        """Write the file's content through to the disk."""
+        """Flush the file's content to the disk."""
         file.flush()
         os.fsync(file.fileno())
 
     def rename(self, temporary: Path, path: Path) -> None:
-        """Give the file its name; a file of that name is replaced at once."""
+        """Rename the file; an existing file of that name is replaced atomically."""
         temporary.rename(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Write the folder's names through to the disk."""
+        """Flush the folder's entries to the disk."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -47,15 +47,15 @@ DISK = Disk()
 
 @contextmanager
 def atomic_write(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
-    """A file to be written in any order; it appears under its name at the end of the block, and is durable then.
+    """A file for writing in any order; it gets its name at the end of the `with` block, and is durable then.
 
-    Until then it has a temporary name in the same folder. That name is random and the writer's own: two writers of
-    one path both write whole files, and the later one stays. No file of another name is touched.
+    Until then it has a temporary name in the same folder. That name is random and unique: of two writers of one path
+    both write complete files, and the later one wins. No file of another name is changed.
 
     Raises
     ------
     WriteFailed
-        Where the disk is full, say; names the file. What has that name already stays as it was.
+        For example, the disk is full; names the file. An existing file of that name is unchanged.
     """
     try:
         temporary, file = _begin(path.parent, disk)
@@ -72,25 +72,25 @@ def atomic_write(path: Path, disk: Disk = DISK) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file as `whole_file` does.
+    """Write a small file as `atomic_write` does.
 
     Raises
     ------
     WriteFailed
-        As `whole_file` does.
+        As `atomic_write` does.
     """
     with atomic_write(path) as file:
         file.write(content)
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files of writers that have died, in a folder of the project's own and those below it.
+    """Remove the temporary files of writers that have exited, in a folder of the project and its subfolders.
 
-    A writer holds a lock on its temporary file; one that is locked stays. Where the file system has no locks, all stay.
+    A writer holds a lock on its temporary file; a locked file is kept. If the file system has no locks, all are kept.
     """
     for path in folder.rglob(".dbelief-*.writing"):
         if _TEMPORARY.fullmatch(path.name):
-            with suppress(OSError):  # its writer lives, or another process has removed it
+            with suppress(OSError):  # its writer is running, or another process has removed it
                 _remove_unlocked(path)
 
 

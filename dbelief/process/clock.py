@@ -1,4 +1,4 @@
-"""Time as an argument: what waits or measures is given a clock, so a test can hold time in its hand."""
+"""Injectable clocks: code that waits or measures receives a clock, so that a test can control time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """What the parts of dbelief know of time."""
+    """Interface of a clock."""
 
     def now(self) -> float:
         """Monotonic seconds since an arbitrary start; for durations and deadlines."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970-01-01 UTC; for people to read, never for durations."""
+        """Seconds since 1970-01-01 UTC; for display, never for durations."""
         ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Block until `event` is set or `timeout_s` seconds have passed; tells whether it is set."""
+        """Block until `event` is set or `timeout_s` seconds have passed; returns whether it is set."""
         ...
 
     def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
-        """Block until a file of the poller is ready or `timeout_s` seconds have passed; tells which are."""
+        """Block until a file of the poller is ready or `timeout_s` seconds have passed; returns the ready ones."""
         ...
 
 
@@ -48,24 +48,25 @@ class SystemClock:
 
     def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
         """Block until one of the poller's files is ready or `timeout_s` seconds have passed (at most 24 days)."""
-        return poller.poll(min(max(1e3 * timeout_s, 0), 2**31 - 1))  # a negative one would never end
+        return poller.poll(min(max(1e3 * timeout_s, 0), 2**31 - 1))  # a negative timeout would never expire
 
 
 class ManualClock:
-    """A clock that moves only when told to; safe to share between threads.
+    """Clock that is advanced explicitly; safe to share between threads.
 
     Parameters
     ----------
     start_s
-        What `now()` tells at first.
+        First value of `now()`.
     wall_start_s
-        What `wall()` tells at first, seconds since 1970-01-01 UTC.
+        First value of `wall()`, seconds since 1970-01-01 UTC.
     autojump
-        A `wait` then moves time on by itself instead of blocking: a single-threaded test of a loop that
-        waits needs no second thread to advance the clock.
+        Whether `wait` advances the clock itself instead of blocking: a single-threaded test of a loop that waits
+        needs no second thread to advance the clock.
     """
 
-    # An Event, or a file, tells nobody here when it is set, so a blocked wait looks at it this often, in real time.
+    # An Event, or a file, does not notify this clock when it is set, so a blocked wait polls at this interval, in
+    # real time.
     _LOOK_S = 0.001
 
     def __init__(self, start_s: float = 0.0, wall_start_s: float = 1_700_000_000.0, autojump: bool = False) -> None:
@@ -77,16 +78,16 @@ class ManualClock:
         self._changed = threading.Condition()
 
     def now(self) -> float:
-        """Seconds, as last advanced to."""
+        """Current time in seconds."""
         with self._changed:
             return self._now_s
 
     def wall(self) -> float:
-        """Seconds since 1970-01-01 UTC, moving with `now()`."""
+        """Seconds since 1970-01-01 UTC, advancing with `now()`."""
         return self._wall_start_s + self.now() - self._start_s
 
     def advance(self, seconds: float) -> None:
-        """Move time on and wake every `wait` whose time is over.
+        """Advance the clock and wake every `wait` whose timeout has expired.
 
         Raises
         ------
@@ -100,15 +101,15 @@ class ManualClock:
             self._changed.notify_all()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Block until `event` is set or time has been advanced by `timeout_s`; tells whether it is set."""
+        """Block until `event` is set or the clock was advanced by `timeout_s`; returns whether it is set."""
         return self._until(event.is_set, timeout_s)
 
     def poll(self, poller: select.poll, timeout_s: float) -> list[tuple[int, int]]:
-        """Block until one of the poller's files is ready or time has been advanced by `timeout_s`; tells which are."""
+        """Block until a file of the poller is ready or the clock was advanced by `timeout_s`; returns ready ones."""
         return self._until(lambda: poller.poll(0), timeout_s)
 
     def _until(self, look: Callable[[], T], timeout_s: float) -> T:
-        """Look until there is something, or the time is over; gives what was seen last."""
+        """Poll until there is a result, or the timeout has expired; returns the last result."""
         with self._changed:
             until_s = self._now_s + timeout_s
             seen = look()

@@ -1,4 +1,4 @@
-"""How a command speaks and ends: one line for an error, exit codes, signals."""
+"""Output and exit of a command: one line for an error, exit codes, signals."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ import click
 from dbelief.errors import DbeliefError, UserError
 from dbelief.process import log
 
-_ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host that has colons stands in brackets
+_ADDRESS = re.compile(r"(\[[^\s/\[\]]+\]|[^\s/:\[\]]+):([0-9]{1,5})")  # a host with colons is in brackets
 
 DEBUG = "DBELIEF_DEBUG"
-"""In the environment, so that children hear of it: tracebacks are wanted."""
+"""Environment variable, inherited by child processes: show tracebacks."""
 
 
 def announce(line: str) -> None:
-    """Say one line on standard error, where logs go, in the form that is wanted there: see `dbelief.process.log`."""
+    """Write one line to standard error, in the configured format: see `dbelief.process.log`."""
     log.emit(line)
 
 
 def announce_error(line: str, error: BaseException | None = None) -> None:
-    """Say what ends a command: its last line, after or with the traceback of `error` where those are wanted."""
+    """Write the final error line of a command, with the traceback of `error` if tracebacks are enabled."""
     log.emit(line, "error", error if os.environ.get(DEBUG) else None)
 
 
 def debug(wanted: bool) -> None:
-    """Show tracebacks from now on, in this process and its children, where they are wanted here or by `DBELIEF_DEBUG`.
+    """Enable tracebacks in this process and its children, if requested here or by `DBELIEF_DEBUG`.
 
     A crash of the interpreter itself then shows one too.
     """
@@ -46,9 +46,9 @@ def debug(wanted: bool) -> None:
 
 
 def format_error(error: BaseException) -> str:
-    """An error in one line; one that is neither ours nor the system's with its type and place.
+    """An error in one line; an unexpected error (neither ours nor the system's) with its type and location.
 
-    Its traceback is shown before, where tracebacks are wanted.
+    Its traceback is written first, where tracebacks are enabled.
     """
     if os.environ.get(DEBUG):
         log.show_trace(error)
@@ -59,16 +59,16 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, DbeliefError | OSError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames  # a person's, if any
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames  # the user's own code, if any
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
 
 
 @contextmanager
 def cli_errors() -> Iterator[None]:
-    """End a command with one line and the right exit code where an error ends it.
+    """Exit a command with one line and the right exit code on an error.
 
-    Exit code 2 for what a person can put right, 1 for a failure.
+    Exit code 2 for errors that the user can correct, 1 for a failure.
     """
     try:
         yield
@@ -78,7 +78,7 @@ def cli_errors() -> Iterator[None]:
     except DbeliefError as error:
         announce_error(_in_words(error), error)
         raise SystemExit(error.exit_code) from None
-    except Exception as error:  # nobody foresaw it; the line names its place
+    except Exception as error:  # an unexpected error; the line has its location
         announce_error(_in_words(error), error)
         raise SystemExit(1) from None
     finally:
@@ -87,9 +87,9 @@ def cli_errors() -> Iterator[None]:
 
 @contextmanager
 def interrupt_event() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event for as long as the block lasts; a second one ends the process.
+    """Convert SIGINT and SIGTERM to an event within the `with` block; a second signal ends the process.
 
-    Outside the main thread, where Python allows no handlers, the event is simply never set.
+    Outside the main thread, where Python allows no handlers, the event is never set.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -97,7 +97,7 @@ def interrupt_event() -> Iterator[threading.Event]:
         return
 
     def handler(number: int, frame: FrameType | None) -> None:
-        # On a thread of its own: this one may be inside the event's wait, and hold the lock that `set` takes.
+        # On its own thread: this one may be inside the event's wait, and hold the lock that `set` acquires.
         _thread.start_new_thread(event.set, ())
         signal.signal(number, signal.SIG_DFL)
 
@@ -114,7 +114,7 @@ def parse_overrides(items: tuple[str, ...]) -> dict[str, str]:
 
     Raises
     ------
-    Mistake
+    UserError
         Where one has no "=".
     """
     for item in items:
@@ -124,12 +124,12 @@ def parse_overrides(items: tuple[str, ...]) -> dict[str, str]:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The two halves of `host:port`.
+    """Split `host:port`.
 
     Raises
     ------
-    Mistake
-        This is no such address. gRPC would make one of anything: of a missing port 443, of 99999 some other.
+    UserError
+        The address is invalid. gRPC would accept it: port 443 for a missing one, another port for 99999.
     """
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) >= 1 << 16:

@@ -1,7 +1,7 @@
-"""Parts of one machine: which of its cores a process keeps to (You et al. 2017, section 6.2, a part of a chip each).
+"""Assignment of a machine's cores to processes (You et al. 2017, section 6.2, a part of a chip each).
 
-A process that keeps to its own cores shares no cache of theirs with others, and its memory lies near them where the
-machine has several sockets: the kernel gives pages where they are first touched.
+A process that is pinned to its own cores shares no cache of theirs with others, and its memory is near them on machines
+with several sockets: the kernel allocates pages at their first access.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dbelief.errors import UserError
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """Cores as they are written, "0-3,8", in rising order.
+    """Parse a list of cores, "0-3,8", to ascending numbers.
 
     Raises
     ------
     ValueError
-        They are not written like that.
+        The text has another form.
     """
     cores: set[int] = set()
     for part in text.split(","):
@@ -35,7 +35,7 @@ def parse_cores(text: str) -> tuple[int, ...]:
 
 
 def format_cores(cores: Collection[int]) -> str:
-    """Cores as `read_cores` reads them."""
+    """Format cores as `parse_cores` reads them."""
     return ",".join(map(str, sorted(cores)))
 
 
@@ -44,8 +44,8 @@ def available_cores() -> tuple[int, ...]:
 
     Raises
     ------
-    Mistake
-        On this platform a process cannot be kept to cores.
+    UserError
+        This platform does not support CPU affinity.
     """
     if not hasattr(os, "sched_getaffinity"):
         raise UserError("processes cannot be kept to cores on this platform: it must be Linux")
@@ -53,12 +53,12 @@ def available_cores() -> tuple[int, ...]:
 
 
 def split_cores(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
-    """Cut cores into so many parts of neighbours, which differ by one core at the most.
+    """Split cores into groups of neighbours, whose sizes differ by one core at the most.
 
     Raises
     ------
-    Mistake
-        There are fewer cores than parts.
+    UserError
+        There are fewer cores than groups.
     """
     if len(cores) < parts:
         raise UserError(f"{parts} parts cannot each have a core of their own: there are {len(cores)} cores")
@@ -67,12 +67,12 @@ def split_cores(cores: Collection[int], parts: int) -> list[tuple[int, ...]]:
 
 
 def pin(cores: Collection[int]) -> None:
-    """Have this process run on these cores only: all threads that it has, and those that they will start.
+    """Pin this process to these cores: all its present threads, and those that they will start.
 
     Raises
     ------
-    Mistake
-        It may not run on one of them, or not be kept to any.
+    UserError
+        It may not run on one of them, or the platform does not support CPU affinity.
     """
     missing = set(cores).difference(available_cores())
     if missing:

@@ -1,10 +1,10 @@
-"""What a process says on standard error, line by line: readable text, or JSON in containers (`DBELIEF_LOG=json`).
+"""Log lines of a process on standard error: readable text, or JSON in containers (`DBELIEF_LOG=json`).
 
 A line of JSON is one object: `time` (UTC, ISO 8601), `level` ("debug", "info", "warning" or "error") and `message`;
-`job`, `role`, `id` (number of the shard or replica) and `step` as soon as they are known; `trace`, the traceback of an
-error, where tracebacks are wanted; `logger`, where another library speaks. `step` is what is at hand: samples done at
-the coordinator, number of the last push at a worker, pushes of segments at a shard. A readable line begins with the
-same once the process has joined a job, and is the bare message before.
+`job`, `role`, `id` (number of the shard or replica) and `step` once they are known; `trace`, the traceback of an error,
+where tracebacks are enabled; `logger`, where another library logs. `step` is a progress counter: samples done at the
+coordinator, number of the last push at a worker, pushes of segments at a shard. A readable line begins with the same
+fields once the process has joined a job, and is the bare message before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dbelief.errors import UserError
 from dbelief.process.printable import printable, printable_json
 
 FORM = "DBELIEF_LOG"
-"""In the environment, so that children speak alike."""
+"""Environment variable of the format, inherited by child processes."""
 
 _ERROR = "Error: "
 _LEVELS = {"critical": "error", "notset": "info"}
@@ -37,17 +37,17 @@ _hidden: set[str] = set()
 
 
 def set_context(*, step: Callable[[], int] | None = None, **fields: str | int) -> None:
-    """Tell what is known of this process from now on: `job`, `role`, `id`, and how to ask for its `step`."""
+    """Add fields to all further lines: `job`, `role`, `id`, and a callback for `step`."""
     _known.update(fields, **({"step": step} if step is not None else {}))
 
 
 def clear_context() -> None:
-    """Know nothing of this process again: its command has ended."""
+    """Remove all context fields: the command has ended."""
     _known.clear()
 
 
 def redact(secret: str) -> None:
-    """Never write this, whoever says it."""
+    """Mask this text in all further lines."""
     if secret:
         _hidden.add(secret)
 
@@ -58,11 +58,11 @@ def as_json() -> bool:
 
 
 def configure() -> None:
-    """Check what is wanted, and where lines are JSON, let whatever else speaks in this process speak like that.
+    """Check the configured format and, for JSON, also format the logs of other libraries in this process as JSON.
 
     Raises
     ------
-    Mistake
+    UserError
         `DBELIEF_LOG` is neither "json" nor "text".
     """
     wanted = os.environ.get(FORM, "")
@@ -75,7 +75,7 @@ def configure() -> None:
 
 
 def emit(message: str, level: str = "info", error: BaseException | None = None, logger: str = "") -> None:
-    """Write one line, in one piece; the traceback of `error` with it: in JSON as a field, else before it."""
+    """Write one line atomically; the traceback of `error` with it: in JSON as a field, else before it."""
     trace = "".join(traceback.format_exception(error)) if error is not None else ""
     text = _in_json(message, level, trace, logger) if as_json() else _safe(trace) + printable(_readable(message, level))
     sys.stderr.write(text + "\n")
@@ -83,7 +83,7 @@ def emit(message: str, level: str = "info", error: BaseException | None = None, 
 
 
 def show_trace(error: BaseException) -> None:
-    """Show a traceback where its error does not end here: in JSON as a line of its own."""
+    """Show the traceback of an error that is handled elsewhere: in JSON as a line of its own."""
     if as_json():
         emit(f"{type(error).__name__}: {error}", "debug", error)
     else:
@@ -91,7 +91,7 @@ def show_trace(error: BaseException) -> None:
 
 
 def message_in(line: str) -> str:
-    """The message of a line that a process of ours wrote, in either form; of another line all of it."""
+    """Message of a line that a process of the system wrote, in either format; another line is returned unchanged."""
     if line.startswith("{"):
         try:
             found = json.loads(line)
@@ -121,7 +121,7 @@ def _readable(message: str, level: str) -> str:
 
 
 def _facts() -> dict[str, Any]:
-    """What is known of this process, now."""
+    """Context fields with their current values."""
     facts: dict[str, Any] = {name: _known[name] for name in ("job", "role", "id") if name in _known}
     if "step" in _known:
         facts["step"] = _known["step"]()
@@ -129,22 +129,22 @@ def _facts() -> dict[str, Any]:
 
 
 def _safe(text: str) -> str:
-    """Lines as they may be written: nothing secret, and nothing that a terminal obeys."""
+    """Text for a terminal: secrets masked, control characters escaped."""
     return printable(_masked(text), lines=True)
 
 
 def _masked(text: str) -> str:
-    """The text without logins in URLs, passwords, bearer tokens, and what is to be hidden."""
+    """Text without logins in URLs, passwords, bearer tokens, and registered secrets."""
     for secret in _hidden:
         text = text.replace(secret, "***")
     return _SECRET.sub(r"\1***", _LOGIN.sub(r"\1***@", text))
 
 
 class _Others(logging.Handler):
-    """Brings what other libraries log, and warnings, to the one door."""
+    """Handler for the logs and warnings of other libraries."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
+        """Write the record."""
         level = record.levelname.lower()
         emit(
             record.getMessage(), _LEVELS.get(level, level), record.exc_info[1] if record.exc_info else None, record.name
@@ -152,6 +152,6 @@ class _Others(logging.Handler):
 
 
 def _died(ended: threading.ExceptHookArgs) -> None:
-    """A thread ended by an error that nobody caught."""
+    """Log an uncaught error of a thread."""
     name = ended.thread.name if ended.thread is not None else "?"
     emit(f"thread {name} died: {ended.exc_type.__name__}: {ended.exc_value}", "error", ended.exc_value)

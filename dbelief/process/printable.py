@@ -1,9 +1,9 @@
-"""Text from elsewhere, made harmless for a terminal."""
+"""Escaping of untrusted text for a terminal."""
 
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0))
-"""C0, DEL and C1: what moves the cursor, clears the screen, or begins an escape sequence."""
+"""C0, DEL and C1: characters that move the cursor, clear the screen, or begin an escape sequence."""
 _TURNS = (0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Ends of lines, and what changes the direction of writing, so that text reads as another one."""
+"""Line separators, and characters that change the direction of writing, so that text reads differently."""
 _WRITTEN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in (*_CONTROLS, *_TURNS)}
 _IN_LINES = {code: written for code, written in _WRITTEN.items() if chr(code) not in "\n\t"}
 _IN_JSON = {code: f"\\u{code:04x}" for code in _WRITTEN}

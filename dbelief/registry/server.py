@@ -1,17 +1,16 @@
-"""A registry on any server that speaks the Redis protocol (Redis, Valkey), through redis-py.
+"""Registry on any server with the Redis protocol (Redis, Valkey), through redis-py.
 
-Keys of a job, their common `{job}` being what a cluster chooses the slot by, so that one script may touch
-all three:
+Keys of a job; a cluster chooses the slot by their common `{job}`, so that one script may access all three:
 
-    dbelief:{job}:epoch     string   highest epoch ever used or told of
-    dbelief:{job}:leader    hash     owner, epoch; lives as long as the lease
-    dbelief:{job}:values    hash     what the coordinator keeps
+    dbelief:{job}:epoch     string   highest epoch ever used or reported
+    dbelief:{job}:leader    hash     owner, epoch; expires with the lease
+    dbelief:{job}:values    hash     the coordinator's stored values
 
-Leases run by the server's clock. Everything that reads before it writes is a Lua script, which the server
-runs as one step. Epochs pass through the scripts as strings: a Lua number holds 53 bits only.
+Leases run by the server's clock. Every read-modify-write is a Lua script, which the server runs atomically. Epochs
+pass through the scripts as strings: a Lua number holds 53 bits only.
 
-Every call may be sent twice, since a lost answer does not tell whether the call arrived: a second `acquire`
-by the same owner just uses up an epoch, the others give the same result again.
+Every call is idempotent enough to be retried, since a lost reply does not show whether the call was received: a second
+`acquire` by the same owner just uses up an epoch, the others return the same result again.
 """
 
 import threading
@@ -52,8 +51,8 @@ _RENEW = """
 if redis.call('HGET', KEYS[2], 'epoch') ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[2], ARGV[2])
 """
-# Arguments: epoch, how many to store, name, value, name, value, ..., names to delete.
-# Answers '' when stored, else who leads ('-' for nobody).
+# Arguments: epoch, count of the values to store, name, value, name, value, ..., names to delete.
+# Returns '' when stored, else the leader's epoch ('-' if there is no leader).
 _WRITE = """
 local epoch = redis.call('HGET', KEYS[2], 'epoch')
 if epoch ~= ARGV[1] then return epoch or '-' end
@@ -79,18 +78,18 @@ class RedisRegistry:
     Parameters
     ----------
     url
-        `redis://`, `rediss://` (TLS) or `unix:///path`; options of redis-py may follow as `?name=value`. What it leaves
-        open, this process's credentials say.
+        `redis://`, `rediss://` (TLS) or `unix:///path`; options of redis-py may follow as `?name=value`. This process's
+        credentials are the default for what it omits.
     clock
-        What the client's patience runs by.
+        Clock of the client's timeouts.
     timeout_s
-        For one connection attempt and for one answer.
+        For one connection attempt and for one reply.
     patience_s
-        How long a call is tried again while the server cannot be reached, say since it restarts.
+        Time for which a call is retried while the server cannot be reached, for example during its restart.
 
     Raises
     ------
-    Mistake
+    UserError
         The URL is none of these. Nothing is sent yet.
     """
 
@@ -99,7 +98,7 @@ class RedisRegistry:
         self._clock = clock
         self._patience_s = patience_s
         try:
-            # Retries are made here, by the clock that was given, hence none inside redis-py.
+            # Retries are made here, by the given clock, hence none inside redis-py.
             client: Any = Redis.from_url(
                 url,
                 socket_timeout=timeout_s,
@@ -107,7 +106,7 @@ class RedisRegistry:
                 retry=Retry(NoBackoff(), 0),
                 **_login(url),
             )
-            client.connection_pool.make_connection()  # opens nothing, but looks at the options
+            client.connection_pool.make_connection()  # does not connect, but checks the options
         except (ValueError, TypeError):
             # `from None`: redis-py quotes parts of the URL, and a password may be among them
             raise UserError(
@@ -119,17 +118,17 @@ class RedisRegistry:
         }
 
     def acquire(self, job: str, owner: str, ttl_s: float) -> int | None:
-        """Take the leader lease; see `Registry.acquire`."""
+        """Acquire the leader lease; see `Registry.acquire`."""
         epoch = self._run(_ACQUIRE, job, owner, check_ttl(ttl_s))
         return None if epoch is None else int(epoch)
 
     def holder(self, job: str) -> tuple[str, float] | None:
-        """Owner and seconds left; see `Registry.holder`."""
+        """Owner and remaining seconds; see `Registry.holder`."""
         answer = self._run(_HOLDER, job)
         return None if answer is None else (answer[0].decode(), answer[1] / 1000)
 
     def renew(self, job: str, epoch: int, ttl_s: float) -> bool:
-        """Let the lease last longer; see `Registry.renew`."""
+        """Extend the lease; see `Registry.renew`."""
         return bool(self._run(_RENEW, job, epoch, check_ttl(ttl_s)))
 
     def write(self, job: str, epoch: int, values: Mapping[str, bytes | None]) -> None:
@@ -143,17 +142,17 @@ class RedisRegistry:
             raise Rejected(stale(job, epoch, None if leader == b"-" else int(leader)))
 
     def read(self, job: str) -> dict[str, bytes]:
-        """Everything stored for the job; see `Registry.read`."""
+        """All values stored for the job; see `Registry.read`."""
         key = self._keys(job)[2]
         values = self._ask(lambda: self._client.hgetall(key))
         return {name.decode(): value for name, value in values.items()}
 
     def raise_epoch(self, job: str, at_least: int) -> None:
-        """Let later epochs be above `at_least`; see `Registry.raise_epoch`."""
+        """Make later epochs higher than `at_least`; see `Registry.raise_epoch`."""
         self._run(_RAISE, job, at_least)
 
     def release(self, job: str, epoch: int) -> None:
-        """Give the lease back; see `Registry.release`."""
+        """Release the lease; see `Registry.release`."""
         self._run(_RELEASE, job, epoch)
 
     def close(self) -> None:
@@ -169,7 +168,7 @@ class RedisRegistry:
         return self._ask(lambda: self._scripts[text](keys=keys, args=arguments))
 
     def _ask(self, call: Callable[[], T]) -> T:
-        """Make one call, again while the server cannot be reached, and name its errors as dbelief does."""
+        """Make one call, retry it while the server cannot be reached, and convert its errors to dbelief's."""
         until_s = self._clock.now() + self._patience_s
         pause_s = 0.05
         while True:
@@ -191,7 +190,7 @@ class RedisRegistry:
 
 
 def _login(url: str) -> dict[str, Any]:
-    """What this process's credentials add to a URL, which stands over them: a password; for rediss:// certificates."""
+    """Client options from this process's credentials, below the URL's own: a password; for rediss:// certificates."""
     mine = current()
     if mine is None:
         return {}

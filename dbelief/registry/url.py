@@ -1,4 +1,4 @@
-"""What a registry's URL shows, and what it must not: apart from the client, so that reading one imports no redis."""
+"""Redaction of a registry's URL: apart from the client, so that it imports no redis."""
 
 import re
 
@@ -7,7 +7,7 @@ _SHOWN = re.compile(r"(\w+://)(?:[^/?#@]*@)?((?:\[[0-9a-fA-F:.]*\]|[^/?#@:]*)(?:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: no login, no options; no more than its scheme where it is unclear."""
+    """The URL for display: no login, no options; no more than its scheme where it cannot be parsed."""
     shown = _SHOWN.fullmatch(url)
     if shown:
         return "".join(part or "" for part in shown.groups())
@@ -16,5 +16,5 @@ def without_password(url: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL holds a login: one that a process list would show."""
+    """Whether a URL contains a login, which a process list would show."""
     return "@" in url or "password=" in url

@@ -1,15 +1,14 @@
-"""Become another program that ends with its parent.
+"""Launcher that makes a program exit with its parent, and replaces itself by it.
 
     python -I -S with_parent.py PARENT_PID SIGNAL PROGRAM [ARGUMENT ...]
 
-SIGNAL, a number, is what the program gets when its parent dies.
+SIGNAL, a number, is sent to the program when its parent exits.
 
-Run as a file, so that nothing but the standard library is loaded. Setting this here, between two execs, is
-what `preexec_fn` would be for; that one runs Python between fork and exec, where a lock that another thread
-held stays locked for ever.
+Run as a file, so that only the standard library is loaded. Setting this here, between two execs, replaces `preexec_fn`,
+which runs Python between fork and exec, where a lock that another thread held stays locked for ever.
 
-Linux sends the signal when the THREAD that started this process ends: start it from one that lives as long
-as the process does.
+Linux sends the signal when the THREAD that started this process exits: start it from one that runs as long as the
+process does.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask for the signal at the parent's death, make sure that it still lives, and become the program."""
+    """Request the signal at the parent's exit, check that the parent is still running, and exec the program."""
     parent, number, program = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")

@@ -1,4 +1,4 @@
-"""A recorded run once more, in one thread and to the last bit."""
+"""Replay of a recorded run, in one thread and to the last bit."""
 
 from .exchange_replay import replay_exchanges
 from .push_replay import replay

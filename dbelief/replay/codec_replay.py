@@ -1,4 +1,4 @@
-"""What the wire made of numbers on their way, once more: each segment by codec, as client and shard have it."""
+"""Replay of the wire codecs: encodes and decodes each segment as client and shard do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dbelief.rpc.wire.payloads import Codecs, Payloads, part_of, read_into
 
 
 class Wire:
-    """All that was pushed and pulled of one vector.
+    """Codec state of all pushes and pulls of one vector.
 
-    Pushes of one pusher are to come in their order, for a codec may keep what it leaves out: one vector for each life
-    that has pushed.
+    Pushes of one pusher must be passed in their order, since a codec may keep its residual: one vector for each
+    incarnation that has pushed.
     """
 
     def __init__(self, codecs: Codecs, spans: Sequence[SegmentSpan]) -> None:
@@ -23,7 +23,7 @@ class Wire:
         self._residuals: dict[Pusher, np.ndarray] = {}
 
     def pushed(self, values: np.ndarray, pusher: Pusher | None = None) -> np.ndarray:
-        """What shards get of (N,) float32: the same array, changed. Of weights nothing is kept, whoever pushes them."""
+        """The values that shards receive for (N,) float32: the same array, changed. For weights no residual is kept."""
         codec = self._codecs.push
         if codec is None:
             return values
@@ -40,7 +40,7 @@ class Wire:
         return values
 
     def pulled(self, values: np.ndarray) -> np.ndarray:
-        """What a replica gets of (N,) float32: the same array, changed."""
+        """The values that a replica receives for (N,) float32: the same array, changed."""
         for span in self._spans if self._codecs.pull is not None else ():
             own = values[span.start : span.stop]
             read_into(part_of(span.index, 0, own, self._codecs.pull), own)

@@ -1,12 +1,11 @@
-"""Logged exchanges of elastic averaging once more, in one thread and to the last bit.
+"""Replay of the logged exchanges of elastic averaging, in one thread and to the last bit.
 
-What workers that do not wait for each other make of a job is decided by the order in which each segment took their
-exchanges, and by what of the centre each of them began with. Both are logged. What a worker sends is its own weights as
-they were, and what it gets is the centre as its exchange found it: so its rows are computed one after the other, each
-exchange as soon as it is the next one of every segment.
+The result of asynchronous workers depends on the order in which each segment applied their exchanges, and on the
+centre's version that each worker started with. Both are logged. A worker sends its own weights, and receives the centre
+as its exchange found it. So its rows are computed in sequence, each exchange as soon as it is next in every segment.
 
-Cost: a gradient for each mini-batch, a rule for each exchange and segment; what `OwnWeights` holds and one vector more
-for each life of a worker.
+Cost: a gradient for each mini-batch, a rule for each exchange and segment; the memory of `ElasticWeights` and one more
+vector for each incarnation of a worker.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from .segment_replay import Segment, begin, said, values_of
 
 
 class Worker(Protocol):
-    """One life of a worker, as this needs it."""
+    """Interface of one incarnation of a worker."""
 
     def begin(self, centre: np.ndarray) -> None:
         """Start at a centre."""
 
     def sent(self) -> np.ndarray:
-        """(N,) float32: own weights as they are, a copy."""
+        """(N,) float32: a copy of the worker's own weights."""
 
     def train(self, row: ComputedBatch, centre: np.ndarray | None) -> None:
-        """Train a mini-batch, and move by the centre as it was, where there was an exchange; it is used up."""
+        """Train a mini-batch, and move by the previous centre if there was an exchange; `centre` is overwritten."""
 
 
 def replay_exchanges(
@@ -49,16 +48,16 @@ def replay_exchanges(
     computed_rows: Iterable[ComputedBatch],
     worker: Callable[[], Worker],
 ) -> np.ndarray:
-    """Take the logged exchanges in their logged order.
+    """Replay the logged exchanges in their logged order.
 
     Parameters
     ----------
     initial, spans, applied_rows
-        As `replay` takes them.
+        See `replay`.
     computed_rows
-        Of each life, in the order of its mini-batches.
+        For each incarnation, in the order of its mini-batches.
     worker
-        Makes a new one.
+        Creates a new worker.
 
     Returns
     -------
@@ -67,8 +66,8 @@ def replay_exchanges(
 
     Raises
     ------
-    Failure
-        Where the logs are not whole; names the exchange, or the version, that is missing.
+    RuntimeFailure
+        The logs are incomplete; names the missing exchange or version.
     """
     applied, computed = list(applied_rows), list(computed_rows)
     recipes = {(row.pusher, row.sequence): row for row in computed}
@@ -92,7 +91,7 @@ def replay_exchanges(
 
 @dataclass
 class _Life:
-    """A worker on its way through its rows; `waits` counts the segments that have not taken the exchange at hand."""
+    """A worker during its replay; `waits` counts the segments that have not applied the current exchange."""
 
     worker: Worker
     size: int
@@ -102,13 +101,13 @@ class _Life:
     waits: int = 0
 
     def __post_init__(self) -> None:
-        self.centre = aligned(self.size, np.float32)  # as a worker has it
+        self.centre = aligned(self.size, np.float32)  # aligned like a worker's
 
     def go_on(self, segments: Sequence[Segment]) -> bool:
-        """Train as far as it can without an answer; whether that is any further."""
+        """Train until an answer is required; returns whether any step was made."""
         if self.waits or not self.rows or not (self.began or self._begin(segments)):
             return False
-        if self.sent is not None:  # all have answered
+        if self.sent is not None:  # all segments have answered
             self.worker.train(self.rows.popleft(), self.centre)
             self.sent = None
         while self.rows and not self.rows[0].pushed:
@@ -130,7 +129,7 @@ class _Life:
 
 
 def _advance(segment: Segment, rule: Rule, lives: dict[Pusher, _Life]) -> bool:
-    """Take a segment's rows as far as workers have sent; whether there was any."""
+    """Apply a segment's rows as far as workers have sent; returns whether any was applied."""
     version = segment.version
     while segment.rows:
         life, sequence = lives[segment.rows[0].pusher], segment.rows[0].sequence

@@ -1,14 +1,14 @@
-"""Logged pushes of gradients once more, in one thread and to the last bit.
+"""Replay of logged gradient pushes, in one thread and to the last bit.
 
-What replicas that do not wait for each other make of a job is decided by two things that no seed fixes: the order
-in which each segment applied the pushes, and the versions that each gradient was computed from. Both are logged,
-the first by the shards, the second by the replicas. For segment s, with v counting the rows of its log:
+The result of asynchronous replicas depends on two things that no seed fixes: the order in which each segment applied
+the pushes, and the versions that each gradient was computed from. Both are logged, the first by the shards, the second
+by the replicas. For segment s, with v counting the rows of its log:
 
     w_s(v + 1) = rule(w_s(v), the gradient that row v names)
 
-and a gradient can be computed as soon as every w_s(v) that it was computed from exists. The log of a real run always
-leaves such a gradient; a log that does not is not whole, and is refused. Segments have no order among each other, nor
-need of one.
+A gradient can be computed as soon as every w_s(v) that it was computed from exists. The log of a real run always
+contains such a gradient; a log that does not is incomplete, and is rejected. Segments are not ordered relative to each
+other, and need not be.
 
 Cost: one gradient per push and one rule per push and segment. Values are kept by version until the last gradient
 that needs them is computed, a gradient until the last segment has applied it: about one vector per replica.
@@ -31,7 +31,7 @@ from dbelief.rundir.recorded import AppliedPush, ComputedBatch
 from .segment_replay import PushId, Segment, begin, said, values_of
 
 GradientOf = Callable[[np.ndarray, ComputedBatch], np.ndarray]
-"""From (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed. Neither array is kept."""
+"""Function from (N,) float32 parameters and a row to the (N,) float32 gradient that was pushed. Keeps neither array."""
 
 
 def replay(
@@ -47,11 +47,11 @@ def replay(
     Parameters
     ----------
     initial
-        (N,) float32, version 0 of every segment; left as it is.
+        (N,) float32, version 0 of every segment; not modified.
     spans
         The segment table, by rising index; it covers the N numbers in order.
     applied_rows
-        In the order of application per segment; those of different segments may be mixed in any way.
+        In the order of application per segment; rows of different segments may be interleaved in any way.
     computed_rows
         In any order.
 
@@ -62,8 +62,8 @@ def replay(
 
     Raises
     ------
-    Failure
-        Where the logs are not whole; names the push, or the version, that is missing.
+    RuntimeFailure
+        The logs are incomplete; names the missing push or version.
     """
     applied, recipes = list(applied_rows), {(row.pusher, row.sequence): row for row in computed_rows}
     segments = begin(initial, spans, rule, applied, recipes)
@@ -77,7 +77,7 @@ def replay(
 
 @dataclass
 class _Run:
-    """All segments, the rows by push, how many segments still have to apply it, and the gradients at hand."""
+    """State of a replay: all segments, rows by push, number of segments still to apply each, computed gradients."""
 
     segments: list[Segment]
     rule: Rule
@@ -88,7 +88,7 @@ class _Run:
 
     def to_the_end(self, size: int) -> None:
         """Apply every row."""
-        values = aligned(size, np.float32)  # as a replica's own copy is: BLAS may look at the address
+        values = aligned(size, np.float32)  # aligned like a replica's copy: BLAS results may depend on the address
         for segment in self.segments:
             segment.keep()
         while any(segment.rows for segment in self.segments):
@@ -97,7 +97,7 @@ class _Run:
                 raise RuntimeFailure(self._trouble())
 
     def _advance(self, segment: Segment, values: np.ndarray) -> bool:
-        """Apply a segment's rows as far as their gradients can be computed; whether there was any."""
+        """Apply a segment's rows as far as their gradients can be computed; returns whether any was applied."""
         began = segment.version
         while segment.rows:
             push = segment.rows[0].pusher, segment.rows[0].sequence
@@ -122,7 +122,7 @@ class _Run:
         return True
 
     def _trouble(self) -> str:
-        """Why nothing can be applied any more."""
+        """The reason why no further row can be applied."""
         heads = [segment.rows[0] for segment in self.segments if segment.rows]
         later = ""
         for row in (self.recipes[head.pusher, head.sequence] for head in heads):

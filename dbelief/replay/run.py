@@ -1,4 +1,4 @@
-"""A run's folder, replayed."""
+"""Replay of a run's folder."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def replay_run(run_folder: Path) -> np.ndarray:
     Raises
     ------
     JobError
-        Where the job logged nothing, or nothing that decides its result.
+        The job logged nothing, or too little to determine its result.
     DataError, ModelError
-        Where a log cannot be read, or data, model or that run are not there.
-    Failure
-        Where the logs are not whole: a program was killed, or the run was resumed.
+        A log cannot be read, or data, model or that run are missing.
+    RuntimeFailure
+        The logs are incomplete: a program was killed, or the run was resumed.
     """
     job = load_job(run_folder / "job.yaml")
     _check_job(job, run_folder)
@@ -60,7 +60,7 @@ def replay_run(run_folder: Path) -> np.ndarray:
     strategy = job.strategy
     rule = make_rule(strategy.rule.name, strategy.rule.model_dump(exclude={"name", "rate"}))
     gather, wire = _gather(job, data.train, backend), Wire(Codecs.of(job.wire, layout.starts), spans)
-    with threadpool_limits(job.threads):  # as replicas compute: BLAS may sum otherwise on more threads
+    with threadpool_limits(job.threads):  # as in replicas: BLAS may sum in another order on more threads
         if isinstance(strategy, Elastic):
             applied, computed = read_record(
                 run_folder / "record", FetchPushSchedule(strategy.batch, n_push=strategy.period)
@@ -101,7 +101,7 @@ Gather = Callable[[ComputedBatch], Batch]
 
 
 def _gather(job: Job, train: Split, backend: Backend) -> Gather:
-    """The mini-batch of a row; it stays as it is until the next one is asked for."""
+    """The mini-batch of a row; it is valid until the next one is requested."""
     buffer = BatchBuffer(train, job.samples_at_once)
 
     @functools.lru_cache(maxsize=4)
@@ -118,7 +118,7 @@ def _gather(job: Job, train: Split, backend: Backend) -> Gather:
 def _gradient_of(
     strategy: Downpour | Asynchronous, gather: Gather, model: Model, layout: Layout, backend: Backend, wire: Wire
 ) -> GradientOf:
-    """The gradient as a replica of the job computes it, and shards get it."""
+    """The gradient as a replica of the job computes it, after the wire codecs."""
     out = backend.to_device(aligned(layout.size, np.float32))
     out_views = layout.views(out)
 
@@ -133,7 +133,7 @@ def _gradient_of(
 
 @dataclass(frozen=True)
 class _Worker:
-    """A worker of elastic averaging as the job has it."""
+    """An elastic-averaging worker, configured like the job's."""
 
     own: ElasticWeights
     gather: Gather

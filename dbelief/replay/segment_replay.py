@@ -1,4 +1,4 @@
-"""Segments on their way through the logs, and what the logs must hold."""
+"""Segments during a replay of the logs, and checks of the logs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dbelief.optim import Rule
 from dbelief.rundir.recorded import AppliedPush, ComputedBatch
 
 PushId = tuple[Pusher, int]
-"""A pusher, and the number of its push."""
+"""A pusher, and the sequence number of its push."""
 
 
 @dataclass
 class Segment:
-    """A segment on its way through the log.
+    """A segment during the replay.
 
     `rows` are still to be applied. `needed` counts, by version, the gradients still to be computed from it; `kept`
-    holds those values.
+    holds the values of those versions.
     """
 
     span: SegmentSpan
@@ -36,17 +36,17 @@ class Segment:
 
     @classmethod
     def begin(cls, span: SegmentSpan, initial: np.ndarray, rule: Rule) -> Segment:
-        """Version 0."""
+        """The segment at version 0."""
         states = tuple(np.full(span.length, rule.initial(name), np.float32) for name in rule.state)
         return cls(span, initial[span.start : span.stop].copy(), states)
 
     def keep(self) -> None:
-        """Keep the present version, if a gradient needs it."""
+        """Keep the current version, if a gradient needs it."""
         if self.needed[self.version]:
             self.kept[self.version] = self.values.copy()
 
     def release(self, version: int) -> None:
-        """One gradient less needs a version."""
+        """Count one gradient that no longer needs a version; drop the version after the last."""
         self.needed[version] -= 1
         if not self.needed[version]:
             del self.kept[version]
@@ -70,8 +70,8 @@ def begin(
 
     Raises
     ------
-    Failure
-        Where the logs are not whole; names the push that is missing.
+    RuntimeFailure
+        The logs are incomplete; names the missing push.
     """
     _check_whole(applied, recipes, len(spans))
     segments = [Segment.begin(span, initial, rule) for span in spans]
@@ -81,12 +81,12 @@ def begin(
 
 
 def values_of(segments: Iterable[Segment]) -> np.ndarray:
-    """The whole vector as it is now."""
+    """The complete vector in its current state."""
     return np.concatenate([segment.values for segment in segments])
 
 
 def _check_whole(applied: Sequence[AppliedPush], recipes: Mapping[PushId, ComputedBatch], count: int) -> None:
-    """Raise Failure where a row is missing that others speak of."""
+    """Raise RuntimeFailure where a row is missing that other rows refer to."""
     seen: list[dict[Pusher, int]] = [{} for _ in range(count)]
     for row in applied:
         if not 0 <= row.segment < count:
@@ -108,5 +108,5 @@ def _check_whole(applied: Sequence[AppliedPush], recipes: Mapping[PushId, Comput
 
 
 def said(row: AppliedPush | ComputedBatch) -> str:
-    """How an error names a push."""
+    """Name of a push in error messages."""
     return f"push {row.sequence} of replica {row.pusher.replica} in life {row.pusher.incarnation}"

@@ -1,1 +1,1 @@
-"""What a run shows people afterwards: its text report and its pictures."""
+"""Report of a run: its text report and its plots."""

@@ -1,4 +1,4 @@
-"""`curves.png`: loss, accuracy and staleness over the samples a run has trained; a batch method has `iterations`."""
+"""`curves.png`: loss, accuracy and staleness over the trained samples; for a batch method see `iterations`."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from .plot_style import (
     set_scale,
 )
 
-_SMOOTHING = 80  # a smoothed line averages this share of its points to either side, twice
+_SMOOTHING = 80  # a smoothed line averages 1/80 of its points to either side, twice
 
 
 class _Story:
@@ -37,7 +37,7 @@ class _Story:
         self.warm_start: float | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """The next event."""
+        """Add the next event."""
         kind, samples = event.get("event"), event.get("samples")
         if kind == "progress":
             self.loss.add(samples, event.get("loss"))
@@ -57,9 +57,9 @@ class _Story:
 
 
 def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw three panels over one axis of samples; a series without points leaves its panel saying so.
+    """Draw three panels over one axis of samples; the panel of an empty series states that.
 
-    Of a batch method, `draw_iterations` draws.
+    For a batch method, use `draw_iterations`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def draw_curves(events: Iterable[Mapping[str, Any]], path: Path, title: str) -> 
     path
         The PNG file.
     title
-        Stands above the panels.
+        Title above the panels.
     """
     story, method = _Story(), Iterations()
     for event in events:
@@ -114,10 +114,9 @@ def _draw_staleness(axes: Axes, story: _Story) -> None:
 
 
 def _draw_smoothed(axes: Axes, series: Series, cut: float | None, colour: str, label: str) -> None:
-    """The points as they came, faint, and their moving mean; a short series is drawn as it is.
+    """Draw the points, faint, and their moving mean; a short series is drawn unsmoothed.
 
-    Nothing is averaged across `cut`: staleness jumps where the warm start ends, and must not seem to rise
-    before.
+    No mean crosses `cut`: staleness jumps at the end of the warm start, and the line must not rise before it.
     """
     reach = len(series.values) // _SMOOTHING
     if reach < 2:
@@ -125,7 +124,7 @@ def _draw_smoothed(axes: Axes, series: Series, cut: float | None, colour: str, l
         return
     at = 0 if cut is None else bisect_right(series.at, cut)
     parts = (np.asarray(series.values[:at]), np.asarray(series.values[at:]))
-    # Twice, since the mean of a mean has no corners where an outlier enters or leaves.
+    # Twice, since the mean of a mean has no corners where an outlier enters or leaves the window.
     smooth = np.concatenate([moving_mean(moving_mean(part, reach), reach) for part in parts])
     axes.plot(series.at, series.values, color=colour, linewidth=0.7, alpha=0.25)
     axes.plot(series.at, smooth, color=colour, linewidth=1.8, label=label)
@@ -156,8 +155,8 @@ def _name_warm_start(axes: Axes, samples: float, *, to_the_left: bool) -> None:
 def moving_mean(values: np.ndarray, reach: int) -> np.ndarray:
     """Mean of each of the (n,) values with up to `reach` neighbours on either side; (n,) float64.
 
-    Towards the ends fewer are taken, alike on both sides, so that a slope is not bent; but never fewer than a
-    third of `reach`, lest the line end on a single noisy value.
+    Near the ends fewer neighbours are used, the same number on both sides, so that a slope is not distorted; but at
+    least a third of `reach`, so that the line does not end on a single noisy value.
     """
     total = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
     last = len(values) - 1

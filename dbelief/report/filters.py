@@ -1,4 +1,4 @@
-"""`filters.png`: what the neurons of a block-local layer answer to, block by block, and how many are edges."""
+"""`filters.png`: the filters of a block-local layer's neurons, block by block, and how many of them are edges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .orientation import are_edges
 from .plot_style import DARK, new_figure
 
 _ACROSS = 24  # filters in a row
-_MOST = 24 * 24  # that are drawn; more could not be told apart
+_MOST = 24 * 24  # that are drawn; more would be indistinguishable
 
 
 def as_pixels(weight: np.ndarray, block: int) -> np.ndarray:
@@ -22,19 +22,19 @@ def as_pixels(weight: np.ndarray, block: int) -> np.ndarray:
 
 
 def draw_filters(weight: np.ndarray, block: int, path: Path, title: str) -> None:
-    """Draw filters in a grid, each on its own scale, where grey is 0; above it, how many of all are edges.
+    """Draw filters in a grid, each on its own scale, where grey is 0; the title has the number of edge filters of all.
 
     Parameters
     ----------
     weight : (nr, nc, F, g, g, block block channels)
-        Where there are too many, evenly spread ones are drawn. Three channels are drawn as colours, of any other number
-        the mean.
+        Where there are too many, an evenly spaced selection is drawn. Three channels are drawn as colours, any other
+        number as their mean.
     block
         Side of a tile, pixels.
     path
         The PNG file.
     title
-        Stands above.
+        Title above the grid.
     """
     filters = as_pixels(weight, block)
     edges = are_edges(filters)

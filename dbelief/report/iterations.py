@@ -1,4 +1,4 @@
-"""`curves.png` of a batch method: loss, gradient, accuracy and the time of its passes, over its iterations."""
+"""`curves.png` of a batch method: loss, gradient, accuracy and pass times, over its iterations."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +22,11 @@ from .plot_style import (
     set_scale,
 )
 
-_GRADIENT_SPAN = 10.0  # one that falls further than by this factor is drawn on a logarithmic axis
+_GRADIENT_SPAN = 10.0  # a gradient that falls by more than this factor is drawn on a logarithmic axis
 
 
 class Iterations:
-    """What a run's events tell of its iterations; what was rolled back is replaced by what came in its place."""
+    """Iterations in a run's events; iterations that were rolled back are replaced by their repetition."""
 
     def __init__(self) -> None:
         self.loss, self.gradient_norm = Series(), Series()
@@ -39,7 +39,7 @@ class Iterations:
         return bool(self.loss or self.passes)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """The next event."""
+        """Add the next event."""
         kind = event.get("event")
         if kind == "iteration":
             self._done = event["iteration"]
@@ -57,14 +57,14 @@ class Iterations:
 
 
 def draw_iterations(method: Iterations, path: Path, title: str) -> None:
-    """Draw its panels over one axis of iterations; that of the accuracy only where there is one.
+    """Draw the panels over one axis of iterations; the accuracy panel only where there is an accuracy.
 
     Parameters
     ----------
     path
         The PNG file.
     title
-        Stands above the panels.
+        Title above the panels.
     """
     measured = bool(method.validation_accuracy) or method.test_accuracy is not None
     heights = (2.6, 2.6, 2.2, 1.6) if measured else (3, 3, 1.8)

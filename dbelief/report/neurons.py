@@ -1,4 +1,4 @@
-"""What the neurons of a run's autoencoders have become: filters, what they answer to most, what they tell apart."""
+"""Report on the neurons of a run's autoencoders: filters, optimal stimuli, and selectivity for labelled images."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dbelief.report.stimuli import ROWS, choose_neurons, draw_stimuli
 from dbelief.rundir.result import result_file
 from dbelief.training.pretrained import load_pretrained
 
-_SHOWN = 2_000  # images of the job's data that neurons are shown, at most; fewer where there are many neurons
+_SHOWN = 2_000  # images of the job's data that neurons are evaluated on, at most; fewer where there are many neurons
 _RESPONSES = 50_000_000
 _AT_A_TIME = 100
 
 
 @dataclass(frozen=True)
 class _Network:
-    """The stacks of a run up to the highest that is trained, with all tensors."""
+    """The stacks of a run up to the highest trained one, with all tensors."""
 
     image: tuple[int, int, int]
     stacks: list[tuple[Eq1, Lcn]]
@@ -47,9 +47,9 @@ class _Network:
 
 
 def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -> list[Path]:
-    """Draw stimuli.png, and filters.png of a run that has trained the lowest stack; print what neurons tell apart.
+    """Draw stimuli.png, and filters.png if the run has trained the lowest stack; print the neurons' selectivity.
 
-    Of a model without autoencoders, nothing.
+    For a model without autoencoders, do nothing.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -
     Returns
     -------
     list of Path
-        Where the pictures are.
+        Paths of the plots.
 
     Raises
     ------
-    Mistake
-        The images are none that the network sees, or cannot be read.
+    UserError
+        The images do not fit the network's input, or cannot be read.
     WriteFailed
-        The pictures cannot be written.
+        The plots cannot be written.
     """
     job = load_job(run / "job.yaml")
     if not isinstance(job.model, AutoencoderModel | StacksModel):
@@ -75,7 +75,7 @@ def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -
         return []
     try:
         own = _tensors(job, run)
-    except UserError as error:  # nothing is written yet
+    except UserError as error:  # nothing has been written yet
         announce(f"no pictures of neurons: {error}")
         return []
     try:
@@ -83,7 +83,7 @@ def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -
         try:
             shown = _images_of(job)
             network = _network(job, shown.inputs.shape[1:], own)
-        except UserError as error:  # the data, or what lies below, are elsewhere; a run is told about all the same
+        except UserError as error:  # the data, or lower stacks, are not on this machine; the report continues
             if labelled is not None:
                 raise
             announce(f"no stimuli: {error}")
@@ -94,14 +94,14 @@ def report_neurons(run: Path, output: Path, title: str, labelled: Path | None) -
 
 
 def _tensors(job: Job, run: Path) -> dict[str, np.ndarray]:
-    """What the run has trained, by the names that stacks have."""
+    """Tensors that the run has trained, by their names in the stacks."""
     with result_file(run) as (file, _):
         held = load_file(file)
     return {tensor_name(1, name): held[name] for name in held} if isinstance(job.model, AutoencoderModel) else held
 
 
 def _draw_filters(job: Job, own: dict[str, np.ndarray], output: Path, title: str) -> list[Path]:
-    """Draw the filters that see pixels, if the run has trained them."""
+    """Draw the filters of the layer that reads pixels, if the run has trained them."""
     name, path = tensor_name(1, "weight"), output / "filters.png"
     if name not in own:
         return []
@@ -112,7 +112,7 @@ def _draw_filters(job: Job, own: dict[str, np.ndarray], output: Path, title: str
 def _tell(
     network: _Network, backend: Backend, seed: int, output: Path, title: str, shown: Split, labelled: Path | None
 ) -> Path:
-    """Print the table where images are labelled, and draw the neurons that it, or their kurtosis, points at."""
+    """Print the table where images are labelled, and draw the neurons selected by it, or by their kurtosis."""
     neurons = network.neurons(backend)
     if labelled is None:
         images = _gathered(shown, neurons, min(len(shown), _SHOWN, max(_AT_A_TIME, _RESPONSES // neurons.count)))
@@ -137,7 +137,7 @@ def _best_of(tests: list[Selectivity]) -> list[tuple[str, int, int]]:
 
 
 def _lowest(job: Job) -> Filters:
-    """The fields of the layer that sees pixels."""
+    """The receptive fields of the layer that reads pixels."""
     if isinstance(job.model, StacksModel):
         return job.model.stacks[0]
     assert isinstance(job.model, AutoencoderModel), f"no autoencoder: {job.model}"
@@ -154,7 +154,7 @@ def _network(job: Job, features: tuple[int, ...], own: dict[str, np.ndarray]) ->
 
 
 def _images_of(job: Job) -> Split:
-    """Images that were not trained on, if the job has such."""
+    """Images of the test set; without one, of the validation set, or else of the training set."""
     data = load(job.data, job.folder)
     found = data.test or data.validation or data.train
     if found is None:
@@ -182,7 +182,7 @@ def _labelled(path: Path, neurons: Neurons) -> Split:
 
 
 def _gathered(split: Split, neurons: Neurons, n: int) -> np.ndarray:
-    """The first n images (n, height, width, channels) as training sees them."""
+    """The first n images (n, height, width, channels), scaled as in training."""
     inputs = split.gather(np.arange(n), BatchBuffer(split, n)).inputs
     return np.asarray(inputs).reshape(n, *neurons.image)
 

@@ -1,12 +1,12 @@
-"""Whether a filter is one for edges: oriented, and of one band of spatial frequencies.
+"""Test for edge filters: one orientation, and one band of spatial frequencies.
 
-Of a filter's power spectrum |F(fx, fy)|^2, summed over channels, what counts is the share that lies near its peak:
-within an octave of the peak's frequency, up or down, and within 30 degrees of its orientation (an orientation and the
-opposite one are the same). Nothing at frequency 0 is within an octave of anything, so that a filter that answers to
-brightness fails, as does one with two orientations.
+The criterion is the share of a filter's power spectrum |F(fx, fy)|^2, summed over channels, that is near its peak:
+within an octave of the peak's frequency, up or down, and within 30 degrees of its orientation (an orientation and its
+opposite are the same). Frequency 0 is within an octave of no other frequency, so a filter that responds to brightness
+fails, as does one with two orientations.
 
 A Gabor function has more than 90 % there, white noise of 8 x 8 pixels and more about 30 %. The principal components of
-photographs are waves that fill the window, and most of them two crossed ones.
+photographs are waves that fill the window, and most of them are two crossed waves.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 OCTAVES, DEGREES, SHARE = 1.0, 30.0, 0.7
-_SIDE = 64  # of the spectrum: filters are continued by zeros, so that a peak between two frequencies is found
+_SIDE = 64  # of the spectrum: filters are zero-padded, so that a peak between two frequencies is found
 
 
 def shares_near_peak(filters: np.ndarray) -> np.ndarray:
-    """Share of each filter's power that lies near its spectrum's peak.
+    """Share of each filter's power that is near its spectrum's peak.
 
     Parameters
     ----------

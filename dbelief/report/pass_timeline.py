@@ -1,4 +1,4 @@
-"""`last_pass.png`: who computed which bundle of a batch method's last pass, and when."""
+"""`last_pass.png`: which replica computed which bundle of a batch method's last pass, and when."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dbelief.monitor.format import plural
 
 from .plot_style import BLUE, DARK, ORANGE, calm, new_figure
 
-_LETTER = 0.62  # width of a digit in heights of its font, about
+_LETTER = 0.62  # approximate width of a digit, relative to its font's height
 _FONT = 7.5  # points
-_WIDTH = 8.0 * 72 * 0.88  # points of the time axis, about
-_MOST_ROWS = 60  # so many replicas have a row of their usual height
+_WIDTH = 8.0 * 72 * 0.88  # approximate length of the time axis, points
+_MOST_ROWS = 60  # largest number of replicas whose rows have their full height
 
 
 class Run(NamedTuple):
@@ -34,21 +34,21 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its portions."""
+        """The bundle's portions."""
         return str(self.first) if self.portions == 1 else f"{self.first}–{self.first + self.portions - 1}"
 
 
 def draw_pass(fields: Mapping[str, Any], path: Path, title: str) -> None:
-    """Draw a row for each replica and a bar for each of its bundles, named by its portions where there is room.
+    """Draw a row for each replica and a bar for each of its bundles, labelled with its portions where they fit.
 
     Parameters
     ----------
     fields
-        What `last_pass.json` holds.
+        Content of `last_pass.json`.
     path
         The PNG file.
     title
-        Stands above; what the pass was stands below it.
+        Title above; a description of the pass is below it.
     """
     runs = [Run(*row) for row in fields["runs"]]
     replicas = sorted({run.replica for run in runs})

@@ -1,7 +1,7 @@
-"""The pictures of a run, drawn from what its folder holds; also while it goes on.
+"""Plots of a run, drawn from the files of its folder; also possible while it runs.
 
-What draws is imported when something is drawn: a coordinator imports this module when it starts, and matplotlib, half
-of all that it would load, when its job is over.
+Drawing code is imported when a plot is drawn: a coordinator imports this module at its start, and matplotlib, half of
+all that it would load, only after its job is over.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
-    """Draw curves.png, of a batch method with a complete pass last_pass.png, and of workers that sum among themselves
-    reduction.png; where they are.
+    """Draw the plots that the run has data for: curves.png, last_pass.png of a batch method with a complete pass, and
+    reduction.png of workers that sum among themselves.
 
     Parameters
     ----------
     run
         The run folder.
     output
-        The folder of the pictures, made where it is missing.
+        The folder of the plots, created if missing.
     title
-        Stands above each.
+        Title above each plot.
 
     Raises
     ------
     DataError
         Where the run's files cannot be read.
     WriteFailed
-        Where the pictures cannot be written.
+        Where the plots cannot be written.
     """
     from .curves import draw_curves
     from .pass_timeline import draw_pass
@@ -58,7 +58,7 @@ def draw_pictures(run: Path, output: Path, title: str) -> list[Path]:
 
 
 def read_reduction(run: Path) -> Reduction | None:
-    """How the workers of a run sum among themselves; None where they do not, or have not yet.
+    """The reduction that a run's workers use; None where they use none, or have not run one yet.
 
     Raises
     ------

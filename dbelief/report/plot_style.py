@@ -1,4 +1,4 @@
-"""How the pictures of a run look, and what more than one of them draws."""
+"""Style of a run's plots, and drawing code that several of them share."""
 
 import math
 from typing import Any, Literal
@@ -7,22 +7,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-# Colour-blind safe (Okabe and Ito), and apart in grey too.
+# Colour-blind safe (Okabe and Ito), and distinguishable in grey.
 BLUE, ORANGE, DARK, GREEN = "#0072B2", "#D55E00", "#3C3C3C", "#009E73"
 QUIET = "#8C8C8C"
-LOSS_SPAN = 30.0  # a loss that falls further than by this factor is drawn on a logarithmic axis
-_FEW_DECADES = 300.0  # over less than this factor an axis has numbers between the decades too
+LOSS_SPAN = 30.0  # a loss that falls by more than this factor is drawn on a logarithmic axis
+_FEW_DECADES = 300.0  # an axis that spans less than this factor also has labels between the decades
 
 
 class Series:
-    """Points of one curve, in the order of their places: samples, or iterations."""
+    """Points of one curve, ordered by position: samples, or iterations."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
         self.values: list[float] = []
 
     def add(self, at: Any, value: Any) -> None:
-        """Add a point; points that a run went back behind, since it was resumed, are dropped.
+        """Add a point; earlier points at or after its position, from before a resume, are dropped.
 
         A value that is missing or not finite leaves a gap that the line bridges.
         """
@@ -39,14 +39,14 @@ class Series:
 
 
 def new_figure(title: str, height: float) -> Figure:
-    """A white sheet of this height (inches), with a title; a `Figure` of no window, so that any thread may draw."""
+    """An empty figure of this height (inches), with a title; a `Figure` without a window, so any thread may draw it."""
     figure = Figure(figsize=(8.0, height), dpi=120, layout="constrained", facecolor="white")
     figure.suptitle(title, x=0.015, ha="left", fontsize=13, fontweight="bold")
     return figure
 
 
 def draw_accuracy(axes: Axes, validation: Series, test: float | None) -> None:
-    """Shares of right answers in percent: on validation data as training goes, and on the test set at its end."""
+    """Draw shares of correct answers in percent: on validation data during training, and on the test set at its end."""
     axes.set_ylabel("accuracy (%)")
     if validation:
         percent = [100.0 * value for value in validation.values]
@@ -61,7 +61,7 @@ def draw_accuracy(axes: Axes, validation: Series, test: float | None) -> None:
 
 
 def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *, line: bool = False) -> None:
-    """Markers, while there are few enough to tell apart; a line between them if asked for, or instead."""
+    """Draw markers, while they are distinguishable; with `line`, a line between them; a line alone if too many."""
     size = 5.0 if len(at) <= 60 else 0.0
     axes.plot(
         at,
@@ -78,7 +78,7 @@ def draw_points(axes: Axes, at: list[float], values: list[float], label: str, *,
 
 
 def set_scale(axes: Axes, values: list[float], span: float) -> None:
-    """From 0; by decades where the values are positive, and their largest and smallest further apart than `span`."""
+    """Scale from 0; logarithmic where all values are positive and their largest and smallest differ by over `span`."""
     low, high = min(values, default=1.0), max(values, default=1.0)
     if low > 0 and high > span * low:
         axes.set_yscale("log")
@@ -90,7 +90,7 @@ def set_scale(axes: Axes, values: list[float], span: float) -> None:
 
 
 def finish(axes: Axes, missing: str, corner: Literal["upper right", "lower right"]) -> None:
-    """A legend for what was drawn, or a word on what is missing."""
+    """Add a legend, or a text that names what is missing."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         axes.legend(handles, labels, loc=corner, frameon=False, fontsize=9)
@@ -100,7 +100,7 @@ def finish(axes: Axes, missing: str, corner: Literal["upper right", "lower right
 
 
 def calm(axes: Axes) -> None:
-    """No more lines than the eye needs."""
+    """Remove the lines that a plot does not need."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(QUIET)
     axes.tick_params(color=QUIET, labelsize=9)

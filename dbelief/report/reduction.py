@@ -1,7 +1,7 @@
-"""How the workers of a run's last group sum among themselves: who sends how much to whom, and for how long one waits.
+"""Reduction of a run's last group: bytes sent between its workers, and how long each one waits.
 
-As a table, and as `reduction.png`: the tree, the server or the ring that it is, with an arrow for each way that numbers
-went. All figures are of one step.
+As a table, and as `reduction.png`: the tree, the server or the ring, with an arrow for each connection that was used.
+All numbers are per step.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dbelief.plan.planned import size
 
 from .plot_style import BLUE, DARK, ORANGE, QUIET, new_figure
 
-_LOW, _HIGH = 22, 46  # points from the middle of a node to beyond its box, of two lines and of six
+_LOW, _HIGH = 22, 46  # points from a node's centre to beyond its box, with two lines of text and with six
 
 
 class Edge(NamedTuple):
-    """What rank `to` takes from rank `source` in a step."""
+    """Traffic per step that rank `to` receives from rank `source`."""
 
     source: int
     to: int
@@ -36,12 +36,12 @@ class Edge(NamedTuple):
 
 
 class Reduction:
-    """What `reduction.json` holds.
+    """The content of `reduction.json`.
 
     Attributes
     ----------
     replicas
-        Which replica each rank is.
+        Replica of each rank.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Reduction:
         ]
 
     def described(self) -> str:
-        """It in words."""
+        """Description in words."""
         kind = (
             f"a {self.way}"
             if self.way != "tree"
@@ -71,7 +71,7 @@ class Reduction:
         return f"{kind} of {who}{sent}{chunks}; {plural(self.steps, 'step')} of generation {self.generation}"
 
     def table(self) -> RenderableType:
-        """A row for each way that numbers go, by who takes them."""
+        """A row for each used connection, ordered by receiver."""
         table = Table(box=None, header_style="dim")
         for name in ("from rank", "to rank"):
             table.add_column(name, no_wrap=True)
@@ -84,14 +84,14 @@ class Reduction:
 
 
 def draw_reduction(reduction: Reduction, path: Path, title: str) -> None:
-    """Draw a node for each worker and an arrow for each way that numbers go; the one waited for longest is orange.
+    """Draw a node for each worker and an arrow for each used connection; the one with the longest wait is orange.
 
     Parameters
     ----------
     path
         The PNG file.
     title
-        Stands above; how they sum stands below it.
+        Title above; a description of the reduction is below it.
     """
     ring = reduction.way == "ring" and len(reduction.replicas) > 2
     places = _around(len(reduction.replicas)) if ring else _below_each_other(reduction)
@@ -105,7 +105,7 @@ def draw_reduction(reduction: Reduction, path: Path, title: str) -> None:
         colour = ORANGE if edge.seconds == longest else BLUE
         words, space = (_words(edge), (_LOW, _LOW)) if ring else ("", (_space(edge.source), _space(edge.to)))
         _draw_arrow(axes, places[edge.source], places[edge.to], colour, words, space)
-        if not ring:  # there a rank has room for what goes up from it, and down to it
+        if not ring:  # in a tree the rank's box has room for the labels of both directions
             up = places[edge.source][1] < places[edge.to][1]
             names[edge.source if up else edge.to] += f"\n{'↑' if up else '↓'} {_words(edge)}"
     for (x, y), name in zip(places, names, strict=True):
@@ -123,13 +123,13 @@ _LEGEND = "bytes a step, and how long the one that takes them waits for them; or
 
 
 def _around(ranks: int) -> list[tuple[float, float]]:
-    """Clockwise, rank 0 on top."""
+    """Positions on a circle, clockwise, rank 0 on top."""
     angles = [2 * math.pi * rank / ranks for rank in range(ranks)]
     return [(1.6 * math.sin(angle), math.cos(angle)) for angle in angles]
 
 
 def _below_each_other(reduction: Reduction) -> list[tuple[float, float]]:
-    """Rank 0 on top, and every rank below the one that it sends its sum to: the nearest one to rank 0."""
+    """Positions in a tree: rank 0 on top, and each rank below the rank nearest to rank 0 that it sends its sum to."""
     ranks = len(reduction.replicas)
     near: dict[int, set[int]] = {rank: set() for rank in range(ranks)}
     for edge in reduction.edges:
@@ -147,7 +147,7 @@ def _below_each_other(reduction: Reduction) -> list[tuple[float, float]]:
         places[rank] = (x, -float(depth))
         return x
 
-    for rank in range(ranks):  # all hang together, unless nothing was ever sent
+    for rank in range(ranks):  # all are connected, unless nothing was ever sent
         if rank not in places:
             place(rank, 0)
     return [places[rank] for rank in range(ranks)]
@@ -156,25 +156,25 @@ def _below_each_other(reduction: Reduction) -> list[tuple[float, float]]:
 def _draw_arrow(
     axes: Axes, source: tuple[float, float], to: tuple[float, float], colour: str, words: str, space: tuple[int, int]
 ) -> None:
-    """An arrow to the left of the line between the two for who looks along it, and what it says on its outer side.
+    """Draw an arrow to the left of the line between two nodes, as seen along it, with its label on the outer side.
 
     Parameters
     ----------
     space
-        Points from its two ends that belong to the nodes there.
+        Points at its two ends that the nodes occupy.
     """
     bend = 0.14 if words else 0.09
     look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 12, "linewidth": 1.4, "color": colour, "zorder": 1}
     shrink: dict[str, Any] = {"shrinkA": space[0], "shrinkB": space[1]}
     axes.add_patch(FancyArrowPatch(source, to, connectionstyle=f"arc3,rad=-{bend}", **look, **shrink))
     (x0, y0), (x1, y1) = source, to
-    aside, up = -bend * (y1 - y0), bend * (x1 - x0)  # twice as far as from the line's middle to the curve's
+    aside, up = -bend * (y1 - y0), bend * (x1 - x0)  # twice the distance between the line's middle and the curve's
     side = "left" if aside > 0.05 else "right" if aside < -0.05 else "center"
     axes.text((x0 + x1) / 2 + aside, (y0 + y1) / 2 + up, words, ha=side, va="center", fontsize=8, color=colour)
 
 
 def _space(rank: int) -> int:
-    """Points around a rank of a tree; but for the first one, they tell two lines for each way."""
+    """Points around a rank of a tree; every rank but the first has two lines of text per direction."""
     return _HIGH if rank else _LOW
 
 

@@ -1,13 +1,13 @@
-"""Whether a neuron answers to one kind of image: the best that a threshold on its response can tell.
+"""Selectivity of a neuron for one class of images: the best accuracy of a threshold on its response.
 
-After Coates et al. 2013, section 5.2, and Le et al. 2012. A neuron says "positive" where its response lies above a
-threshold. Right answers are counted as if the set had the share pi of positive images that Le et al.'s has, 13,026
+After Coates et al. 2013, section 5.2, and Le et al. 2012. A neuron classifies an image as positive where its response
+is above a threshold. Accuracy is computed as if the set had the share pi of positive images of Le et al.'s set, 13,026
 faces among 37,000 images:
 
     accuracy(t) = pi TPR(t) + (1 - pi) TNR(t)
 
-Coates et al., footnote 6, have it as 13,026 faces and 37,000 others; but the 64.8 % that they give to a guess are
-23,974 of 37,000. W and -W have the same objective, so that a neuron may say "positive" below its threshold as well.
+Coates et al., footnote 6, report 13,026 faces and 37,000 others; but the 64.8 % that they report for a guess are
+23,974 of 37,000. W and -W have the same objective, so a neuron may also be positive below its threshold.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ SHARE = 13_026 / 37_000
 """pi: positive images in the test set of Le et al. 2012."""
 
 HALVINGS = 10
-"""Times that the images are cut in two halves at random, each of which is once the one that a neuron is chosen on."""
+"""Number of random splits of the images in two halves, each of which is used once to choose a neuron on."""
 
 STEPS = 20
 """Thresholds of Le et al. 2012, equally spaced between a neuron's smallest and largest response."""
 
 
-_AT_ONCE = 1_000_000  # responses that are sorted at once
+_AT_ONCE = 1_000_000  # responses that are sorted together
 
 
 @dataclass(frozen=True)
 class Best:
-    """Of each neuron the best threshold; all of shape (neurons,).
+    """The best threshold of each neuron; all of shape (neurons,).
 
     Attributes
     ----------
     accuracy : float64, from 0 to 1
     threshold : float64
-        A response above it is "positive"; infinite where nothing, or everything, should be.
+        A response above it is positive; infinite where no response, or every response, should be.
     sign : float64
         1, or -1 where the negative response is compared.
     """
@@ -51,13 +51,13 @@ class Best:
 
 
 def exact(responses: np.ndarray, positive: np.ndarray, share: float = SHARE, signs: Sequence[int] = (1, -1)) -> Best:
-    """The best of all thresholds: responses are sorted, and each place between two of them is tried.
+    """The best of all thresholds: responses are sorted, and each threshold between two of them is tested.
 
     Parameters
     ----------
     responses : (n, neurons)
     positive : bool, (n,)
-        There must be some of both kinds.
+        Must contain both values.
     share
         pi.
     signs
@@ -65,8 +65,8 @@ def exact(responses: np.ndarray, positive: np.ndarray, share: float = SHARE, sig
 
     Notes
     -----
-    n log n steps for each neuron; memory for some at a time. The accuracy stays the same under any increasing function
-    of a response.
+    n log n steps for each neuron; memory for a few neurons at a time. The accuracy is invariant under any increasing
+    function of a response.
     """
     some = max(1, _AT_ONCE // len(responses))
     parts = [
@@ -95,7 +95,7 @@ def spaced(
 
 
 def accuracy(responses: np.ndarray, positive: np.ndarray, threshold: np.ndarray, share: float = SHARE) -> np.ndarray:
-    """Of neurons with thresholds (neurons,) on responses (n, neurons): (neurons,) from 0 to 1."""
+    """Accuracy of neurons with thresholds (neurons,) on responses (n, neurons): (neurons,) from 0 to 1."""
     above = responses > threshold
     hits, false = above[positive].mean(axis=0), above[~positive].mean(axis=0)
     right: np.ndarray = share * hits + (1 - share) * (1 - false)
@@ -115,19 +115,19 @@ def _sorted_scan(responses: np.ndarray, positive: np.ndarray, share: float, sign
     hits = np.concatenate([none, np.cumsum(hit, axis=0)])
     false = np.concatenate([none, np.cumsum(~hit, axis=0)])
     right = share * (hits / positive.sum()) + (1 - share) * (1 - false / (n - positive.sum()))
-    right[1:-1][values[1:] == values[:-1]] = -1  # a threshold cannot part equal responses
+    right[1:-1][values[1:] == values[:-1]] = -1  # a threshold cannot separate equal responses
     place, column = right.argmax(axis=0), np.arange(neurons)
     edges = np.concatenate([np.full((1, neurons), np.inf), values, np.full((1, neurons), -np.inf)])
     upper, lower = edges[place, column], edges[place + 1, column]
     inner = np.isfinite(upper) & np.isfinite(lower)
     with np.errstate(invalid="ignore"):
         middle = np.where(inner, lower + (upper - lower) / 2, np.where(np.isfinite(lower), np.inf, -np.inf))
-    threshold = np.where(inner & (middle >= upper), lower, middle)  # the middle of neighbours rounds to one of them
+    threshold = np.where(inner & (middle >= upper), lower, middle)  # the middle of neighbours may round to one
     return Best(right[place, column], threshold, np.full(neurons, float(sign)))
 
 
 def _better(found: Sequence[Best]) -> Best:
-    """Of each neuron the best of all; of equal ones the first."""
+    """The best threshold of each neuron in several results; of equal ones the first."""
     rights = np.stack([one.accuracy for one in found])
     which, column = rights.argmax(axis=0), np.arange(rights.shape[1])
     thresholds, signs = (np.stack(values) for values in zip(*((one.threshold, one.sign) for one in found), strict=True))
@@ -136,17 +136,17 @@ def _better(found: Sequence[Best]) -> Best:
 
 @dataclass(frozen=True)
 class Selectivity:
-    """What the neurons of one network tell about one class.
+    """Selectivity of one network's neurons for one class.
 
     Attributes
     ----------
     label, images, positive
-        The class, and how many images there are in all, and of it.
+        The class, the number of all images, and of images of the class.
     exact, spaced : Best
         On all images.
     apart : float
-        Of the best neuron of one half of the images, with its threshold and sign, on the other half: the mean over
-        halves that are drawn at random. The others are what is best on the very images that it is measured on.
+        Held-out accuracy: of the best neuron on one half of the images, with its threshold and sign, on the other half;
+        the mean over random halves. The other accuracies are measured on the same images that the best is chosen on.
     """
 
     label: int
@@ -157,19 +157,19 @@ class Selectivity:
     apart: float
 
     def best(self, count: int) -> list[tuple[int, int, float]]:
-        """Neuron, sign and accuracy of the best ones, the best first."""
+        """Neuron, sign and accuracy of the best `count` neurons, the best first."""
         order = np.argsort(-self.exact.accuracy, kind="stable")[:count]
         return [(int(k), int(self.exact.sign[k]), float(self.exact.accuracy[k])) for k in order]
 
 
 def selectivity(responses: np.ndarray, labels: np.ndarray) -> list[Selectivity]:
-    """Selectivity neurons on every class against all others; of two classes, on class 1 alone.
+    """Selectivity of neurons for every class against all others; of two classes, for class 1 only.
 
     Parameters
     ----------
     responses : (n, neurons)
     labels : int, (n,)
-        From 0; of each class there are two images at least.
+        From 0; at least two images of each class.
     """
     classes = range(int(labels.max()) + 1)
     return [_of_class(responses, labels == label, label) for label in (classes if len(classes) > 2 else (1,))]
@@ -188,13 +188,13 @@ def _of_class(responses: np.ndarray, positive: np.ndarray, label: int) -> Select
 
 
 def _of_other_half(responses: np.ndarray, positive: np.ndarray, half: np.ndarray) -> float:
-    """What the best neuron of one half is worth on the other."""
+    """Accuracy on the other half of the neuron that is best on `half`."""
     best = exact(responses[half], positive[half])
     return float(judged(best, responses[~half], positive[~half])[best.accuracy.argmax()])
 
 
 def selectivity_table(random: Sequence[Selectivity], trained: Sequence[Selectivity]) -> RenderableType:
-    """The best neuron of both networks beside a guess: Table 2 of Coates et al. 2013."""
+    """Table of both networks' best neurons and a guess: Table 2 of Coates et al. 2013."""
     table = Table(title="the best neuron tells a class from all others", title_justify="left", box=None, pad_edge=False)
     for column in ("class", "threshold", "guess", "random network", "trained"):
         table.add_column(column, justify="left" if column in ("class", "threshold") else "right")

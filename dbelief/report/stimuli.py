@@ -1,4 +1,4 @@
-"""`stimuli.png`: of a few neurons the stimulus that they answer to most, and the images that they like best."""
+"""`stimuli.png`: for a few neurons their optimal stimulus, and the images with the largest responses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ROWS, ACROSS = 8, 12  # neurons, and images of each
 _STARTS, _STEPS = 4, 100
 
 Chosen = Sequence[tuple[str, int, int]]
-"""Of each neuron what stands beside it, its number, and 1, or -1 where it is its least response that counts."""
+"""For each chosen neuron its label in the plot, its number, and 1, or -1 where its smallest response counts."""
 
 
 def choose_neurons(responses: np.ndarray) -> Chosen:
-    """Of neurons nobody has a question to, those that answer to few images: the largest kurtosis of (n, neurons)."""
+    """Default choice of neurons: those that respond to few images, by the largest kurtosis of (n, neurons)."""
     centred = responses - responses.mean(axis=0)
     spread = np.maximum((centred**2).mean(axis=0), np.finfo(responses.dtype).tiny)
     kurtosis = (centred**4).mean(axis=0) / spread**2
@@ -34,7 +34,7 @@ def choose_neurons(responses: np.ndarray) -> Chosen:
 def draw_stimuli(
     neurons: Neurons, chosen: Chosen, images: np.ndarray, responses: np.ndarray, path: Path, title: str, seed: int
 ) -> None:
-    """Draw a row for each neuron: its optimal stimulus, then the images of the largest responses, the largest first.
+    """Draw a row for each neuron: its optimal stimulus, then the images with its largest responses, in order.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def draw_stimuli(
     responses : (n, neurons)
         Of all neurons to these images.
     seed
-        Of the places where the search for a stimulus begins.
+        Of the random starting points of the search for a stimulus.
     """
     which, signs = (np.array(values) for values in zip(*((k, sign) for _, k, sign in chosen), strict=True))
     starts = np.random.default_rng(seed).standard_normal((_STARTS, *neurons.image)).astype(neurons.dtype)

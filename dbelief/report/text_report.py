@@ -1,4 +1,4 @@
-"""What `dbelief report` prints: how a run went, out of its events, whether it has ended or goes on."""
+"""Output of `dbelief report`: a summary of a run from its events, finished or in progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDED = ("done", "failed")
 
 
 class Account:
-    """A run as its events tell it.
+    """Summary of a run's events.
 
     Attributes
     ----------
@@ -58,22 +58,22 @@ class Account:
 
     @property
     def state(self) -> str:
-        """The job's state, in words."""
+        """The job's displayed state."""
         return job_state(str(self.last.get("state", {}).get("state", "not begun")))
 
     @property
     def reason(self) -> str:
-        """Why it is in that state; may be empty."""
+        """The reason for that state; may be empty."""
         return str(self.last.get("state", {}).get("reason", ""))
 
 
 def account(run: Path) -> tuple[str, RenderableType]:
-    """The job's name, and how its run went, or goes.
+    """The job's name, and the report of its run.
 
     Raises
     ------
-    Mistake
-        This is no run folder, or nothing has happened there.
+    UserError
+        This is not a run folder, or it has no events.
     DataError
         Its files cannot be read.
     """
@@ -82,7 +82,7 @@ def account(run: Path) -> tuple[str, RenderableType]:
     if not (run / "events.jsonl").is_file():
         raise UserError(f"{run}: holds no events.jsonl: the run has not begun")
     told = Account(read_events(run / "events.jsonl"))
-    ended = told.state in _ENDED and (run / "summary.json").is_file()  # of a run that was resumed it is an old one
+    ended = told.state in _ENDED and (run / "summary.json").is_file()  # a resumed run may still have its old summary
     summary = read_summary(run / "summary.json") if ended else None
     job = summary.job if summary is not None else run.resolve().name
     return job, facts_of(job, _rows(told, summary))
@@ -108,20 +108,20 @@ def _rows(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
 
 
 def _spent(summary: Summary | None) -> list[tuple[str, str]]:
-    """What replicas' time went into; known at the end."""
+    """Shares of the replicas' time by phase; known at the end."""
     parts = shares(summary.phase_seconds) if summary is not None else {}
     return [("replicas' time", in_words(parts))] if parts else []
 
 
 def _over_the_wire(summary: Summary | None) -> list[tuple[str, str]]:
-    """What went between replicas and shards; known at the end."""
+    """Traffic between replicas and shards; known at the end."""
     rows = summary.bytes_per_replica.items() if summary is not None else ()
     each = [f"{replica}: {_bytes(row)}" for replica, row in rows]
     return [("replicas' bytes", "\n".join(each))] if each else []
 
 
 def _bytes(row: Mapping[str, int]) -> str:
-    """What one replica has sent and received; a way that carried nothing is left out where the other did."""
+    """Bytes that one replica has sent and received; a transport without traffic is omitted if the other has some."""
     shared, messages = row.get("shared_sent", 0) + row.get("shared_received", 0), row["sent"] + row["received"]
     parts = [f"{size(row['sent'])} sent, {size(row['received'])} received"] if messages or not shared else []
     if shared:
@@ -131,7 +131,7 @@ def _bytes(row: Mapping[str, int]) -> str:
 
 
 def _evaluated(told: Account, summary: Summary | None) -> list[tuple[str, str]]:
-    """The last evaluations; of a run that has ended, those of the parameters that are its result."""
+    """The last evaluations; of a finished run, those of the parameters that are its result."""
     if summary is not None:
         validation = summary.validation_accuracy, summary.validation_loss
         return [("validation", quality(*validation)), ("test", quality(summary.test_accuracy, summary.test_loss))]

@@ -1,18 +1,18 @@
-"""What replicas' time went into: shares of it, as in Table 3 of You et al. 2017."""
+"""Shares of the replicas' time by phase, as in Table 3 of You et al. 2017."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 SHARES = ("compute", "data", "communicate", "wait")
-"""`communicate` is what is exposed: fetches and pushes that the computing thread waited for, until shards or other
-replicas had what they had to wait for. `wait` is without work: before a lease, in a warm start, while evaluating."""
+"""`communicate` is exposed communication: fetches and pushes that the computing thread waited for, including waits of
+shards or other replicas. `wait` is time without work: before a lease, in a warm start, while evaluating."""
 
 _SHARE_OF = {"fetch": "communicate", "push": "communicate"}
 
 
 def shares(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Shares of all replicas' time together, each from 0 to 1; none where nothing was told.
+    """Shares of all replicas' total time, each from 0 to 1; empty where no time was reported.
 
     Parameters
     ----------
@@ -28,5 +28,5 @@ def shares(seconds: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def in_words(parts: Mapping[str, float]) -> str:
-    """Shares as percent, in one line."""
+    """Shares in percent, in one line."""
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())

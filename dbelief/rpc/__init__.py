@@ -1,1 +1,1 @@
-"""The wire: generated messages, channels, servers, and the clients of shards and coordinator. Only door to gRPC."""
+"""RPC layer: generated messages, channels, servers, clients of shards and coordinator. The only package using gRPC."""

@@ -1,4 +1,4 @@
-"""The one factory of channels, and the one table from errors to statuses and back."""
+"""Factory of all channels, and the table from errors to status codes and back."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from .token_channel import TokenChannel
 
 T = TypeVar("T")
 
-logging.getLogger("grpc").addHandler(logging.NullHandler())  # bytes that are no message: the caller is told, not a log
+logging.getLogger("grpc").addHandler(logging.NullHandler())  # no log of malformed messages: the caller gets the error
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_send_message_length", -1),  # whoever takes it in says how long it may be
+    ("grpc.max_send_message_length", -1),  # the receiver limits the length
     # One segment, one HTTP/2 frame.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # How far a sender may be ahead of its reader is said by each side below: gRPC would let it be as far ahead as the
-    # network carries in a round trip, and a shard that is pushed to held 50 to 200 MiB beyond its vectors so.
+    # Each side below sets the buffer of a sender before its reader: gRPC would let it grow to the bandwidth-delay
+    # product, which cost a shard under pushes 50 to 200 MiB beyond its vectors.
     ("grpc.http2.bdp_probe", 0),
-    # A peer that was restarted is found again soon, not after gRPC's two minutes.
+    # A restarted peer is reconnected soon, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # One that came back under another address, as a container does, is looked up by its name again as soon, not after
-    # gRPC's half a minute.
+    # A peer that restarts under another address, as a container does, is resolved again as soon, not after gRPC's half
+    # a minute.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-    # Each client keeps a connection of its own, so that one's backlog is nobody else's.
+    # Each client has its own connection, so that its backlog delays no other client.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 LOOKAHEAD = "grpc.http2.lookahead_bytes"
 ANY_ANSWER = ("grpc.max_receive_message_length", -1)
-"""Whom a client calls it trusts: a job's status may hold long layouts."""
+"""A client trusts its servers: a job's status may hold long layouts."""
 CLIENT_AHEAD, SERVER_AHEAD = (LOOKAHEAD, 16 << 20), (LOOKAHEAD, 4 << 20)
-"""Bytes that a shard may be ahead with a pull, and a client with a push: more is faster, and held in memory per stream.
-A shard has many of them, a client few."""
+"""Bytes buffered per stream before the reader: of a pull at a client, and of a push at a shard. More is faster, and
+costs memory per stream. A shard has many streams, a client few."""
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (Moved, grpc.StatusCode.ABORTED),
@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (SnapshotError, grpc.StatusCode.DATA_LOSS),
     (UserError, grpc.StatusCode.INVALID_ARGUMENT),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
-    # Among the rest: a wait that ran out in the server. That is an answer, and not to be asked for again.
+    # Among the rest: a timeout inside the server. That is a reply, and not to be retried.
     (DbeliefError, grpc.StatusCode.INTERNAL),
 )
 _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
@@ -63,7 +63,7 @@ _KINDS: dict[grpc.StatusCode, type[DbeliefError]] = {
 }
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 _NO_THREAD = "Concurrent RPC limit exceeded"
-"""gRPC's reason, under RESOURCE_EXHAUSTED, where all threads of a server have calls: one may be free soon."""
+"""gRPC's reason, under RESOURCE_EXHAUSTED, where all handler threads of a server are busy: one may be free soon."""
 
 
 def open_channel(
@@ -71,19 +71,19 @@ def open_channel(
 ) -> grpc.Channel:
     """Open a channel to `host:port`. Every channel of the system is made here.
 
-    Without credentials, calls to a loopback address show that they come from a process of this user.
+    Without credentials, calls to a loopback address prove that they come from a process of this user.
 
     Parameters
     ----------
     role
-        Whom the peer's certificate must name, where there are credentials: "coordinator" or "ps"; "server": either.
+        Role in the peer's certificate, where there are credentials: "coordinator" or "ps"; "server": either.
     credentials
         None: this process's.
 
     Raises
     ------
-    Mistake
-        This is no such address, or there is no place for this user's secret.
+    UserError
+        The address is invalid, or there is no folder for this user's secret.
     """
     near = loopback_address(address)
     options = (*OPTIONS, *keepalive.options, ANY_ANSWER, CLIENT_AHEAD)
@@ -94,23 +94,23 @@ def open_channel(
     shown = grpc.ssl_channel_credentials(mine.authority, mine.key, mine.certificate)
     if mine.token:
         shown = grpc.composite_channel_credentials(shown, grpc.access_token_call_credentials(mine.token))
-    # A role, wherever it runs: containers have no names that last.
+    # By role, on whatever host: containers have no stable names.
     return grpc.secure_channel(
         address, shown, options=(*options, ("grpc.ssl_target_name_override", f"{role}.{DOMAIN}"))
     )
 
 
 def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str = "") -> None:
-    """Wait until the peer answers.
+    """Wait until the peer is reachable.
 
     Parameters
     ----------
     address
-        Of the peer, to find out why where it does not.
+        Of the peer, to diagnose why it is not reachable.
 
     Raises
     ------
-    Unreachable
+    Unavailable
         After `timeout_s`; names `what`.
     """
     try:
@@ -122,9 +122,9 @@ def wait_ready(channel: grpc.Channel, timeout_s: float, what: str, address: str 
 
 @contextmanager
 def named_errors(what: str) -> Iterator[None]:
-    """Turn gRPC's errors into ours: Unreachable where nobody answered, Refused or its like where the peer said no.
+    """Convert gRPC's errors to ours: Unavailable where the peer did not reply, Rejected or its like where it refused.
 
-    Unreachable is also a server that has no thread left for the call.
+    A server without a free handler thread is Unavailable too.
     """
     try:
         yield
@@ -140,14 +140,14 @@ def named_errors(what: str) -> Iterator[None]:
 def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """End a call with the error's status.
 
-    A servicer may have `where`, which every reason then begins with, and `refused(kind)`, which is told of each.
+    A servicer may have `where`, a prefix of every reason, and `refused(kind)`, which is called for each.
     """
     for kind, code in _STATUS:
         if isinstance(error, kind):
             if hasattr(servicer, "refused"):
                 servicer.refused(type(error).__name__)
             context.abort(code, f"{getattr(servicer, 'where', '')}{error}")
-    reason = f"{getattr(servicer, 'where', '')}{format_error(error)}"  # a fault of our own; the line names its place
+    reason = f"{getattr(servicer, 'where', '')}{format_error(error)}"  # an internal fault; the message has its location
     announce(f"a call failed: {reason}")
     context.abort(grpc.StatusCode.UNKNOWN, reason)
     raise error
@@ -156,7 +156,7 @@ def _abort(servicer: Any, context: grpc.ServicerContext, error: Exception) -> No
 def answers(
     method: Callable[[Any, Any, grpc.ServicerContext], T],
 ) -> Callable[[Any, Any, grpc.ServicerContext], T]:
-    """Make a unary handler answer our errors with their status and reason, and others as UNKNOWN, with a line here."""
+    """Decorate a unary handler: our errors become their status and reason, others UNKNOWN, with a log line here."""
 
     @functools.wraps(method)
     def handler(self: Any, request: Any, context: grpc.ServicerContext) -> T:
@@ -171,13 +171,13 @@ def answers(
 def streams(
     method: Callable[[Any, Any, grpc.ServicerContext], Iterator[T]],
 ) -> Callable[[Any, Any, grpc.ServicerContext], Iterator[T]]:
-    """Do for a streaming handler what `answers` does for a unary one."""
+    """Decorate a streaming handler as `answers` does a unary one."""
 
     @functools.wraps(method)
     def handler(self: Any, request: Any, context: grpc.ServicerContext) -> Iterator[T]:
         try:
             yield from method(self, request, context)
-        except grpc.RpcError:  # the caller has gone
+        except grpc.RpcError:  # the caller has disconnected
             raise
         except Exception as error:
             _abort(self, context, error)

@@ -1,6 +1,6 @@
 """Process-wide settings of gRPC and the allocator, made by programs before gRPC is imported.
 
-Never made by `import dbelief`: a library has no business changing its host's allocator.
+`import dbelief` never makes them: a library must not change its host's allocator.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ def prepare_process() -> None:
     """Set the allocator and gRPC's switches for bulk transfer. Call it before anything imports grpc.
 
     * The event engine adds thread hops per message; without it a unary call takes half the time.
-    * gRPC's own log lines (a peer went away) would stand beside our own named ones.
-    * The first process of a container is deaf to a signal that it has no handler for; a command is to end by SIGTERM
-      there as anywhere.
+    * gRPC's own log lines (a peer disconnected) would duplicate our own.
+    * The first process of a container ignores a signal that it has no handler for; a command must exit on SIGTERM there
+      too.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
@@ -29,12 +29,12 @@ def prepare_process() -> None:
 
 
 def keep_blocks() -> None:
-    """Have the allocator keep large blocks; where there is no glibc, nothing happens.
+    """Let the allocator keep large blocks; without glibc this does nothing.
 
     * glibc returns large blocks to the kernel at every free, so that each message pays for page faults and zeroing.
-      A message has at most 1 MiB: what is smaller than 32 MiB comes from the heap and stays there, up to 64 MiB, for
-      the next one. Vectors are larger, and theirs goes back when they do.
-    * Threads of gRPC's free what others made: with one arena a block that is free is free for all of them.
+      A message has at most 1 MiB: blocks below 32 MiB come from the heap and stay there, up to 64 MiB, for the next
+      message. Vectors are larger, and their memory is returned when they are freed.
+    * gRPC's threads free memory of other threads: with one arena a free block is available to all of them.
     """
     if sys.platform != "linux":
         return
@@ -49,6 +49,6 @@ def keep_blocks() -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """Bound BLAS and OpenMP threads of this process; call it before NumPy is imported."""
+    """Limit the BLAS and OpenMP threads of this process; call it before NumPy is imported."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)

@@ -1,4 +1,4 @@
-"""The in-memory twin of the gRPC client: shards of this process, called directly. For tests and experiments."""
+"""In-memory counterpart of the gRPC client: shards of this process, called directly. For tests and experiments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dbelief.core.push import PARAMETERS, Push, PushResult
 
 
 class LocalShard(Protocol):
-    """What the twin needs of a shard."""
+    """Interface that the in-memory client requires of a shard."""
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
         """Version and bytes of one segment."""
@@ -27,14 +27,14 @@ class LocalShard(Protocol):
     def exchange(
         self, push: Push, parts: Sequence[tuple[int, np.ndarray]]
     ) -> tuple[list[tuple[int, np.ndarray]], int, int]:
-        """Answers, duplicates and loss of some segments of an exchange."""
+        """Replies, duplicates and losses of some segments of an exchange."""
 
     def wait_for_clock(self, indices: Sequence[int], clock: int, timeout_s: float) -> None:
         """Wait until these segments may be read for `clock`."""
 
 
 class InProcessParameters:
-    """`Parameters` over shards in the same process; `timeout_s` bounds waits for a round."""
+    """`Parameters` over shards in the same process; `timeout_s` bounds the wait for a clock."""
 
     def __init__(self, shards: Sequence[LocalShard], placement: Placement, timeout_s: float = 10.0) -> None:
         self.shards = shards
@@ -72,12 +72,12 @@ class InProcessParameters:
                 lost = max(lost, gone)
                 applied += outcome.value != "duplicate"
                 staged = staged or outcome.value == "staged"
-            if staged:  # with the dial at 0, a push is done when its round is applied
+            if staged:  # with staleness bound 0, a push is done when its round is applied
                 shard.wait_for_clock([span.index for span in run], push.clock + 1, self.timeout_s)
         return PushResult(staleness / max(1, applied), len(self.placement.spans) - applied, lost)
 
     def exchange(self, values: np.ndarray, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
-        """See `ShardedParameters.exchange`."""
+        """See `ShardedParameterClient.exchange`."""
         staleness, lost = 0, 0
         for place, shard in zip(self.placement.places, self.shards, strict=True):
             run = self.placement.run(place)

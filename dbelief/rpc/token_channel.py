@@ -1,4 +1,4 @@
-"""A channel whose calls carry a token: gRPC itself adds one only where there is TLS."""
+"""Channel that adds a token to each call: gRPC itself adds one only under TLS."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BEARER = "Bearer "
 
 
 class TokenChannel(grpc.Channel):
-    """Passes everything to a channel, and adds a token to the metadata of each call.
+    """Wrapper of a channel that adds a token to the metadata of each call.
 
     Parameters
     ----------
     token
-        Called for each call; a stream is one.
+        Called once for each call; a stream is one call.
     """
 
     def __init__(self, channel: grpc.Channel, token: Callable[[], str]) -> None:
@@ -26,46 +26,46 @@ class TokenChannel(grpc.Channel):
         self._token = token
 
     def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         self._channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         self._channel.unsubscribe(callback)
 
     def unary_unary(self, *method: Any, **more: Any) -> Any:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         return _Bearing(self._channel.unary_unary(*method, **more), self._token)
 
     def unary_stream(self, *method: Any, **more: Any) -> Any:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         return _Bearing(self._channel.unary_stream(*method, **more), self._token)
 
     def stream_unary(self, *method: Any, **more: Any) -> Any:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         return _Bearing(self._channel.stream_unary(*method, **more), self._token)
 
     def stream_stream(self, *method: Any, **more: Any) -> Any:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         return _Bearing(self._channel.stream_stream(*method, **more), self._token)
 
     def close(self) -> None:
-        """As a channel's."""
+        """See `grpc.Channel`."""
         self._channel.close()
 
     def __enter__(self) -> Self:
-        """The channel itself."""
+        """Return the channel itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the channel."""
         self.close()
 
 
 class _Bearing:
-    """One method of a channel, of whichever kind."""
+    """One method of a channel, of any kind."""
 
     def __init__(self, method: Any, token: Callable[[], str]) -> None:
         self._method = method

@@ -1,1 +1,1 @@
-"""The files of `runs/NAME/`: events, summary, records of pushes, the resulting model."""
+"""Files of `runs/NAME/`: events, summary, records of pushes, the resulting model."""

@@ -1,4 +1,4 @@
-"""`events.jsonl`: what happened in a run, one JSON object per line, in the order in which it happened.
+"""`events.jsonl`: the event log of a run, one JSON object per line, in chronological order.
 
 Every line has `time` (UTC, ISO 8601), `elapsed_s` (seconds since this log was opened, monotonic) and `event`:
 
@@ -13,12 +13,12 @@ and of a batch method, once for each iteration, and for each complete pass over 
 
     iteration    iteration (from 1), loss and gradient_norm at the new parameters, step (in lengths of its direction),
                  evaluations (passes so far), skipped (pairs that did not count)
-    pass         number, iteration (that it is a part of), bundles, portions, samples, loss (mean, without l2), seconds
-                 (from the first bundle taken to the last one told), launched and won (backups)
-    rolled_back  set, iterations (that are taken back)
+    pass         number, iteration (that contains it), bundles, portions, samples, loss (mean, without l2), seconds
+                 (from the first bundle assigned to the last one reported), launched and won (backups)
+    rolled_back  set, iterations (that are undone)
 
-A line reaches the file in one write, so a reader may follow the file while it grows. A process that is killed
-in that write leaves a torn last line: readers leave it out, and a log that is opened again cuts it off.
+A line is appended in one write, so a reader may follow the file while it grows. A process that is killed during that
+write leaves a torn last line: readers skip it, and opening the log again truncates it.
 """
 
 import json
@@ -39,14 +39,14 @@ _OWN = ("time", "elapsed_s", "event")
 
 
 class EventLog:
-    """Appends events to a file; safe to use from several threads.
+    """Append-only event file; safe to use from several threads.
 
     Parameters
     ----------
     path
         The file, made if missing; its folder exists.
     clock
-        What the events are dated by.
+        Source of the events' times.
     earlier_s
         Seconds that the run has lasted already.
     """
@@ -61,13 +61,13 @@ class EventLog:
     def write(self, event: str, /, **fields: Any) -> None:
         """Append one event.
 
-        Numbers may be NumPy's; NaN and infinity are written as null. Once the log is closed, nothing is
-        written: the last words of a thread that ends late are no error.
+        Numbers may be NumPy's; NaN and infinity are written as null. Once the log is closed, nothing is written: a late
+        event of another thread is no error.
 
         Raises
         ------
         ValueError
-            A field has one of the names every event has, or cannot be written as JSON.
+            A field has the name of a field that every event has, or cannot be written as JSON.
         """
         taken = [name for name in _OWN if name in fields]
         if taken:
@@ -89,7 +89,7 @@ class EventLog:
             self._file.close()
 
     def __enter__(self) -> Self:
-        """The log itself."""
+        """Return the log itself."""
         return self
 
     def __exit__(
@@ -100,12 +100,12 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file, oldest first; one torn last line is left out.
+    """Yield the events of a file, oldest first; a torn last line is skipped.
 
     Raises
     ------
     DataError
-        The file cannot be read, or a line that is not the last is no event.
+        The file cannot be read, or a line other than the last is no event.
     """
     torn: int | None = None
     try:
@@ -115,7 +115,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
                     raise DataError(f"{path}, line {torn}: not an event")
                 try:
                     event = json.loads(line)
-                except ValueError:  # of JSON, and of UTF-8
+                except ValueError:  # from JSON or UTF-8
                     event = None
                 if isinstance(event, dict) and "event" in event:
                     yield event
@@ -126,7 +126,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Shorten the file to its last whole line, lest the next event be glued to half of an old one."""
+    """Truncate the file to its last complete line, lest the next event be appended to a torn one."""
     if not path.exists():
         return
     with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""A run's result as a file of its own, in the format that is asked for."""
+"""Export of a run's result to a file, in a requested format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Format = Literal["safetensors", "npz"]
 
 
 def export_run(run: Path, form: Format, output: Path | None, vector: str | None) -> str:
-    """Write the model of a run as a file; says what was taken, in one line.
+    """Write the model of a run to a file; returns a one-line description of its source.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ def export_run(run: Path, form: Format, output: Path | None, vector: str | None)
 
     Raises
     ------
-    Mistake, Failure
-        Nothing is there to be exported, or it is damaged, or the file cannot be written.
+    UserError, RuntimeFailure
+        There is no result, or it is damaged, or the file cannot be written.
 
     Notes
     -----
@@ -50,7 +50,7 @@ def _folder(output: Path) -> Path:
 
 
 def _publish(model: Path, form: Format, output: Path) -> None:
-    """Give a safetensors file its format and place, tensor by tensor."""
+    """Convert a safetensors file to the format at its final path, tensor by tensor."""
     _folder(output)
     try:
         with safe_open(model, framework="numpy") as tensors, atomic_write(output) as file:

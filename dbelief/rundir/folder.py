@@ -1,4 +1,4 @@
-"""The run folder `runs/NAME/`: made before a job begins, and never lost to the next run of that name."""
+"""The run folder `runs/NAME/`: made before a job begins, and kept when another run of that name starts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dbelief.process.atomic_file import write_whole
 from dbelief.process.console import announce
 
 LAST_PASS = "last_pass.json"
-"""File of a run folder with the numbers of its last complete pass, and its runs."""
+"""File of a run folder with the figures of its last complete pass, and its attempts."""
 REDUCTION = "reduction.json"
-"""File of a run folder that tells who of the last group of workers took how much from whom."""
+"""File of a run folder with the bytes that each worker of the last group received from each other worker."""
 ADDRESS = "address"
-"""File of a run folder that tells where its coordinator listens; there while the run lives."""
+"""File of a run folder with the coordinator's address; it exists while the run is active."""
 
 
 def prepare_folder(job: Job, resume: bool) -> Path:
-    """Make the run folder; an earlier run of that name moves to one that is free, and a line says so.
+    """Make the run folder; an earlier run of that name is renamed to a free name, which is logged.
 
     Raises
     ------
-    Mistake
-        Where there is nothing to resume, a run is under way there, the job starts from what would be moved aside, or
-        the folder cannot be made.
+    UserError
+        There is nothing to resume, a run is active there, the job starts from a folder that would be renamed, or the
+        folder cannot be made.
     """
     folder = _folder(job)
     if not resume:
@@ -51,12 +51,12 @@ def prepare_folder(job: Job, resume: bool) -> Path:
 
 
 def check_resumed(job: Job, layout: Layout) -> None:
-    """See that the snapshot set that a run would go on from is of this layout; a set that is torn tells nothing.
+    """Check that the snapshot set to resume from has this layout; a corrupt set is ignored.
 
     Raises
     ------
-    Mistake
-        The model, or the ranks that it is cut over, are others by now.
+    UserError
+        The model, or its partition over ranks, has changed.
     """
     folder = _folder(job)
     for one in reversed(sets_in(folder / "snapshots")):
@@ -70,12 +70,12 @@ def check_resumed(job: Job, layout: Layout) -> None:
 
 
 def check_start(job: Job) -> None:
-    """See that what a new run starts from stays where it is.
+    """Check that the files that a new run starts from are not renamed.
 
     Raises
     ------
-    Mistake
-        Where it is in the run folder itself, which is moved aside.
+    UserError
+        They are in the run folder itself, which is renamed.
     """
     taken = [("start_from", job.start_from)] if job.start_from is not None else []
     if isinstance(job.model, StacksModel):
@@ -96,8 +96,8 @@ def _folder(job: Job) -> Path:
 
 @contextmanager
 def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
-    """Write the job file into the run folder and, for as long as the block lasts, where its coordinator listens."""
-    # The job file too, now that it is sure to run: until then, that of an earlier run.
+    """Write the job file into the run folder and, within the `with` block, the coordinator's address."""
+    # The job file too, now that the run is certain to start: until then, it is that of an earlier run.
     write_whole(folder / "job.yaml", job.anchored().to_yaml().encode())
     write_whole(folder / ADDRESS, address.encode())
     try:
@@ -108,7 +108,7 @@ def found_at(folder: Path, address: str, job: Job) -> Iterator[None]:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep another run of that name out of the folder for as long as the block lasts."""
+    """Lock the folder against another run of that name within the `with` block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with _where_locks_work():
@@ -131,7 +131,7 @@ def _refuse_if_held(folder: Path) -> None:
 
 @contextmanager
 def _where_locks_work() -> Iterator[None]:
-    """Some network file systems cannot lock a folder: there nobody watches."""
+    """Ignore the lock on network file systems that cannot lock a folder."""
     try:
         yield
     except BlockingIOError:
@@ -141,7 +141,7 @@ def _where_locks_work() -> Iterator[None]:
 
 
 def _move_aside(folder: Path) -> Path:
-    """Give an earlier run's folder the next number that is free, NAME.1 for the first; returns where it is now."""
+    """Rename an earlier run's folder with the next free number, NAME.1 for the first; returns the new path."""
     taken = (path.name.removeprefix(f"{folder.name}.") for path in folder.parent.glob(f"{glob.escape(folder.name)}.*"))
     number = 1 + max((int(text) for text in taken if text.isdecimal()), default=0)
     return folder.rename(folder.with_name(f"{folder.name}.{number}"))

@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Conversion of values to JSON types."""
 
 import math
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return `value` in JSON's own types.
+    """Convert `value` to JSON's own types.
 
-    JSON knows neither NaN nor infinity: None (null) stands for both. NumPy scalars and zero-dimensional
-    arrays become Python numbers, sequences lists, paths strings.
+    JSON has neither NaN nor infinity: None (null) replaces both. NumPy scalars and zero-dimensional arrays become
+    Python numbers, sequences lists, paths strings.
 
     Raises
     ------

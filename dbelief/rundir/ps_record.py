@@ -1,4 +1,4 @@
-"""The log of applied pushes, from which a run can be replayed in one thread."""
+"""Log of applied pushes, from which a run can be replayed in one thread."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dbelief.process.atomic_file import atomic_write
 
 
 class Recorder:
-    """Collects (segment, replica, incarnation, sequence, rate) in the order of application.
+    """Recorder of (segment, replica, incarnation, sequence, rate) in the order of application.
 
-    `recorded.py` reads what is written here. Per segment the order is that of application, for it is noted under
-    the segment's lock; the list's own append is atomic. Across segments there is no order, nor need of one.
+    `recorded.py` reads its files. Per segment the order is that of application, for the caller holds the segment's
+    lock; the list's own append is atomic. Across segments no order is defined, and none is needed.
     """
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int, int, float]] = []
 
     def note(self, segment: int, pusher: Pusher, sequence: int, rate: float) -> None:
-        """Take one applied push in."""
+        """Record one applied push."""
         self._rows.append((segment, pusher.replica, pusher.incarnation, sequence, rate))
 
     def write(self, folder: Path | None, shard: int) -> None:
-        """Write what was collected as JSON lines to `folder`/shard-N.jsonl, where there is anything."""
+        """Write the rows as JSON lines to `folder`/shard-N.jsonl, if there are any."""
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
-"""What the logs of a run with `record: true` say: rows, and the files they are read from.
+"""Reader of the logs of a run with `record: true`: rows, and the files that hold them.
 
-Files in `runs/NAME/record`, JSON lines, each written by its program at its end and there only when it is whole:
+Files in `runs/NAME/record`, JSON lines, each written atomically by its program at its end:
 
 shard-N.jsonl      [segment, replica, incarnation, sequence, rate], one per applied push; per segment in the order of
                    application
-replica-R-I.jsonl  {replica, incarnation, acknowledged}: whose log it is, and its last push that every segment has;
+replica-R-I.jsonl  {replica, incarnation, acknowledged}: the log's replica, and its last push that every segment has;
                    then one line per mini-batch {epoch, start, stop, first_sequence, samples_before, step, versions}:
-                   its lease, its place in it, and the version of every segment it was computed from; of elastic
-                   averaging, of the centre at hand
+                   its lease, its position in it, and the version of every segment it was computed from; with elastic
+                   averaging, the version of the current centre
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class AppliedPush(NamedTuple):
 
 @dataclass(frozen=True)
 class ComputedBatch:
-    """A row of a replica's log: a mini-batch, which is what the gradient of one push was computed from.
+    """A row of a replica's log: one mini-batch, from which the gradient of a push was computed.
 
     Attributes
     ----------
     epoch, start, stop
         Half-open range of the mini-batch in the permutation of its epoch.
     versions
-        Version of every segment, by rising index.
+        Version of every segment, by ascending index.
     acknowledged
-        Whether the replica was told that every segment has it; a replica that died may have left a push that only
-        some have, or none.
+        Whether the replica received the acknowledgement of every segment; a replica that failed may have left a push
+        that only some segments have, or none.
     samples_before
-        Samples leased before the mini-batch: its place in the learning-rate schedule.
+        Samples leased before the mini-batch: its position in the learning-rate schedule.
     pushed
-        Whether its push, or exchange, comes with it; it may come with a later mini-batch.
+        Whether its push, or exchange, follows it directly; else it follows a later mini-batch.
     """
 
     pusher: Pusher
@@ -65,12 +65,12 @@ class ComputedBatch:
 
 
 def read_record(folder: Path, cadence: FetchPushSchedule) -> tuple[list[AppliedPush], list[ComputedBatch]]:
-    """Read all logs of a run whose replicas push by this cadence.
+    """Read all logs of a run whose replicas push by this schedule.
 
     Raises
     ------
     DataError
-        Where there is none, or one cannot be read; names file and line.
+        A log is missing, or cannot be read; names file and line.
     """
     shards, replicas = sorted(folder.glob("shard-*.jsonl")), sorted(folder.glob("replica-*.jsonl"))
     if not shards or not replicas:

@@ -1,4 +1,4 @@
-"""A run's result: its model as it ended, or out of its newest whole snapshot set where it did not."""
+"""Result of a run: its final model, or that of its newest valid snapshot set where the run did not end."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from dbelief.process.console import announce
 from dbelief.rundir.summary import read_summary
 
 BEST = "best"
-"""Stands for the named vector that holds the parameters of the best evaluation."""
+"""Alias of the named vector that holds the parameters of the best evaluation."""
 
 
 @contextmanager
 def result_file(run: Path, vector: str | None = None, scratch: Path | None = None) -> Iterator[tuple[Path, str]]:
-    """A run's result as a safetensors file, there for as long as the block lasts, and what was taken, in words.
+    """A run's result as a safetensors file, which exists within the `with` block, and a description of its source.
 
-    Taken is model.safetensors where the run came to its end, else the newest whole snapshot set.
+    The source is model.safetensors where the run has ended, else the newest valid snapshot set.
 
     Parameters
     ----------
     vector
-        A named vector of the newest whole set, or "best"; None: what is the job's result.
+        A named vector of the newest valid set, or "best"; None: the job's result.
     scratch
-        Where a file is made out of a set; None: where the system has its temporary files.
+        Folder for a file that is made from a set; None: the system's temporary folder.
 
     Raises
     ------
-    Mistake, Failure
-        It is no run, nothing is there to be taken, or it is damaged.
+    UserError, RuntimeFailure
+        It is no run, it has no result, or the result is damaged.
 
     Notes
     -----
@@ -61,13 +61,13 @@ def result_file(run: Path, vector: str | None = None, scratch: Path | None = Non
 
 
 def read_result(run: Path, layout: Layout, out: np.ndarray) -> str:
-    """Read a run's result into (N,) float32 `out`; says what was taken, in words.
+    """Read a run's result into (N,) float32 `out`; returns a description of its source.
 
     Raises
     ------
     ModelError
         Its tensors are not those of the layout.
-    Mistake, Failure
+    UserError, RuntimeFailure
         As `result_file` does.
     """
     with result_file(run) as (model, taken):
@@ -83,11 +83,11 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
     DataError
         It is missing, or damaged.
     ModelError
-        Its tensors are not those of the layout; names the run, the first that differs, and both shapes.
+        Its tensors are not those of the layout; names the run, the first different tensor, and both shapes.
 
     Notes
     -----
-    Memory: the model once more.
+    Memory: a second copy of the model.
     """
     try:
         tensors = load_file(model)
@@ -104,7 +104,7 @@ def read_model(model: Path, layout: Layout, out: np.ndarray, run: Path) -> None:
 
 @dataclass(frozen=True)
 class _SnapshotSource:
-    """A whole snapshot set, and the vector of it that is wanted."""
+    """A valid snapshot set, and the requested vector of it."""
 
     folder: Path
     layout: Layout
@@ -113,7 +113,7 @@ class _SnapshotSource:
     vector: str
 
     def segments(self, job: Job) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
-        """Every segment of the vector; its numbers are valid until the next is asked for."""
+        """Every segment of the vector; its numbers are valid until the next iteration."""
         spans = make_segments(self.layout.rank_ranges(), self.nominal_length)
         for stored in read_segments(self.folder, self.folder.name, job.name, job.strategy.at_shards.name, spans):
             if self.vector not in stored.arrays:
@@ -145,7 +145,7 @@ def _newest(run: Path, job: Job, vector: str | None) -> _SnapshotSource:
 
 
 def _is_done(run: Path) -> bool:
-    """Whether the run came to its end: a model may be there of an end that it was resumed after."""
+    """Whether the run has ended: a model may also remain from an end before the run was resumed."""
     try:
         return read_summary(run / "summary.json").model_dump().get("state") == "done"
     except DataError:

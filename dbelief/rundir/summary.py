@@ -1,4 +1,4 @@
-"""`summary.json`: how a run ended, in numbers that programs read."""
+"""`summary.json`: the result of a run, in machine-readable form."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .json_values import plain
 
 
 class Summary(BaseModel):
-    """The result of a run; further fields are kept. A number that does not exist (or is NaN) is None."""
+    """Result of a run; further fields are kept. A missing number (or NaN) is None."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -58,13 +58,13 @@ class Summary(BaseModel):
 
 
 def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:
-    """Check `values` and write them, sorted by name; a reader sees the old file or the new one, never a part.
+    """Validate `values` and write them, sorted by name; a reader sees the old file or the new one, never a partial one.
 
     Raises
     ------
     ValueError
-        A field of `Summary` is missing or wrong, or a further one cannot be written as JSON.
-    NotWritten
+        A field of `Summary` is missing or invalid, or a further one cannot be written as JSON.
+    WriteFailed
         The file cannot be written.
     """
     summary = Summary.model_validate(plain(values))
@@ -74,7 +74,7 @@ def write_summary(path: Path, values: Mapping[str, Any]) -> Summary:
 
 
 def read_summary(path: Path) -> Summary:
-    """Read what `write_summary` wrote.
+    """Read a file of `write_summary`.
 
     Raises
     ------

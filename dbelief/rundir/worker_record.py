@@ -1,4 +1,4 @@
-"""The log of what each gradient was computed from, from which a run can be replayed in one thread."""
+"""Log of the inputs of each gradient, from which a run can be replayed in one thread."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dbelief.process.atomic_file import atomic_write
 
 
 class Recorder:
-    """Collects, per mini-batch, the lease, the step in it, and the version of every segment computed from.
+    """Recorder of mini-batches: the lease, the step in it, and the version of every segment.
 
-    `dbelief.rundir.recorded` reads what is written here.
+    `dbelief.rundir.recorded` reads its files.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Recorder:
         self._acknowledged = 0
 
     def note(self, lease: DataLease, step: int, versions: np.ndarray) -> None:
-        """Take one mini-batch in."""
+        """Record one mini-batch."""
         self._rows.append(
             {
                 "epoch": lease.epoch,
@@ -38,11 +38,11 @@ class Recorder:
         )
 
     def acknowledged(self, sequence: int) -> None:
-        """Note that every segment has the pushes up to this one: a log of the shards without them is not whole."""
+        """Record that every segment has the pushes up to this one: a shard log without them is incomplete."""
         self._acknowledged = sequence
 
     def write(self, folder: Path | None, pusher: Pusher) -> None:
-        """Write what was collected as JSON lines to `folder`/replica-R-INCARNATION.jsonl, where there is anything."""
+        """Write the rows as JSON lines to `folder`/replica-R-INCARNATION.jsonl, if there are any."""
         if folder is None or not self._rows:
             return
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Who may talk to whom: certificates, tokens and rights, and where a process without them may listen.
+"""Certificates, tokens and permissions, and the addresses that a process without them may listen on.
 
-A job that leaves one machine has a certificate authority of its own, and a role's process the folder that `dbelief
-certs` made for that role. Its certificate proves that a process belongs to the job, and names its role: callers check
-the role, never a host's name, for containers have none that lasts. Its token says what it may ask of others
-(`rights`). `docs/security.md` tells against what each of these holds.
+A job that spans several machines has its own certificate authority, and a process the folder that `dbelief certs` made
+for its role. Its certificate proves that the process belongs to the job, and names its role: callers check the role,
+never a host's name, for containers have no stable one. Its token defines what it may call (`permissions`).
+`docs/security.md` lists the attacks that each of these prevents.
 """
 
 from .credentials import DOMAIN, PERSONS, ROLES, SERVER, Credentials

@@ -1,6 +1,6 @@
 """`dbelief certs`: an authority for one job, a certificate for each role, tokens, and the registry's configuration.
 
-For clusters that have an authority of their own, its files under the same names serve as well.
+A cluster with its own authority can use that one's files under the same names instead.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .credentials import (
 )
 
 PROMETHEUS, REGISTRY = "prometheus", "registry"
-"""Two that need a certificate, and make no calls of ours."""
+"""Two roles that need a certificate, and make no calls of the system."""
 SERVERS = ("coordinator", "ps")
-"""Roles that are called by gRPC, and so know whose token is whose."""
+"""Roles that run gRPC servers, and so store the digests of all tokens."""
 AUTHORITY_KEY, REGISTRY_CONFIGURATION = "ca.key", "registry.conf"
 FILES = (AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKENS, REGISTRY_PASSWORD, REGISTRY_CONFIGURATION)
 CLOCKS_APART = datetime.timedelta(hours=1)
-"""Certificates hold from so long before they are made: machines' clocks differ."""
+"""Time by which certificates are backdated: machines' clocks differ."""
 
 _REGISTRY = """# Valkey or Redis 7 for one dbelief job: TLS on both sides, a password, and on disk before it answers.
 port 0
@@ -60,7 +60,7 @@ appendfsync always
 
 @dataclass(frozen=True)
 class Authority:
-    """Signs certificates."""
+    """Certificate authority, which signs certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -68,7 +68,7 @@ class Authority:
 
     @classmethod
     def make(cls, days: float) -> Authority:
-        """A new one, with a name of its own: two jobs' are told apart."""
+        """Make an authority with a unique name, which distinguishes those of two jobs."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"{DOMAIN} development authority {secrets.token_hex(4)}")
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -80,7 +80,7 @@ class Authority:
         return cls(built.sign(key, hashes.SHA256()), key, days)
 
     def issue(self, role: str, names: Sequence[str]) -> tuple[bytes, bytes]:
-        """Certificate and key of a role, PEM, for these DNS names and addresses."""
+        """Issue certificate and key of a role, PEM, for these DNS names and addresses."""
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if names:
@@ -97,14 +97,14 @@ class Authority:
 
 
 def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], page_hosts: Sequence[str]) -> bool:
-    """Make an authority and a folder for each role in `folder`; where that holds an authority, leave it all as it is.
+    """Make an authority and a folder for each role in `folder`; where it has an authority, change nothing.
 
     Parameters
     ----------
     days
-        How long certificates hold.
+        Validity of the certificates.
     registry_hosts, page_hosts
-        Names and addresses by which the registry is called, and the coordinator's status page.
+        Names and addresses of the registry, and of the coordinator's status page.
 
     Returns
     -------
@@ -113,8 +113,8 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
 
     Raises
     ------
-    Mistake
-        The folder cannot be written, or holds something else under a role's name.
+    UserError
+        The folder cannot be written, or has other files under a role's name.
     """
     if (folder / AUTHORITY).exists():
         return False
@@ -125,7 +125,7 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(mode=0o700)
         _fill(making, Authority.make(days), registry_hosts, page_hosts)
-        # The authority's certificate comes last: where it is, all is.
+        # The authority's certificate is renamed last: if it exists, everything does.
         for path in sorted(making.iterdir(), key=lambda path: path.name == AUTHORITY):
             shutil.rmtree(folder / path.name, ignore_errors=True)
             path.rename(folder / path.name)
@@ -136,7 +136,7 @@ def make_credentials(folder: Path, days: float, registry_hosts: Sequence[str], p
 
 
 def _check_ours(folder: Path) -> None:
-    """See that what would be replaced is the beginning of an earlier try, and nobody's work."""
+    """Check that only files of an interrupted attempt would be replaced, and no other ones."""
     for role in (*ROLES, *PERSONS, PROMETHEUS, REGISTRY):
         place = folder / role
         strange = [path for path in place.iterdir() if path.name not in FILES] if place.is_dir() else []
@@ -176,7 +176,7 @@ def _fill(folder: Path, authority: Authority, registry_hosts: Sequence[str], pag
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a new file that is its owner's alone."""
+    """Write a new file that only its owner can read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 

@@ -1,4 +1,4 @@
-"""What a process shows to others, and checks of them: a folder that `dbelief certs` made for its role."""
+"""Credentials that a process presents, and checks of others: a folder that `dbelief certs` made for its role."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dbelief.errors import UserError
 ROLES = ("coordinator", "ps", "worker")
 """Processes of a job."""
 PERSONS = ("operator", "viewer")
-"""People, and what looks for them: one may stop and scale a job, the other look at it."""
+"""Roles of people and their tools: the operator may stop and scale a job, the viewer only read its status."""
 DOMAIN = "dbelief"
-"""What follows a role in the name that its certificate is for."""
+"""Domain after a role in the DNS name of its certificate."""
 SERVER = f"server.{DOMAIN}"
-"""The name that every certificate of a server of gRPC is for, besides its role's."""
+"""DNS name in every certificate of a gRPC server, besides its role's."""
 AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKENS, REGISTRY_PASSWORD = (
     "ca.crt",
     "tls.crt",
@@ -29,7 +29,7 @@ AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKENS, REGISTRY_PASSWORD = (
 
 
 def digest(token: str) -> str:
-    """What a server keeps of a token: 64 characters, of which the token cannot be told."""
+    """Hash that a server stores of a token: 64 characters, from which the token cannot be recovered."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -44,9 +44,9 @@ class Credentials:
     token
         Sent with every call; "" where the role makes none.
     roles
-        Role by the digest of its token: what a server knows of others; empty for the rest.
+        Role by the digest of its token: known to servers; empty for other roles.
     registry_password
-        Of the registry; "" where the role does not ask it.
+        Of the registry; "" where the role does not use it.
     """
 
     folder: Path
@@ -64,8 +64,8 @@ class Credentials:
 
         Raises
         ------
-        Mistake
-            A file is missing, or is not what it should be, or the certificate has ended; names it.
+        UserError
+            A file is missing or invalid, or the certificate has expired; names it.
         """
         folder = folder.absolute()
         certificate = _read(folder / CERTIFICATE)
@@ -79,27 +79,27 @@ class Credentials:
             roles=_roles(folder / TOKENS),
             registry_password=_line(folder / REGISTRY_PASSWORD),
         )
-        found.context(ssl.Purpose.SERVER_AUTH)  # the key is the certificate's, and the authority is one
+        found.context(ssl.Purpose.SERVER_AUTH)  # checks that the key matches the certificate, and the authority
         return found
 
     def role_of(self, token: str) -> str | None:
-        """Whose token this is; None: nobody's."""
+        """Role of a token; None: it is unknown."""
         return self.roles.get(digest(token))
 
     def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        """TLS where both sides show certificates of the job's authority.
+        """TLS context that requires certificates of the job's authority on both sides.
 
         Parameters
         ----------
         purpose
-            `SERVER_AUTH` to call others, `CLIENT_AUTH` to be called.
+            `SERVER_AUTH` for outgoing connections, `CLIENT_AUTH` for incoming ones.
         """
         context = self._context(purpose)
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def web_context(self) -> ssl.SSLContext:
-        """TLS for browsers, which have no certificate to show."""
+        """TLS context for browsers, which have no client certificate."""
         return self._context(ssl.Purpose.CLIENT_AUTH)
 
     def _context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
@@ -126,8 +126,8 @@ def _line(path: Path) -> str:
 
 
 def _role(path: Path, certificate: bytes) -> str:
-    """Whose certificate it is."""
-    from cryptography import x509  # a tenth of a second, which commands without credentials need not wait
+    """Role that a certificate names."""
+    from cryptography import x509  # a tenth of a second, not needed by commands without credentials
     from cryptography.x509.oid import NameOID
 
     try:

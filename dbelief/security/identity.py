@@ -1,4 +1,4 @@
-"""Who this process is, once for all of it: every channel and every port of a process is the same role's."""
+"""Identity of this process: every channel and every port of a process uses the same role."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ INSECURE = "DBELIEF_INSECURE"
 
 
 class _Identity:
-    """Of this process: its credentials, and whether it may do without."""
+    """Credentials of this process, and whether it may listen without."""
 
     taken: Credentials | None = None
     insecure = False
-    told: set[str] = set()  # noqa: RUF012 - one for the process is what is meant
+    told: set[str] = set()  # noqa: RUF012 - shared by the whole process on purpose
 
 
 def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
-    """Be whom the credentials of a folder name from now on; `roles`: those that are wanted here, () for any.
+    """Use the credentials of a folder from now on; `roles`: the roles that are allowed here, () for any.
 
     Raises
     ------
-    Mistake
-        They are not to be read, or another role's.
+    UserError
+        They cannot be read, or are another role's.
     """
     found = _read(folder)
     if roles and found.role not in roles:
@@ -41,12 +41,12 @@ def load(folder: Path, roles: tuple[str, ...] = ()) -> None:
 
 
 def current() -> Credentials | None:
-    """This process's credentials; of people's own programs, those that `DBELIEF_CREDENTIALS` names; None: it has none.
+    """Credentials of this process; of tools without `load`, those that `DBELIEF_CREDENTIALS` names; None: none.
 
     Raises
     ------
-    Mistake
-        The environment names a folder that holds none.
+    UserError
+        The environment names a folder without credentials.
     """
     folder = os.environ.get(FOLDER)
     return _read(Path(folder)) if _Identity.taken is None and folder else _Identity.taken
@@ -61,21 +61,21 @@ def _read(folder: Path) -> Credentials:
 
 
 def clear() -> None:
-    """Have no credentials, whatever the environment says, here and in children: of a job that stays on this machine."""
+    """Remove credentials from the environment, for this process and its children: the job stays on this machine."""
     os.environ.pop(FOLDER, None)
 
 
 def allow_insecure() -> None:
-    """Listen wherever it is asked for from now on; what that opens is said as it happens."""
+    """Permit listening on any address from now on; each one that this opens is logged."""
     _Identity.insecure = True
 
 
 def may_listen(address: str) -> None:
-    """See that this process may be called at `host:port`: without credentials only by its own machine.
+    """Check that this process may listen on `host:port`: without credentials only on loopback.
 
     Raises
     ------
-    Mistake
+    UserError
         It may not.
     """
     host, _ = host_and_port(address)
@@ -92,9 +92,9 @@ def may_listen(address: str) -> None:
 
 
 def must_show(address: str) -> Loopback | None:
-    """What callers of a server without credentials at `host:port` must show; None: nothing, everybody may call.
+    """Token check for callers of a server without credentials at `host:port`; None: any process may call.
 
-    To be called once it listens.
+    Call it once the server listens.
     """
     near = loopback_address(address)
     if near is None:
@@ -106,7 +106,7 @@ def must_show(address: str) -> Loopback | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, without brackets, is this machine for itself alone."""
+    """Whether a host, without brackets, is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
 """Tokens of the calls between one user's processes on loopback, where there are no credentials.
 
-A token is a MAC, keyed by the user's secret, over the address that is called and the time. The secret itself is never
-sent. A process of another user that has taken the port of one that ended gets tokens for that port only, and these are
+A token is a MAC, keyed by the user's secret, over the called address and the time. The secret itself is never sent. A
+process of another user that listens on the port of an exited server receives tokens for that port only, and these are
 older than the next server there, which refuses them.
 """
 
@@ -19,61 +19,61 @@ from dbelief.process.console import host_and_port
 from .private_folder import user_secret
 
 TOKEN = struct.Struct("<Q32s")
-"""When it was made, in nanoseconds since the machine started, and the MAC."""
+"""Creation time, in nanoseconds since the machine started, and the MAC."""
 TOKEN_BYTES = TOKEN.size
 SAME_NS = 1_000_000_000
-"""How long a client sends the same text: gRPC sends what it has sent before on a connection in a few bytes."""
+"""Time for which a client reuses a text: gRPC compresses metadata that it has sent before on a connection."""
 SEEN = 1_024
-"""Most texts that a server remembers as right."""
+"""Maximum number of valid texts that a server caches."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Differs after each start of the machine, from which the time counts."""
+"""Differs after each start of the machine, which is also the zero of the time."""
 
 
 class Verdict(enum.Enum):
-    """What a server finds of a token."""
+    """Result of a token check."""
 
     RIGHT, WRONG = "right", "wrong"
     EARLIER = "earlier"
-    """Right, and made before this server listened: its sender may send a new one."""
+    """Valid, but made before this server listened: the sender may retry with a new one."""
 
 
 class Loopback:
-    """Makes and checks the tokens of calls to one address.
+    """Maker and checker of the tokens of calls to one address.
 
     Parameters
     ----------
     address
-        As `loopback_address` gives it. A server makes its own once it listens.
+        As `loopback_address` returns it. A server makes its own once it listens.
     since
-        When the server began to listen, in nanoseconds of `time.monotonic_ns`; None: now.
+        Time when the server began to listen, in nanoseconds of `time.monotonic_ns`; None: now.
 
     Raises
     ------
-    Mistake
-        There is no place for the user's secret.
+    UserError
+        There is no folder for the user's secret.
     """
 
     def __init__(self, address: str, since: int | None = None) -> None:
         self._secret = user_secret()
         self._about = f"{_boot()} {address} ".encode()
         self._since = time.monotonic_ns() if since is None else since
-        self._given = "", 0  # the last token as text, and when it was made
-        self._right: set[str] = set()  # texts that were found right, which they stay
+        self._given = "", 0  # the last token as text, and its creation time
+        self._right: set[str] = set()  # valid texts, which stay valid
 
     def token(self) -> bytes:
-        """A token for a call that begins now. Cost: 10 us."""
+        """A token for a call that starts now. Cost: 10 us."""
         now = time.monotonic_ns()
         return TOKEN.pack(now, self._mac(now))
 
     def text(self) -> str:
-        """A token as text, for the metadata of a call: the same for `SAME_NS`. Cost: below 1 us for the same."""
+        """A token as text, for the metadata of a call: reused for `SAME_NS`. Cost: below 1 us when reused."""
         text, made = self._given
         if not text or time.monotonic_ns() - made > SAME_NS:
             text, made = self._given = self.token().hex(), time.monotonic_ns()
         return text
 
     def check_text(self, text: str) -> Verdict:
-        """As `check`, of a token as text. Cost: below 1 us where it has been seen."""
+        """As `check`, of a token as text. Cost: below 1 us where it is cached."""
         if text in self._right:
             return Verdict.RIGHT
         try:
@@ -100,16 +100,16 @@ class Loopback:
 
 
 def loopback_address(address: str) -> str | None:
-    """`host:port` in the one form that both ends use, with an IP address; None where it is not on loopback.
+    """`host:port` in a canonical form for both ends, with an IP address; None where it is not on loopback.
 
     Raises
     ------
-    Mistake
-        This is no address.
+    UserError
+        The address is invalid.
     """
     host, port = host_and_port(address)
     try:
-        # "localhost" may be two addresses, of which another user may listen on one.
+        # "localhost" may resolve to two addresses, and another user may listen on one of them.
         found = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""The options of a command by which its process becomes somebody."""
+"""Command-line options that set the identity of a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_credentials(*roles: str) -> Callable[[F], F]:
-    """Add --credentials to a command, for these roles; none: any. They are this process's before its body begins."""
+    """Add --credentials to a command, for these roles; none: any. They are loaded before the command's body runs."""
 
     def assume(context: click.Context, parameter: click.Parameter, folder: Path | None) -> None:
         if folder is not None and not context.resilient_parsing:

@@ -1,6 +1,6 @@
-"""Who may call what: one line for every method of ours.
+"""Permissions: the roles that may call each method of the system.
 
-What is not listed (gRPC's health and reflection) is for everyone of the job.
+Methods that are not listed (gRPC's health and reflection) are allowed to every role of the job.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ ALL = frozenset({"coordinator", "ps", "worker", "operator", "viewer"})
 
 _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
     "dbelief.v1.Coordinator": {
-        "Join": frozenset({"ps", "worker"}),  # each as what it is: see `dbelief.rpc.server.auth.must_be`
+        "Join": frozenset({"ps", "worker"}),  # only in its own role: see `dbelief.rpc.server.auth.must_be`
         "Beat": frozenset({"ps", "worker"}),
         "Lease": frozenset({"worker"}),
         "Report": frozenset({"worker", "operator"}),  # a launcher's token is the operator's
@@ -35,4 +35,4 @@ _BY_SERVICE: Mapping[str, Mapping[str, frozenset[str]]] = {
 PERMISSIONS: Mapping[str, frozenset[str]] = {
     f"/{service}/{method}": roles for service, methods in _BY_SERVICE.items() for method, roles in methods.items()
 }
-"""Roles by the full name of a method, as gRPC has it."""
+"""Roles by the full name of a method, in gRPC's form."""

@@ -1,4 +1,4 @@
-"""Folders that one user alone can enter, and the secret that the processes of a user share."""
+"""Folders that only one user can access, and the secret that the processes of a user share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SECRET, SECRET_BYTES = "secret", 32
 
 
 def make_private(folder: Path) -> Path:
-    """Make a folder with mode 0700 unless it is there; returns it.
+    """Make a folder with mode 0700 unless it exists; returns it.
 
     Raises
     ------
     OSError
-        It cannot be made, or what is there is another user's, open to others, or no folder.
+        It cannot be made, or the existing one is another user's, open to others, or no folder.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_private(folder, os.lstat(folder), stat.S_ISDIR)
@@ -32,15 +32,15 @@ def make_private(folder: Path) -> Path:
 
 @functools.lru_cache(maxsize=1)
 def user_secret() -> bytes:
-    """32 bytes that the processes of this user share, made by the first of them.
+    """32 random bytes that the processes of this user share, made by the first of them.
 
-    They lie in `$XDG_STATE_HOME/dbelief` (`~/.local/state/dbelief`), or in the temporary folder where that cannot be:
-    both are the same for a login shell, cron, and a batch system's step.
+    They are stored in `$XDG_STATE_HOME/dbelief` (`~/.local/state/dbelief`), or in the temporary folder where that is
+    not possible: both are the same for a login shell, cron, and a batch system's step.
 
     Raises
     ------
-    Mistake
-        Neither folder serves.
+    UserError
+        Neither folder can be used.
     """
     troubles = []
     for folder in _candidates():
@@ -65,13 +65,13 @@ def _temporary() -> Path:
 
 
 def _shared(path: Path) -> bytes:
-    """The content of a private file, random if this makes it: of processes that try at once all get one content."""
+    """Content of a private file, random if this call makes it: concurrent processes all get the same content."""
     if not path.exists():
         new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(secrets.token_bytes(SECRET_BYTES))
-            os.link(new, path)  # appears whole, and replaces nothing
+            os.link(new, path)  # atomic, and replaces nothing
         except FileExistsError:
             pass
         finally:

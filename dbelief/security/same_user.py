@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, by the kernel's word."""
+"""User at the other end of a Unix socket, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PEER = struct.Struct("=iII")
 
 
 def same_user(one: socket.socket) -> bool:
-    """Whether the other end of a Unix socket is this user's; True for other sockets, which do not tell."""
+    """Whether the other end of a Unix socket belongs to this user; True for other sockets, which do not report it."""
     if one.family != socket.AF_UNIX:
         return True
     _, user, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))

@@ -1,4 +1,4 @@
-"""Why a peer does not answer, where gRPC tells no more than that it does not: one handshake of our own."""
+"""Diagnosis of a peer that does not respond, where gRPC reports no reason: one TLS handshake of our own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE_S = 2.0
 
 
 def why_not(address: str) -> str:
-    """What is wrong between this process and `host:port`, in a few words; "" where nothing is found.
+    """Short description of the fault between this process and `host:port`; "" where none is found.
 
     Cost: up to `PATIENCE_S` seconds, twice.
     """
@@ -26,7 +26,7 @@ def why_not(address: str) -> str:
             plain.settimeout(PATIENCE_S)
             context.set_alpn_protocols(["h2"])
             with context.wrap_socket(plain, server_hostname=SERVER) as sealed:
-                sealed.recv(1)  # a server that refuses a certificate says so after the handshake
+                sealed.recv(1)  # a server that refuses a certificate reports that after the handshake
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not this job's, or not a server's ({error.verify_message})"
     except ssl.SSLError as error:

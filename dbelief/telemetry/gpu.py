@@ -1,7 +1,7 @@
-"""What CUDA devices tell of their memory and use; where there are none, nothing.
+"""Memory and utilization of CUDA devices; an empty list where there are none.
 
-Memory is CuPy's own account. How busy a device is, CUDA does not tell: NVIDIA's management library does, through
-`nvidia-ml-py` where that is installed.
+Memory is read through CuPy. CUDA does not report utilization: NVIDIA's management library does, through `nvidia-ml-py`
+where that is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Device:
     Attributes
     ----------
     number
-        As CUDA counts those that this process sees.
+        CUDA's index among the devices visible to this process.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Device:
     _handle: Any
 
     def used_bytes(self) -> float:
-        """Memory taken on the device, by whichever process."""
+        """Memory in use on the device, by all processes."""
         free, total = self._xp.cuda.Device(self.number).mem_info
         return float(total - free)
 
@@ -45,17 +45,17 @@ class Device:
             return float(self._xp.get_default_memory_pool().total_bytes())
 
     def busy_fraction(self) -> float:
-        """Share of the last sampling period (a second or less) in which a kernel ran; NaN where nobody tells."""
+        """Fraction of the last sampling period (a second or less) in which a kernel ran; NaN if not available."""
         if self._nvml is None:
             return math.nan
         try:
             return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100.0
-        except self._nvml.NVMLError:  # not of a part of a device (MIG), for one
+        except self._nvml.NVMLError:  # not available for MIG instances, for example
             return math.nan
 
 
 def devices(backend: Backend) -> list[Device]:
-    """The devices that a backend may compute on; of the host's none."""
+    """Devices that a backend may compute on; none for the host."""
     if backend.name == "numpy":
         return []
     nvml, cuda = _nvml(), backend.xp.cuda
@@ -63,7 +63,7 @@ def devices(backend: Backend) -> list[Device]:
     for number in range(cuda.runtime.getDeviceCount()):
         handle = None
         if nvml is not None:
-            # NVML counts all devices of the machine, CUDA those it was shown: the bus tells which is which.
+            # NVML counts all devices of the machine, CUDA only the visible ones: the PCI bus id matches them.
             with contextlib.suppress(nvml.NVMLError):
                 handle = nvml.nvmlDeviceGetHandleByPciBusId(cuda.Device(number).pci_bus_id)
         found.append(Device(number, backend.xp, nvml if handle is not None else None, handle))
@@ -71,7 +71,7 @@ def devices(backend: Backend) -> list[Device]:
 
 
 def _nvml() -> ModuleType | None:
-    """NVIDIA's management library, begun; None where it is not installed, or finds no driver."""
+    """NVIDIA's management library, initialized; None where it is not installed, or finds no driver."""
     try:
         import pynvml
     except ImportError:

@@ -1,7 +1,7 @@
-"""Which names a plain web server answers to.
+"""Host names that a plain web server accepts.
 
-A page of any web site may have its own name point at this machine, and read what is served here as if it were its own
-(DNS rebinding). Such a request names that site as its host. An IP address cannot be pointed elsewhere.
+A web site may resolve its own name to this machine, and read the pages served here as its own (DNS rebinding). Such a
+request has that site as its host. An IP address cannot be redirected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable
 
 HOSTS = "DBELIEF_WEB_HOSTS"
-"""In the environment: more names, of a reverse proxy or a service, with commas between them."""
+"""Environment variable: further names, of a reverse proxy or a service, separated by commas."""
 _PORT = re.compile(r":\d*$")
 
 
@@ -26,7 +26,7 @@ def own_names(host: str) -> frozenset[str]:
 
 
 def is_meant(hosts: Iterable[str], names: frozenset[str]) -> bool:
-    """Whether a request with these `Host` headers means a server of these names; without any no browser sent it."""
+    """Whether these `Host` headers name a server of these names; a request without any is not from a browser."""
     return all(_is_address(host) or _plain(_PORT.sub("", host)) in names for host in hosts)
 
 

@@ -1,9 +1,9 @@
-"""The one table of every number that a process offers to Prometheus: name, kind, unit, labels, what it tells.
+"""Table of all Prometheus metrics: name, kind, unit, labels, help.
 
 A name in Prometheus is `dbelief_ROLE_NAME`: samples counted by replicas and samples counted by the coordinator are the
-same samples, and must not meet in one sum. Labels take few values, each known or bounded by the job (named vectors,
-roles, ranks of a list): never a member's id, which a scrape adds by itself as `instance`, and never a segment's, of
-which a large model has tens of thousands. What is not known is NaN, which no rule's comparison is true for.
+same samples, and must not be added up. Labels have few values, each known or bounded by the job (named vectors, roles,
+ranks of a list): never a member's id, which a scrape adds as `instance`, and never a segment's, of which a large model
+has tens of thousands. An unknown value is NaN, for which no rule's comparison is true.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Literal
 PHASES = ("fetch", "compute", "push", "wait", "data")
 STATES = ("empty", "initialising", "ready", "closing", "done", "failed")
 HOTTEST = 5
-"""Segments of a shard that are told of, by rank."""
+"""Number of segments of a shard that are reported, by rank."""
 
 _VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 _APPLY_S = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -25,9 +25,9 @@ _RANKS = tuple(str(rank) for rank in range(1, HOTTEST + 1))
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One collector: `labels` maps a label to its values where they are known beforehand, else to ().
+    """Specification of one collector: `labels` maps a label to its values where they are known beforehand, else to ().
 
-    `standby`: offered by a process that stands by for another one too.
+    `standby`: exposed by a standby process too.
     """
 
     name: str

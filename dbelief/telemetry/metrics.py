@@ -1,8 +1,8 @@
-"""The numbers a process offers to Prometheus; the one place that knows prometheus_client.
+"""Prometheus metrics of a process; the one module that uses prometheus_client.
 
-A collector may exist once in a process, so `TABLE` (`collectors.py`) is the only list of them, and a `Metrics` makes
-those of one role on a registry of its own. What is counted elsewhere anyway is read when a scrape comes (`follow`), so
-that it costs nothing where it happens.
+A collector may exist once in a process, so `TABLE` (`metric_specs.py`) is the only list of them, and a `Metrics` makes
+those of one role on its own registry. A total that is counted elsewhere is read at each scrape (`add_callback`), so
+that counting costs nothing more.
 """
 
 import math
@@ -32,29 +32,29 @@ from dbelief.telemetry.http_server import WebServer
 from dbelief.telemetry.metric_specs import STATES, TABLE, MetricSpec
 
 MOST_SERIES = 512
-"""Series of one counter. Values of labels may come from other processes: past this, and where they are long, they are
-counted together."""
+"""Maximum number of series of one counter. Label values may come from other processes: further series, and long values,
+are counted together."""
 LONGEST_LABEL = 128
-"""Characters of a label's value."""
+"""Maximum number of characters of a label's value."""
 OTHERS = "(others)"
-"""The value under which the rest is counted."""
+"""Label value of the series that counts the rest."""
 
 _ANSWER_S = 0.5
-"""What a scrape that has begun may take to be answered."""
+"""Time allowed for sending the reply to a scrape."""
 
 
 class Metrics:
-    """The collectors of one process, as attributes by the names of `TABLE`.
+    """Collectors of one process, as attributes by the names of `TABLE`.
 
-    An attribute that `TABLE` does not list for the role does not exist. All are safe to use from several
-    threads. A gauge is NaN until it is set; an age is best given a function: `set_function(lambda: now() - last)`.
+    An attribute that `TABLE` does not list for the role does not exist. All are safe to use from several threads. A
+    gauge is NaN until it is set; for an age use a function: `set_function(lambda: now() - last)`.
 
     Parameters
     ----------
     role
         "ps", "worker" or "coordinator".
     standing_by
-        Offer only what a standby tells, until `lead`.
+        Expose only the metrics of a standby, until `lead`.
     """
 
     pushes_total: Counter
@@ -125,11 +125,11 @@ class Metrics:
         if role not in TABLE:
             raise ValueError(f"role {role!r} has no metrics; allowed are {', '.join(TABLE)}")
         self.role = role
-        # A timestamp beside every counter would double what is scraped, and nothing here reads them.
+        # A timestamp for every counter would double the size of a scrape, and nothing here reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._scraped = _Scraped()
-        self._registry.register(self._scraped)  # first: what it brings up to date is collected after it
+        self._registry.register(self._scraped)  # first: totals it updates are collected after it
         ProcessCollector(registry=self._registry)
         self._hidden: list[Collector] = []
         for row in TABLE[role]:
@@ -143,20 +143,20 @@ class Metrics:
         self._server: WebServer | None = None
 
     def lead(self) -> None:
-        """Offer everything from now on."""
+        """Expose all metrics from now on."""
         for collector in self._hidden:
             self._registry.register(collector)
         self._hidden.clear()
 
     def set_state(self, state: str) -> None:
-        """Tell the state the job is in: 1 for it, 0 for all others."""
+        """Set the job's state: 1 for it, 0 for all others."""
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
         for one in STATES:
             self.state.labels(one).set(one == state)
 
     def raise_to(self, name: str, total: float, **labels: str) -> None:
-        """Bring a counter up to a total that is kept elsewhere, and nowhere else raised; one that fell leaves it."""
+        """Increase a counter to a total that is kept elsewhere; a decrease is ignored. Nothing else may increase it."""
         key = name, tuple(labels.items())
         more = total - self._raised.get(key, 0.0)
         if more > 0:
@@ -165,19 +165,19 @@ class Metrics:
             (counter.labels(**labels) if labels else counter).inc(more)
 
     def add_callback(self, name: str, total: Callable[[], float], **labels: str) -> None:
-        """Add to a counter, whenever it is scraped, what a total that is kept elsewhere has grown by.
+        """Add to a counter, at each scrape, the increase of a total that is kept elsewhere.
 
-        Several totals may be followed by one counter. One that has fallen began anew, at 0.
+        One counter may have several totals. A total that decreased has restarted at 0.
         """
         counter = getattr(self, name)
         self._scraped.before.append(_CallbackCollector(counter.labels(**labels) if labels else counter, total))
 
     def settle(self) -> None:
-        """Add what followed totals have grown by, and follow them no more: a job is over, and all that kept them."""
+        """Add the last increases of the callbacks' totals, and remove the callbacks: a job and its objects are gone."""
         self._scraped.settle()
 
     def watch_disk(self, folder: Path) -> None:
-        """Tell, whenever it is scraped, how much room there is where a folder lies; NaN while nobody can tell."""
+        """Report, at each scrape, size and free space of the file system of a folder; NaN where that fails."""
 
         def room(which: int) -> float:
             try:
@@ -189,23 +189,23 @@ class Metrics:
         self.disk_free_bytes.set_function(lambda: room(2))
 
     def wait_for_scrape(self, timeout_s: float) -> None:
-        """Give whoever scrapes this the time to see how things ended; nobody is waited for who never came."""
+        """Wait for one more scrape, so that it reads the final values; return at once if there was none before."""
         self._scraped.wait(timeout_s)
 
     def serve(self, listen: str | None) -> None:
-        """Offer the numbers over HTTP at /metrics until `close`, and say where; nothing for None.
+        """Serve the metrics over HTTP at /metrics until `close`, and log the address; nothing for None.
 
-        With credentials, over HTTPS, to those who show a certificate of the job's authority.
+        With credentials, over HTTPS, and only to clients with a certificate of the job's authority.
 
         Parameters
         ----------
         listen
-            `host:port`; port 0 takes any that is free.
+            `host:port`; port 0 selects any free one.
 
         Raises
         ------
-        Mistake
-            Nothing can listen there, or other machines reach it and there are no credentials.
+        UserError
+            The address cannot be bound, or other machines can reach it and there are no credentials.
         """
         if self._server is not None:
             raise ValueError("these metrics are served already")
@@ -218,7 +218,7 @@ class Metrics:
 
     @property
     def url(self) -> str:
-        """Where they are served; "" where they are not."""
+        """URL of the metrics; "" where they are not served."""
         return f"{self._server.url}metrics" if self._server is not None else ""
 
     def close(self) -> None:
@@ -228,28 +228,27 @@ class Metrics:
             self._server = None
 
     def value(self, name: str, **labels: str) -> float | None:
-        """One number as a scrape would read it, by its name in `TABLE`; None where there is none yet.
+        """One value as a scrape would read it, by its name in `TABLE`; None where there is none yet.
 
-        Of a histogram: `value("staleness_count")`, `value("staleness_sum")`,
-        `value("staleness_bucket", le="4.0")`.
+        Of a histogram: `value("staleness_count")`, `value("staleness_sum")`, `value("staleness_bucket", le="4.0")`.
         """
         return self._registry.get_sample_value(f"dbelief_{self.role}_{name}", labels)
 
     def text(self) -> str:
-        """What a scrape reads."""
+        """Text of a scrape."""
         return generate_latest(self._registry).decode()
 
 
 class _Counter(Counter):
     """A counter with a bounded number of series."""
 
-    def __init__(self, *words: Any, **options: Any) -> None:  # its series are made of the same class
+    def __init__(self, *words: Any, **options: Any) -> None:  # its series are instances of the same class
         super().__init__(*words, **options)
         self._series: set[tuple[str, ...]] = set()
         self._room = threading.Lock()
 
     def labels(self, *values: Any, **named: Any) -> Self:
-        """The series of these values; the one of all others where there are too many."""
+        """The series of these values; the shared one where there are too many."""
         key = tuple(str(value) for value in values or named.values())
         with self._room:
             if key not in self._series:
@@ -260,7 +259,7 @@ class _Counter(Counter):
 
 
 def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
-    """A row's collector, in no registry yet."""
+    """Make a row's collector, not registered yet."""
     name, labels = f"dbelief_{role}_{row.name}", tuple(row.labels)
     tells = f"{row.help} ({row.unit})"
     collector: Counter | Gauge | Histogram
@@ -270,7 +269,7 @@ def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
         collector = Gauge(name, tells, labels, registry=None)
     else:
         collector = Histogram(name, tells, labels, registry=None, buckets=row.buckets)
-    # A series that is there from the start can be told from one that is missing.
+    # A series that exists from the start can be distinguished from a missing one.
     series = [collector.labels(known) for values in row.labels.values() for known in values] if labels else [collector]
     for one in series:
         if isinstance(one, Gauge):
@@ -279,7 +278,7 @@ def _made(row: MetricSpec, role: str) -> Counter | Gauge | Histogram:
 
 
 class _CallbackCollector:
-    """Adds to a counter what a total has grown by."""
+    """Callback that adds the increase of a total to a counter."""
 
     def __init__(self, counter: Counter, total: Callable[[], float]) -> None:
         self._counter, self._total, self._seen = counter, total, 0.0
@@ -293,7 +292,7 @@ class _CallbackCollector:
 
 
 class _Scraped(Collector):
-    """What has to happen before the others are collected, and when that was."""
+    """First collector: runs the updates before the others are collected, and signals each scrape."""
 
     def __init__(self) -> None:
         self.before: list[Callable[[], None]] = []

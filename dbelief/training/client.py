@@ -1,12 +1,12 @@
-"""For people with a loop of their own: join a job, pull parameters, push gradients.
+"""Client for custom training loops: join a job, pull parameters, push gradients.
 
     with dbelief.connect("127.0.0.1:7070") as job:
         while not job.over:
             w = job.pull()                          # {"weight": array, ...}: views of one vector
             job.push({"weight": gradient}, samples=32, loss=loss)
 
-The gradient is of the mean loss over `samples`; the shards apply the job's rule to it. What such a loop pushes counts
-towards the job's limits as what replicas train does. While a job with data has no replica, its clients evaluate: within
+The gradient is of the mean loss over `samples`; the shards apply the job's rule to it. Pushes of such a loop count
+towards the job's limits like those of replicas. While a job with data has no replica, its clients evaluate: within
 `push`, when an evaluation is due, and when the `with` block ends, for the last validation and the test. With
 `data: {source: none}` there is nothing to evaluate, and the job ends by samples or time.
 """
@@ -31,11 +31,11 @@ from dbelief.training.schedule import learning_rate
 from dbelief.training.session import JobContext, Session
 
 _TOLD_EVERY_S = 1.0
-"""How often a long evaluation says that it goes on."""
+"""Interval of progress reports during a long evaluation, in seconds."""
 
 
 class Client:
-    """A member of a job that brings its own gradients. For one thread at a time; made by `connect`."""
+    """A member of a job that computes its own gradients. Not thread-safe; created by `connect`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -50,12 +50,12 @@ class Client:
 
     @property
     def job(self) -> Job:
-        """The job file as run."""
+        """The job file as the run uses it."""
         return self._session.job
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended, or is ending, or this member was given up."""
+        """Whether the job has ended or is ending, or this member was removed."""
         return self._closing or self._session.member.over or self._session.member.state >= wire.STATE_CLOSING
 
     def pull(self) -> Mapping[str, np.ndarray]:
@@ -73,30 +73,30 @@ class Client:
         loss: float | None = None,
         rate: float | None = None,
     ) -> PushResult:
-        """Apply the job's rule to a gradient computed from what was pulled last; returns when all shards have it.
+        """Apply the job's rule to a gradient computed from the last pull; returns when all shards have it.
 
-        Cost: a message per segment, and one to the coordinator; now and then an evaluation, where the job has data and
-        no replica.
+        Cost: a message per segment, and one to the coordinator; sometimes an evaluation, where the job has data and no
+        replica.
 
         Parameters
         ----------
         gradient
             By name, shapes as pulled: of the mean loss over `samples`.
         loss
-            That mean loss, for people to see; where it is given, divergence is watched for.
+            That mean loss, for display; where it is given, divergence is detected.
         rate
-            Learning rate; None: the job's, its schedule run by this client's own samples.
+            Learning rate; None: the job's, with its schedule evaluated at this client's own samples.
 
         Raises
         ------
         ModelError
             Where names or shapes are not the model's.
-        NotFinite
+        NonFinite
             Before a byte is sent, where a number is NaN or infinite.
-        Refused
-            Where the job has ended, or this member was given up.
-        Unreachable
-            A shard did not answer; whether it has this push is not known, so that later ones are refused.
+        Rejected
+            Where the job has ended, or this member was removed.
+        Unavailable
+            A shard did not answer; whether it has applied this push is unknown, so later pushes are rejected.
         """
         if self._versions[0] < 0:
             raise Rejected("push() before pull(): a gradient is computed from pulled parameters")
@@ -135,7 +135,7 @@ class Client:
     # -- evaluation --------------------------------------------------------------------------------------
 
     def _evaluate(self, lease: wire.EvaluationLease) -> None:
-        """Evaluate a named vector on one of the job's data sets, and keep it if the coordinator says so."""
+        """Evaluate a named vector on one of the job's data sets, and store it if the coordinator requests that."""
         session = self._session
         assert session.data is not None, "asked to evaluate, and the job has no data"
         split = session.data.validation if lease.set == "validation" else session.data.test
@@ -150,12 +150,12 @@ class Client:
             self._report(kept=lease.lease)
 
     def _evaluate_last(self) -> None:
-        """Make the evaluations that the end of the job waits for, as far as no replica does.
+        """Run the evaluations that the job's end depends on, while no replica takes them.
 
         Raises
         ------
-        Unreachable
-            The job waits for something else for `deadlines.join_s`.
+        Unavailable
+            No evaluation was assigned for `deadlines.join_s`, and the job has not ended.
         """
         patience_s = self.job.deadlines.join_s
         until_s = time.monotonic() + patience_s
@@ -188,7 +188,7 @@ class Client:
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self, reason: str = "its loop ended") -> None:
-        """Leave the job; one that is ending is evaluated first, where it has data and no replica."""
+        """Leave the job; if it is ending, first run its evaluations, where it has data and no replica."""
         try:
             if self.over and not self._session.member.over:
                 self._evaluate_last()
@@ -202,7 +202,7 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the job, saying why; after an exception at once."""
+        """Leave the job with a reason; after an exception, without the last evaluations."""
         if kind is not None:
             self._session.close(f"{kind.__name__}: {error}")
         else:
@@ -212,19 +212,19 @@ class Client:
 def connect(address: str, patience_s: float = 60.0, shared_memory: bool = True) -> Client:
     """Join the job of the coordinator at `host:port`, and wait until it trains.
 
-    The first member to come draws the initial values. For speed in a program of its own, call
+    The first member that joins generates the initial values. For best speed in a program of its own, call
     `dbelief.rpc.grpc_settings.prepare_process()` before anything imports grpc.
 
     Parameters
     ----------
     shared_memory
-        Whether what is pulled and pushed goes through shared memory to shards on this host.
+        Whether pulls and pushes use shared memory with shards on this host.
 
     Raises
     ------
-    Unreachable
-        Nobody answers for `patience_s`.
-    Mistake
+    Unavailable
+        The coordinator does not answer for `patience_s`.
+    UserError
         The job's model or data cannot be loaded here, or its replicas wait for each other (`staleness`).
     """
     task = JobContext.fetch(address, patience_s)

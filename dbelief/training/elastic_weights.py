@@ -1,10 +1,10 @@
-"""The weights that a worker of elastic averaging has of its own, and its half of the rule.
+"""Local weights of an elastic-averaging worker, and the worker's half of the update rule.
 
     easgd     W <- (W - eta g) - a (W - C)
     measgd    V <- mu V - eta g;   W <- (W + V) - a (W - C)        nesterov: g is taken at W + mu V
 
-with W and the centre C as they were (You et al. 2017, equations 1, 5 and 6); where the job asks for
-it, g is clipped before; the force of the centre is not.
+with W and the centre C before the update (You et al. 2017, equations 1, 5 and 6). If the job clips, g is clipped first;
+the elastic force of the centre is not clipped.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from dbelief.optim.clip import clip_by_norm
 
 
 class ElasticWeights:
-    """W, on the device, with the gradient there and the velocity, where there is one.
+    """W on the device, with its gradient, and the velocity if there is one.
 
     Parameters
     ----------
     mu
-        Part of the velocity that is kept; None: there is no velocity.
+        Momentum: the part of the velocity that is kept; None: no velocity.
     nesterov
-        Whether the gradient is taken where the velocity alone would lead.
+        Whether the gradient is computed at W + mu V.
     clip_norm
-        Longest gradient, as a Euclidean norm; None for any.
+        Largest Euclidean norm of the gradient; None: no limit.
     total
-        Of all ranks, where this is one of several: see `clip`.
+        Sum over all ranks, where this is one of several: see `clip_by_norm`.
     allocate
-        Gives the memory of W, where that is on the host.
+        Allocates the memory of W, where that is on the host.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class ElasticWeights:
         self._difference = room(backend.name != "numpy")
 
     def begin(self, centre: np.ndarray) -> None:
-        """Start at the centre, which is on the host, and at rest."""
+        """Start at the centre, which is on the host, with velocity 0."""
         self.values[:] = self.backend.to_device(centre)
         self._velocity[:] = 0
 
     def compute(self, batch: Batch) -> float:
-        """Leave the gradient of a mini-batch; give its mean loss."""
+        """Compute and keep the gradient of a mini-batch; return its mean loss."""
         at = self.values
         if self._mu is not None and self._nesterov:
             self.backend.xp.multiply(self._velocity, np.float32(self._mu), out=self._ahead)
@@ -76,19 +76,19 @@ class ElasticWeights:
         return loss
 
     def zero_gradient(self) -> None:
-        """There is no mini-batch: leave a gradient of 0."""
+        """Set the gradient to 0, for a step without a mini-batch."""
         self._gradient[:] = 0
 
     def step(self, rate: float, moving_rate: float, centre: np.ndarray | None) -> None:
-        """Move by the gradient that was left, and by the centre where there is one.
+        """Update by the kept gradient, and by the centre where it is given.
 
         Parameters
         ----------
         centre
-            As it was with these weights, on the host; used up.
+            Its value at the exchange with these weights, on the host; overwritten.
         """
         weights, gradient, velocity = self.values, self._gradient, self._velocity
-        with np.errstate(all="ignore"):  # what is not finite is named before it is sent
+        with np.errstate(all="ignore"):  # non-finite values are reported before they are sent
             if centre is not None:
                 difference = self._difference_to_center(centre)
                 difference *= np.float32(moving_rate)

@@ -1,4 +1,4 @@
-"""Loss and accuracy of one set of parameters over a whole split, sample by sample or group by group."""
+"""Loss and accuracy of one set of parameters over a complete split, by sample or by group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dbelief.data import BatchBuffer, Split
 from dbelief.nn import Batch, Evaluates, Model, TellsClasses
 
 BATCH = 1_000
-"""Samples per forward pass: large enough for BLAS, small beside the data."""
+"""Samples per forward pass: large enough for efficient BLAS, small relative to the data."""
 
 
 def evaluate(
@@ -24,10 +24,10 @@ def evaluate(
     backend: Backend,
     moved: Callable[[], None] = lambda: None,
 ) -> tuple[float, float | None]:
-    """Mean loss, and the share of right answers where the model can tell it.
+    """Mean loss, and the share of correct answers where the model reports it.
 
-    A model without `evaluate` is asked for its loss alone; its gradient goes into a scratch vector. `moved` is called
-    after each batch.
+    A model without `evaluate` computes only its loss; its gradient goes into a scratch vector. `moved` is called after
+    each batch.
     """
     scratch: dict[str, Any] | None = None
     loss_sum, right, tells = 0.0, 0, isinstance(model, Evaluates)
@@ -50,10 +50,10 @@ def evaluate(
 def evaluate_groups(
     model: Model, views: Mapping[str, Any], split: Split, backend: Backend
 ) -> tuple[int, float | None] | None:
-    """How many groups there are, and the share of them that are told right; None where the split has no groups.
+    """Number of groups, and the share of them that are classified correctly; None where the split has no groups.
 
-    Told of a group is the class whose probabilities over its samples have the greatest product: the greatest sum of
-    logarithms, added up in float64. The share is None where the model tells no probabilities.
+    A group's predicted class is the one whose probabilities over its samples have the greatest product: the greatest
+    sum of logarithms, summed in float64. The share is None where the model gives no probabilities.
     """
     if split.groups is None:
         return None
@@ -72,7 +72,7 @@ def evaluate_groups(
 
 
 def _batches(split: Split, backend: Backend) -> Iterator[Batch]:
-    """All samples in order, where the backend computes; each batch until the next is asked for."""
+    """All samples in order, on the backend's device; a batch is valid until the next one is requested."""
     buffer = BatchBuffer(split, min(BATCH, len(split)))
     for first in range(0, len(split), BATCH):
         batch = split.gather(np.arange(first, min(first + BATCH, len(split))), buffer)

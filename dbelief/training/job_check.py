@@ -1,4 +1,4 @@
-"""A job before it runs: its data, model, layout and initial values, and what would run."""
+"""Check of a job before it runs: its data, model, layout and initial values, and a description of the run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dbelief.training.session import build_model, initial_values, layout_over_ra
 def build_job(
     job: Job, backend: Backend, resume: bool = False
 ) -> tuple[Dataset | None, Model, Layout, np.ndarray, str]:
-    """The data, the model, its layout, what training begins with, and the run that this is from, in words or "".
+    """The data, model, layout and initial values of a job, and a description of the run they are from, or "".
 
     Raises
     ------
-    Mistake
-        What is wrong with one of them.
-    NotFinite
+    UserError
+        One of them is invalid; the message names the error.
+    NonFinite
         An initial value is NaN or infinite.
     """
     if not resume:
@@ -46,7 +46,7 @@ def build_job(
 
 
 def check_job(job_file: Path, overrides: Mapping[str, str]) -> list[str]:
-    """Load a job with its data and model, compute one gradient, and say what would run."""
+    """Load a job with its data and model, compute one gradient, and return a description of the run, as lines."""
     job = load_job(job_file, overrides)
     backend = select_backend(job.device)
     data, model, layout, flat, taken = build_job(job, backend)

@@ -1,7 +1,7 @@
-"""A job's model tried on its first samples: its gradient is finite, and its loss is a mean over the batch.
+"""Test of a job's model on its first samples: the gradient is finite, and the loss is a mean over the batch.
 
-A person's own model may give a sum where a mean is meant, or let outputs (m, 1) and targets (m,) broadcast to (m, m).
-Neither raises an error, and both train badly. Both show in how the loss of a batch depends on the batch's composition.
+A user's model may return a sum instead of a mean, or broadcast outputs (m, 1) and targets (m,) to (m, m). Neither
+raises an error, and both train badly. Both are visible in how a batch's loss depends on its composition.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dbelief.optim.finite import check_finite
 from dbelief.process.console import format_error
 
 _ALONE = 8
-"""Samples whose losses are compared with that of all of them together."""
+"""Samples whose losses are compared with the loss of all of them together."""
 _NEAR = 0.02
-"""How near to 2 a ratio is of two: what training draws at random (dropout) differs from batch to batch."""
+"""Tolerance of a ratio around 2: values that training draws at random (dropout) differ from batch to batch."""
 _ROUNDING = 1e-4
-"""Relative difference up to which two evaluations are the same: at the start outputs are small, and so is what
-broadcasting changes."""
+"""Relative difference up to which two evaluations count as equal: initial outputs are small, and so is the effect of
+broadcasting."""
 
 
 class ModelCheck:
-    """A model on the first samples of its training data.
+    """Checks of a model on the first samples of its training data.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class ModelCheck:
         Raises
         ------
         ModelError
-            Where the model cannot; quotes its error.
+            Where the model's code fails; quotes its error.
         NonFinite
             Where it holds NaN or infinity; names the tensor.
         """
@@ -63,9 +63,9 @@ class ModelCheck:
         check_finite(gradient, self._layout)
 
     def check_mean(self) -> str:
-        """Compare losses of batches that are composed differently; what is odd, in one line, or "".
+        """Compare losses of batches with different compositions; return a one-line warning, or "".
 
-        Cost: four mini-batches and eight samples. It is no error: a loss may depend on the batch as a whole.
+        Cost: four mini-batches and eight samples. A warning is not an error: a loss may depend on the complete batch.
         """
         once, twice = np.arange(self._size), np.tile(np.arange(self._size), 2)
         (loss, gradient), (loss_of_two, gradient_of_two) = self._gradient(once), self._gradient(twice)
@@ -100,7 +100,7 @@ class ModelCheck:
         return loss, self._backend.to_host(gradient)
 
     def _evaluated(self, samples: np.ndarray) -> float:
-        """The mean loss of a batch, as evaluations compute it: without what training alone draws."""
+        """The mean loss of a batch, computed as in an evaluation: without randomness used only in training."""
         model = self._model
         if not isinstance(model, Evaluates):
             return self._gradient(samples)[0]
@@ -112,7 +112,7 @@ class ModelCheck:
             batch = Batch(self._backend.to_device(batch.inputs), self._backend.to_device(batch.targets))
         try:
             return float(compute(batch))
-        except Exception as error:  # whatever a person's own code raises
+        except Exception as error:  # any exception of a user's model code
             raise ModelError(f"{what} on the first {len(samples)} training samples: {format_error(error)}") from error
 
 

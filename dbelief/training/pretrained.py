@@ -1,7 +1,7 @@
-"""The stacks that earlier runs have trained: found in their files, for a job that trains others on top, or all at once.
+"""Pretrained stacks: loaded from the files of earlier runs, for a job that trains others on top, or all together.
 
-Every replica reads the files, since those that are not trained are no parameters: they are no part of the named vector,
-nor of the run's model file. A digest of what was read tells the coordinator whether all replicas have the same.
+Every replica reads the files, since stacks that are not trained are not parameters: they are not in the named vector,
+nor in the run's model file. With a digest of the files' content the coordinator checks that all replicas have the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Image = tuple[int, int, int]
 
 
 def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backend: Backend) -> tuple[Stacks, str]:
-    """The job's stacks, and the sha256 of what earlier runs have given ("" for nothing); see `given_stacks`."""
+    """The job's stacks, and the sha256 of pretrained tensors ("" for none); see `load_pretrained`."""
     image, stacks, given = load_pretrained(job, model, features)
     return Stacks(image, stacks, model.only, given, backend), _digest(given)
 
@@ -34,7 +34,7 @@ def build_stacks(job: Job, model: StacksModel, features: tuple[int, ...], backen
 def load_pretrained(
     job: Job, model: StacksModel, features: tuple[int, ...]
 ) -> tuple[Image, list[tuple[Eq1, Lcn]], dict[str, np.ndarray]]:
-    """What the lowest stack sees, all stacks, and the tensors that earlier runs have given, by name.
+    """The lowest stack's input, all stacks, and the pretrained tensors of earlier runs, by name.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ def load_pretrained(
     Raises
     ------
     ModelError
-        The stacks do not fit; a stack below the one that is trained is in no file, or is of another shape there: names
-        file and tensor; a file is damaged.
-    Failure
-        No snapshot set of a run that has not ended is whole.
+        The stacks do not fit; a stack below the trained one is in no file, or has another shape there: names file and
+        tensor; a file is damaged.
+    RuntimeFailure
+        No snapshot set of an unfinished run is complete.
     """
     image = image_of("stacks", features, model.image)
     stacks = [(Eq1(**stack.eq1), Lcn(**stack.contrast.model_dump())) for stack in model.stacks]
@@ -65,7 +65,7 @@ def load_pretrained(
 
 
 def _held(job: Job, text: str, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Those of the wanted tensors that a run or a model file holds."""
+    """Those of the wanted tensors that a run or a model file contains."""
     path = job.path(text)
     try:
         if path.is_file():
@@ -83,7 +83,7 @@ def _read(file: Path, named: Path, wanted: Mapping[str, tuple[int, ...]]) -> dic
     held: dict[str, np.ndarray] = {}
     try:
         with safe_open(file, framework="numpy") as tensors:
-            for name in tensors.keys():  # noqa: SIM118  (no mapping)
+            for name in tensors.keys():  # noqa: SIM118  (not a mapping)
                 if name in wanted:
                     held[name] = tensors.get_tensor(name)
     except (OSError, SafetensorError) as error:

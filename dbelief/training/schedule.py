@@ -1,8 +1,7 @@
-"""The learning rate by samples seen.
+"""The learning rate as a function of samples seen.
 
-Samples, not pushes: pushes mean different amounts of work as batch, n_push and the number of replicas change.
-Every function is pure, and powers are `optim/powers.py`, so coordinator, replica and replay agree to the last bit on
-whatever machines they are.
+Samples, not pushes: the work of a push changes with batch, n_push and the number of replicas. Every function is pure,
+and powers use `optim/powers.py`, so coordinator, replica and replay agree to the last bit on any machine.
 """
 
 import math
@@ -12,12 +11,12 @@ from dbelief.optim import powers
 
 
 def step(rate: float, samples: int, *, every: int, factor: float) -> float:
-    """Give rate * factor^(samples // every); infinity where a factor above 1 has outgrown floats."""
+    """Return rate * factor^(samples // every); infinity where a factor above 1 overflows."""
     return rate * powers.power(factor, samples // every)
 
 
 def poly(rate: float, samples: int, *, power: float, total: int) -> float:
-    """Give rate * (1 - samples / total)^power, and 0 from `total` samples on.
+    """Return rate * (1 - samples / total)^power, and 0 from `total` samples on.
 
     Source: FireCaffe (Iandola et al. 2016), section 4, where power is 0.5 for GoogLeNet.
     """
@@ -25,7 +24,7 @@ def poly(rate: float, samples: int, *, power: float, total: int) -> float:
 
 
 def warm_up_factor(samples: int, *, over: int, start_factor: float) -> float:
-    """Give the factor of a warm-up: from start_factor at 0 in a straight line to 1 at `over` samples, 1 from there on.
+    """Return the warm-up factor: linear from start_factor at 0 samples to 1 at `over` samples, then 1.
 
     Source: Goyal et al. 2017 (arXiv:1706.02677), section 2.2, "gradual warmup".
     """
@@ -35,7 +34,7 @@ def warm_up_factor(samples: int, *, over: int, start_factor: float) -> float:
 
 
 def total_samples(limits: Limits, training_samples: int | None = None) -> int | None:
-    """How many samples a job trains on if nothing stops it early.
+    """Number of samples that a job trains on if nothing stops it early.
 
     Parameters
     ----------
@@ -63,8 +62,8 @@ def learning_rate(job: Job, samples: int, total: int | None = None) -> float:
     samples : int
         Samples seen (leased) before it, over all replicas; 0 at the start.
     total : int, optional
-        Samples of the whole job, as `total_samples` gives them; a poly schedule without a total of its own
-        needs it where the job is limited by epochs.
+        Samples of the complete job, as `total_samples` returns them; a poly schedule without its own total needs this
+        where the job is limited by epochs.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""A pusher's place in a job: the job learnt, the model built, joined, initial values there, shards at hand.
+"""A pusher's session with a job: fetches the job, builds the model, joins, initialises, connects to the shards.
 
-Used by the worker and by people's own loops (`dbelief.connect`); what they do in between is theirs.
+Used by the worker and by custom training loops (`dbelief.connect`), which implement the training themselves.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from dbelief.training.pretrained import build_stacks
 
 
 def build_model(job: Job, data: Dataset | None, backend: Backend) -> tuple[Model, str]:
-    """The job's model, and the sha256 of what it is made of beside the job ("" for nothing): source, or given stacks.
+    """The job's model, and the sha256 of its inputs besides the job ("" for none): source, or pretrained stacks.
 
     Raises
     ------
     ModelError
-        Where it cannot be built, or takes its sizes from data where there is none.
+        Where it cannot be built, or needs sizes from data and there is none.
     """
     if isinstance(job.model, PythonModel):
         return load_python_model(job.path(job.model.file), job.model.object)
@@ -69,12 +69,12 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
     Raises
     ------
     ModelError
-        Where the model cannot, or its tensors are not float32 arrays.
+        Where the model cannot draw them, or its tensors are not float32 arrays.
     """
     rng = np.random.default_rng(job.seed)
     try:
         drawn = {name: np.asarray(values) for name, values in model.parameters(rng).items()}
-    except Exception as error:  # whatever a person's own code raises
+    except Exception as error:  # any exception of a user's model code
         raise ModelError(f"parameters(rng): {format_error(error)}") from error
     for name, values in drawn.items():
         if values.dtype != np.float32:
@@ -84,19 +84,19 @@ def initial_values(job: Job, model: Model) -> tuple[Layout, np.ndarray]:
 
 
 def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
-    """Let the result of the run that a job starts from, if any, take the place of (N,) float32 initial values.
+    """Overwrite the (N,) float32 initial values with the result of the run that the job starts from, if any.
 
     Returns
     -------
     str
-        What was taken, in words; "" where the job starts from no run, and the values stay.
+        Description of the source; "" where the job starts from no run, and the values are unchanged.
 
     Raises
     ------
     ModelError
         There is no such run, it has no result yet, or its tensors are not this model's.
-    Failure
-        No snapshot set of it is whole.
+    RuntimeFailure
+        No snapshot set of it is complete.
     """
     if job.start_from is None:
         return ""
@@ -111,12 +111,12 @@ def load_initial_from_run(job: Job, layout: Layout, values: np.ndarray) -> str:
 
 
 def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
-    """The job's layout, of which `whole` is that of a model on one rank.
+    """The job's layout; `whole` is the layout of its model on one rank.
 
     Raises
     ------
     ModelError
-        The job cuts its model, and it cannot be cut; names the layer.
+        The job partitions its model, and that is not possible; names the layer.
     """
     grid = Grid.of(job.grid)
     return whole if grid.size == 1 else layout_of(model, grid)
@@ -124,12 +124,12 @@ def layout_over_ranks(job: Job, model: Model, whole: Layout) -> Layout:
 
 @dataclass(frozen=True)
 class JobContext:
-    """What a job is on this machine.
+    """A job as loaded on this machine.
 
     Attributes
     ----------
     address
-        Of its coordinator, `host:port`.
+        Address of its coordinator, `host:port`.
     """
 
     address: str
@@ -139,19 +139,19 @@ class JobContext:
 
     @classmethod
     def fetch(cls, address: str, patience_s: float, folder: Path | None = None) -> JobContext:
-        """Ask the coordinator for the job, and load its data.
+        """Fetch the job from the coordinator, and load its data.
 
         Parameters
         ----------
         patience_s
             How long to wait for the coordinator to answer.
         folder
-            Where relative paths of the job start on this machine; None: where they do on the coordinator's.
+            Base of the job's relative paths on this machine; None: the same folder as on the coordinator's machine.
 
         Raises
         ------
-        Mistake, Failure
-            Naming what is wrong: the job's data on this machine, nobody there.
+        UserError, RuntimeFailure
+            The job's data cannot be loaded on this machine, or the coordinator does not answer.
         """
         with closing(CoordinatorClient(address)) as client:
             client.wait(patience_s)
@@ -163,16 +163,16 @@ class JobContext:
 
 @dataclass
 class Session:
-    """One life of one pusher, or of one rank of it.
+    """One incarnation of a pusher, or of one rank of it.
 
     Attributes
     ----------
     model
-        The whole one, however many ranks it is to be cut over; once it is, this rank's part.
+        The complete model, even if it is to be partitioned over ranks; after that, this rank's part.
     layout, part
-        Of all ranks; what of it this rank has.
+        Layout of all ranks; this rank's part of it.
     sequences
-        Per named vector the number of the last push.
+        Sequence number of the last push, by named vector.
     """
 
     job: Job
@@ -199,24 +199,26 @@ class Session:
         address: str = "",
         shares_memory: bool = True,
     ) -> Session:
-        """Join the job and wait until it trains; all ranks of a replica do that together.
+        """Join the job and wait until it trains; all ranks of a replica do this together.
 
         Parameters
         ----------
         wish, name
-            See `Membership`.
+            See `MembershipClient`.
         ranks
-            This rank and the others; None: a model that is not cut.
+            This rank and the others; None: a model that is not partitioned.
         address, shares_memory
-            Where others of a group find this process, host:port; "": nowhere. See `ShardedParameterClient`.
+            Address at which other group members reach this process, host:port; "": none. See
+            `ShardedParameterClient`.
 
         Raises
         ------
-        Mistake, Failure
-            Naming what is wrong: the job's model on this machine, a layout unlike the others', nobody there.
+        UserError, RuntimeFailure
+            The job's model cannot be built on this machine, its layout differs from the other members', or the
+            coordinator does not answer.
         """
         job, data, ranks = task.job, task.data, ranks or SingleRank()
-        with ExitStack() as undo:  # where this fails half-way, no channel, thread or member stays behind
+        with ExitStack() as undo:  # on a failure half-way, close every channel and thread, and leave the job
             client = CoordinatorClient(task.address)
             undo.callback(client.close)
             model, source = build_model(job, data, task.backend)
@@ -254,14 +256,15 @@ class Session:
             return session
 
     def _initialise(self, begin: Callable[[], tuple[np.ndarray, str]]) -> None:
-        """Push what the rank's part begins with if told to, and wait until the job trains.
+        """Push the initial values of the rank's part if requested, and wait until the job trains.
 
         Parameters
         ----------
         begin
-            Gives the values, and the run that they are from, in words or "". Called by who pushes them alone.
+            Returns the values, and a description of the run that they are from, or "". Called only if this replica
+            pushes them.
         """
-        while self._initial_values_are_wanted():  # again where a shard died before they were safe
+        while self._initial_values_are_wanted():  # repeated if a shard failed before they were safe
             values, taken = begin()
             leads = self.ranks.rank == 0
             if taken and leads:
@@ -274,7 +277,7 @@ class Session:
                 self.member.beat()
 
     def _initial_values_are_wanted(self) -> bool:
-        """Wait until the job trains, or initial values are wanted of this replica; all ranks hear the same."""
+        """Wait until the job trains, or requests initial values from this replica; all ranks get the same answer."""
         if self.ranks.rank:
             return bool(self.ranks.share(b""))
         member = cast("MembershipClient", self.member)  # the first rank's
@@ -291,7 +294,7 @@ class Session:
         return self.sequences.get(vector, 0) + 1
 
     def assign(self, vector: str, values: np.ndarray) -> None:
-        """Store float32 values of the rank's part under a name on the shards."""
+        """Store float32 values of the rank's part as a named vector on the shards."""
         versions = np.zeros(len(self.parameters.placement.spans), np.int64)
         self.sequences[vector] = self.next_sequence(vector)
         self.parameters.push(values, versions, Push(self.pusher, self.sequences[vector], vector=vector, assign=True))
@@ -306,19 +309,19 @@ class Session:
         clock: int = 0,
         sent: np.ndarray | Source | None = None,
     ) -> PushResult:
-        """Push a checked gradient by the job's rule; returns when all shards have it.
+        """Push a checked gradient under the job's rule; returns when all shards have it.
 
         Parameters
         ----------
         gradient
-            Of the rank's part, float32, where it was computed.
+            Of the rank's part, float32, on the device that computed it.
         sent
-            What is read for the wire, where that is not the gradient itself.
+            Array or source that is transmitted, where it is not the gradient itself.
 
         Raises
         ------
-        NotFinite
-            Before the first byte leaves; names the tensor.
+        NonFinite
+            Raised before the first byte is sent; names the tensor.
         """
         check_finite(gradient, self.part)
         push = Push(self.pusher, sequence, np.float32(rate), samples, clock=clock)
@@ -326,7 +329,7 @@ class Session:
         return self.parameters.push(gradient if sent is None else sent, versions, push)
 
     def close(self, reason: str) -> None:
-        """Say goodbye and close all channels."""
+        """Leave the job and close all channels."""
         with ExitStack() as stack:
             stack.callback(self.client.close)
             stack.callback(self.parameters.close)
@@ -334,14 +337,14 @@ class Session:
 
 
 def _begin_whole(job: Job, layout: Layout, initial: np.ndarray) -> tuple[np.ndarray, str]:
-    """What a model on one rank begins with, from its (N,) initial values."""
+    """Initial values of a model on one rank, from its (N,) values as drawn, and their source."""
     return initial, load_initial_from_run(job, layout, initial)
 
 
 def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str]:
-    """What a rank's part of a model begins with.
+    """Initial values of a rank's part of a model, and their source.
 
-    Cost: the part and a tensor, or a row of blocks, at a time; where the job starts from a run, the whole model.
+    Memory: the part and one tensor, or row of blocks, at a time; where the job starts from a run, the complete model.
     """
     values = aligned(part.size, np.float32)
     if job.start_from is None:
@@ -354,7 +357,7 @@ def _begin_part(job: Job, model: Model, part: RankPart) -> tuple[np.ndarray, str
 
 
 def _placed(membership: MembershipClient, ranks: RankGroup, join_s: float) -> MembershipClient:
-    """Wait until all shards are there, and tell the other ranks who they are."""
+    """Wait until all shards have joined, and send the member's identity to the other ranks."""
     membership.wait_for(lambda: membership.placement is not None, join_s, "all shards to join")
     life = wire.JoinReply(id=membership.id, incarnation=membership.incarnation, run_id=membership.run_id)
     ranks.share(life.SerializeToString())
@@ -364,7 +367,7 @@ def _placed(membership: MembershipClient, ranks: RankGroup, join_s: float) -> Me
 def _parameters(
     job: Job, member: MemberView, pusher: Pusher, own: Range | None, shares_memory: bool, starts: Sequence[int]
 ) -> ShardedParameterClient:
-    """The shards, as this member is told of them; `own` is what a rank has of the vector, None where that is all."""
+    """Client of the shards of the member's placement; `own` is the rank's range of the vector, None for all of it."""
     assert member.placement is not None
     rule = job.strategy.at_shards
     return ShardedParameterClient(
@@ -381,7 +384,7 @@ def _parameters(
 
 
 def _wait_for_placement(client: CoordinatorClient, role: wire.Role.ValueType, ranks: RankGroup) -> MemberView:
-    """The member that the first rank is, once all shards are there."""
+    """View of the member that rank 0 registered, once all shards have joined."""
     life = wire.JoinReply.FromString(ranks.share(b""))
     member = MemberView(client, role, life.id, life.incarnation, life.run_id)
     member.placed()

@@ -1,1 +1,1 @@
-"""A shard's copies elsewhere: the link to its follower, the journal's transfer, and segments that migrate."""
+"""Replication and migration of a shard: the link to its follower, the journal's transfer, and migrating segments."""

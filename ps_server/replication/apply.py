@@ -1,7 +1,7 @@
-"""A shard's segments as the one that follows it has them: each done to as its leader told. It knows no wire.
+"""Application of a leader's journal records to the follower's copies of its segments. Independent of the wire format.
 
-They are not served until the follower is told that they are its own. What waits for a round then goes on to wait: who
-sent it sends it again, and hears when the round is applied.
+The follower does not serve these segments until the coordinator has promoted it and committed them to it. Gradients
+that are staged for a round stay staged: their sender retries the push, and gets its reply when the round is applied.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..store.shard import Shard
 
 
 def apply(shard: Shard, segment: Segment, deed: JournalRecord) -> None:
-    """Do to a segment what was done to it where it leads; what the gate let through there needs none here.
+    """Apply a journal record to the follower's copy of a segment; the leader has already validated the push.
 
     Raises
     ------
-    Refused
-        The segment is not what it was there.
+    Rejected
+        The segment does not have the version that the leader's had before the change.
     """
     with segment.lock:
         if segment.version != deed.version:
@@ -54,12 +54,12 @@ def _push(shard: Shard, segment: Segment, deed: PushRecord) -> None:
         segment.stage(push, deed.values)
     else:
         segment.apply(push, deed.values, deed.offset, push.rate)
-        if not deed.exchange:  # as the dial does it, which knows the members too
+        if not deed.exchange:  # as `StalenessBarrier.applied`, which also updates the members
             segment.rounds = max(segment.rounds, push.clock + 1)
 
 
 def promote(segment: Segment, shard_epoch: int) -> None:
-    """Be a segment of a life of its own, whose versions begin above all that its leader may have shown."""
+    """Start a new incarnation of a segment: its versions begin above all that its leader may have returned."""
     with segment.lock:
         segment.version = segment.first_version = max(shard_epoch * VERSIONS_PER_INCARNATION, segment.version + 1)
         segment.ledger.bases.clear()

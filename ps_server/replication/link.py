@@ -1,13 +1,13 @@
-"""A shard and the one that follows it: what that one is still to be told, and how much of it it has. It knows no wire.
+"""Replication link of a shard to its follower: unsent journal records, and the follower's progress. No wire format.
 
-A push is acknowledged when the follower has it. Until a follower has all of a shard nobody waits for it, and the
-coordinator does not count on it; once it has, nothing is acknowledged without it. Where it is lost then, nothing is
-acknowledged at all, until the coordinator has written down that the shard stands alone: else it might, the shard dying
-too, go on with a follower that lacks what was acknowledged.
+A push is acknowledged when the follower has it. While a follower catches up, pushes wait only if the queue exceeds
+`MOST_QUEUED`, and the coordinator does not rely on it. Once it is in sync, nothing is acknowledged without it. If it is
+lost then, nothing is acknowledged at all until the coordinator has recorded that the shard has no follower. Otherwise,
+if the shard failed too, the coordinator might promote a follower that lacks acknowledged pushes.
 
 Source: van Renesse and Schneider, Chain Replication for Supporting High Throughput and Availability (OSDI 2004), with
-chains of two whose head answers questions: what a worker reads before the follower has it may be lost with the head,
-and is then as if the worker had never read it.
+chains of two whose head answers queries: what a worker reads before the follower has it may be lost with the head; the
+effect is then as if the worker had never read it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dbelief.errors import Moved
 from ..store.journal import JournalRecord
 
 MOST_QUEUED = 64 << 20
-"""Bytes of deeds that may wait for a follower that catches up, before pushes wait for it."""
+"""Bytes of journal records that may be queued for a follower that catches up, before pushes block on it."""
 
 
 class LinkState(Enum):
-    """How a shard stands with its follower."""
+    """State of the link between a shard and its follower."""
 
     ALONE = "alone"
     CATCHING_UP = "catching up"
@@ -35,18 +35,18 @@ class LinkState(Enum):
 
 
 class ReplicationLink:
-    """One shard's; safe to use from several threads.
+    """Replication link of one shard; thread-safe.
 
     Attributes
     ----------
     epoch
-        Of the coordinator's last word about it; 0 before the first.
+        Of the coordinator's latest command about the link; 0 before the first.
     link
-        How it stands.
+        State of the link.
     confirmed
-        Whether the follower has all that was acknowledged.
+        Whether the follower has everything that was acknowledged.
     why
-        What the follower was lost by; "" while it is not.
+        Why the follower was lost; "" while it is not.
     """
 
     def __init__(self) -> None:
@@ -54,15 +54,15 @@ class ReplicationLink:
         self.link = LinkState.ALONE
         self.confirmed = False
         self.why = ""
-        self._told = self._acknowledged = 0  # deeds
-        self._needed: int | None = None  # deeds told when the last segment left: with them the follower has everything
-        self._heard = False  # it has every segment
+        self._told = self._acknowledged = 0  # journal records
+        self._needed: int | None = None  # records appended when the last segment was sent: with them it is in sync
+        self._heard = False  # the follower has acknowledged every segment
         self._queued = 0  # bytes
         self._deeds: deque[JournalRecord] = deque()
         self._changed = threading.Condition()
 
     def begin(self, epoch: int, followed: bool) -> None:
-        """The coordinator's word: a shard follows from now on, or none does. Nobody waits for the one before."""
+        """Begin a link epoch, with a follower or without one; calls that wait for the previous follower return."""
         with self._changed:
             self.epoch = epoch
             self.link = LinkState.CATCHING_UP if followed else LinkState.ALONE
@@ -71,10 +71,10 @@ class ReplicationLink:
             self._acknowledged = self._told
             self._changed.notify_all()
 
-    # -- on the side of pushes -----------------------------------------------------------------------------
+    # -- called by pushes ----------------------------------------------------------------------------------
 
     def append(self, deed: JournalRecord) -> None:
-        """A segment that the follower has, or is about to have, was changed."""
+        """Queue the record of a change to a segment that the follower has, or is about to receive."""
         with self._changed:
             if self.link in (LinkState.CATCHING_UP, LinkState.WHOLE):
                 self._deeds.append(deed)
@@ -83,12 +83,12 @@ class ReplicationLink:
                 self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the follower has all that has been done so far, or none is to be waited for.
+        """Block until the follower has every record appended so far, or until no follower has to be waited for.
 
         Raises
         ------
         Moved
-            After `timeout_s`: whoever asks again may find it has.
+            After `timeout_s`; a retry may succeed.
         """
         with self._changed:
             epoch, mark = self.epoch, self._told
@@ -102,12 +102,12 @@ class ReplicationLink:
                 why = f"was lost: {self.why}" if self.link is LinkState.LOST else "has not heard of it yet"
                 raise Moved(f"nothing is acknowledged without the follower, which {why}")
 
-    # -- on the side of the follower -----------------------------------------------------------------------
+    # -- called by the follower stream ---------------------------------------------------------------------
 
     def take(self, epoch: int, most_bytes: int, timeout_s: float) -> tuple[list[JournalRecord], int] | None:
-        """The next deeds, and how many have been taken with them; none after `timeout_s`; None where the chain is over.
+        """Next records, and the count taken including them; no records after `timeout_s`; None if the link has ended.
 
-        Cost: they are given out once; whoever loses them says so by `lose`.
+        Each record is returned only once: a caller that fails to send it must call `lose`.
         """
         until_s = time.monotonic() + timeout_s
         with self._changed:
@@ -126,11 +126,11 @@ class ReplicationLink:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to tell."""
+        """Whether records are queued."""
         return bool(self._deeds)
 
     def is_current(self, epoch: int) -> bool:
-        """Whether the chain of this epoch goes on."""
+        """Whether the link of this epoch is still active."""
         with self._changed:
             return self._runs(epoch)
 
@@ -142,13 +142,13 @@ class ReplicationLink:
         return self.epoch == epoch and self.link in (LinkState.CATCHING_UP, LinkState.WHOLE)
 
     def has_segments(self, epoch: int) -> None:
-        """Every segment is on its way: from now on the follower is waited for."""
+        """Record that every segment has been sent: from now on acknowledgements wait for the follower."""
         with self._changed:
             if self._runs(epoch):
                 self.link, self._needed = LinkState.WHOLE, self._told
 
     def acknowledged(self, epoch: int, deeds: int, whole: bool) -> None:
-        """The follower has so many deeds; `whole`: and every segment."""
+        """Record that the follower has the first `deeds` journal records; `whole`: and every segment."""
         with self._changed:
             if self._runs(epoch):
                 self._acknowledged = max(self._acknowledged, deeds)
@@ -157,7 +157,7 @@ class ReplicationLink:
                 self._changed.notify_all()
 
     def lose(self, epoch: int, why: str) -> None:
-        """The follower is lost: who waits for it goes on to wait, for the coordinator's word."""
+        """Mark the follower as lost; if it was in sync, waiting calls block until the coordinator's next command."""
         with self._changed:
             if self._runs(epoch):
                 self.link = LinkState.LOST if self.link is LinkState.WHOLE else LinkState.ALONE

@@ -1,12 +1,12 @@
-"""Segments that come to a shard and go from it, while it serves the others. It knows no wire.
+"""Migration of segments to and from a shard, while it serves the others. Independent of the wire format.
 
-A segment goes in three steps, each of which may be told again. *Given*: no push is within it, and whoever comes finds
-it away; all that it is leaves for the other shard. *There*, and not served: were it served, and the coordinator gone,
-two shards would hold it. *Held*: each of both is told what it holds from now on, out of what it has; so the segment
-lives at one place, whichever that is, and is dropped at the other.
+A segment migrates in three steps, each of which may be repeated. *Sent*: no push is executing in it, later calls are
+rejected with `Moved`, and its complete state is sent to the other shard. *Received*, but not served: if it were served
+and the coordinator failed, two shards would own it. *Committed*: each of the two shards receives the list of segments
+that it owns from now on, out of those it has. So exactly one of them serves the segment, and the other drops it.
 
-Each `hold` begins a generation. A stream of segments belongs to the generation in which it was opened and ends with it:
-the shard that sends may have been stopped meanwhile, declared dead and replaced.
+Each `commit` begins a generation. A stream of segments belongs to the generation in which it was opened and ends with
+it: the sending shard may have been suspended meanwhile, declared failed and replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .segment_state import SegmentState, acquire_exclusive, capture, install
 
 
 class Migration:
-    """One shard's."""
+    """Migration state of one shard."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -32,17 +32,17 @@ class Migration:
         self._come: dict[int, Segment] = {}
         self._told: dict[int, Mapping[int, int] | None] = {}
         self._generation = 0
-        self._lock = threading.Lock()  # of the generation, and of what comes in it
+        self._lock = threading.Lock()  # guards the generation, and the segments received in it
 
     def send(self, indices: Sequence[int], where: str, send: Callable[[SegmentState], None]) -> int:
-        """Hand segments over, one after another; returns how many bytes of numbers that were.
+        """Send segments to another shard, one after another; returns the bytes of numbers sent.
 
         Raises
         ------
-        Refused
-            One does not live here; none has gone.
+        Rejected
+            This shard does not own one of them; none has been sent.
         Exception
-            What `send` raised: all that have gone are neither here nor there until `hold` says so.
+            What `send` raised: the segments passed to it are served by neither shard until the next `commit`.
         """
         missing = sorted(set(indices) - self._shard.segments.keys() - self._given.keys())
         if missing:
@@ -55,7 +55,7 @@ class Migration:
         return sent
 
     def _give(self, index: int, where: str) -> SegmentState:
-        """Let a segment be away from this moment on; given before and in vain, it goes once more."""
+        """Stop serving a segment and capture its state; a segment whose transfer failed before is captured again."""
         shard = self._shard
         segment = self._given.get(index) or shard.segments[index]
         acquire_exclusive(segment)
@@ -69,23 +69,23 @@ class Migration:
         return carried
 
     def arrival(self) -> Arrival:
-        """A stream that brings segments, from now until the next `hold`."""
+        """Receiver of one incoming stream of segments, valid until the next `commit`."""
         return Arrival(self, self._generation)
 
     def come(self, carried: SegmentState, generation: int | None = None) -> None:
-        """Take a segment in, which is not served yet.
+        """Receive a segment, without serving it yet.
 
         Parameters
         ----------
         generation
-            In which its stream was opened; None: the present one.
+            In which its stream was opened; None: the current one.
 
         Raises
         ------
         Moved
-            The generation is over.
-        Refused
-            It lives here, or has another rule's state.
+            The generation has ended.
+        Rejected
+            This shard serves the segment already, or its state is that of another update rule.
         """
         with self._lock:
             if generation not in (None, self._generation):
@@ -101,38 +101,38 @@ class Migration:
             install(carried, segment)
         shard.answers.import_segment(index, carried.answers)
         self._come[index], self._told[index] = segment, carried.told
-        shard.elsewhere.add(index)  # not served yet: a call for it is to be repeated
+        shard.elsewhere.add(index)  # not served yet: a call for it must be retried
 
     def follow(self, deed: JournalRecord) -> None:
-        """Do to a segment that has come, and is not served, what was done to it where it lives.
+        """Apply a leader's journal record to a segment that was received and is not served yet.
 
         Raises
         ------
-        Refused
-            It has not come, or is not what it was there.
+        Rejected
+            The segment was not received, or its version differs from the leader's.
         """
         if deed.index not in self._come:
             raise Rejected(f"segment {deed.index}: something was done to it, and it has not come")
         apply(self._shard, self._come[deed.index], deed)
 
     def promote(self, shard_epoch: int) -> None:
-        """What has come is about to be this shard's own, in this life."""
+        """Prepare the received segments for promotion: this shard will own them in this incarnation."""
         for segment in self._come.values():
             promote(segment, shard_epoch)
         self._told = {index: {} for index in self._come}
 
     @property
     def most(self) -> int:
-        """How many segments are here, in whatever way."""
+        """Number of segments present: received, sent or served."""
         return len(self._come) + len(self._given) + len(self._shard.segments)
 
     def commit(self, indices: Collection[int]) -> None:
-        """Serve these from now on, and drop all others.
+        """Serve these segments from now on, and drop all others.
 
         Raises
         ------
         Moved
-            One is not here; nothing has changed.
+            One of them is not present; nothing has changed.
         """
         with self._lock:
             self._hold(indices)
@@ -154,15 +154,15 @@ class Migration:
 
 
 class Arrival:
-    """One stream of segments into a shard."""
+    """Receiver of one incoming stream of segments."""
 
     def __init__(self, moves: Migration, generation: int) -> None:
         self._moves, self._generation = moves, generation
 
     def come(self, carried: SegmentState) -> None:
-        """See `Moves.come`."""
+        """See `Migration.come`."""
         self._moves.come(carried, self._generation)
 
     def follow(self, deed: JournalRecord) -> None:
-        """See `Moves.follow`."""
+        """See `Migration.follow`."""
         self._moves.follow(deed)

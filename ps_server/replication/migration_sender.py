@@ -1,4 +1,4 @@
-"""The way of segments to another shard: one stream of Carry, from the side that gives."""
+"""Transfer of segments to another shard: the sending side of one `Carry` stream."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from .segment_state import SegmentState
 from .wire import encode
 
 STALL_TIMEOUT_S = 10.0
-"""How long the other side may take in nothing, before it is given up: commands wait for the end of a move."""
+"""How long the receiver may accept no message before the transfer is aborted: commands block until it ends."""
 _AHEAD = 4
-"""Messages that may wait to be sent."""
+"""Messages that may be queued for sending."""
 _LOOK_S = 0.1
 
 
 class SegmentSender:
-    """Carries segments to the shard at an address.
+    """Sender of segments to the shard at an address.
 
     Parameters
     ----------
     shard_epoch
-        The life that the shard there must have.
+        Incarnation that the receiving shard must have.
     command
-        The coordinator's, which is carried out.
+        The coordinator's command that is being executed.
 
     Raises
     ------
-    Unreachable, Refused
-        By any method: who takes does not answer, or says no.
+    Unavailable, Rejected
+        By any method: the receiver does not answer, or rejects the transfer.
     """
 
     def __init__(self, address: str, job: str, shard_epoch: int, command: wire.Command) -> None:
@@ -54,7 +54,7 @@ class SegmentSender:
             yield message
 
     def send(self, carried: SegmentState) -> None:
-        """Send a segment; returns when the last of it waits to leave."""
+        """Send a segment; returns when its last message is queued."""
         for message in encode(carried):
             self._send(message)
 
@@ -73,13 +73,13 @@ class SegmentSender:
                     raise Unavailable(f"{self._where}: took nothing in for {STALL_TIMEOUT_S:g} s") from None
 
     def finish(self) -> None:
-        """Return when all that was sent is there."""
+        """End the stream; returns when the receiver has everything that was sent."""
         self._send(None)
         if self._hear() != self._sent:
             raise Unavailable(f"{self._where}: ended before all was there")
 
     def _hear(self) -> int:
-        """How many messages are taken in, when the stream has ended."""
+        """Number of messages that the receiver reports, when the stream has ended."""
         taken = 0
         late = threading.Timer(STALL_TIMEOUT_S, self._call.cancel)
         late.start()
@@ -92,14 +92,14 @@ class SegmentSender:
         return taken
 
     def __enter__(self) -> Self:
-        """The courier."""
+        """This sender."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._call.cancel()
-        if error is not None:  # the thread that sends waits for more
+        if error is not None:  # end the sending thread, which waits for the next message
             while not self._out.empty():
                 self._out.get_nowait()
             self._out.put(None)

@@ -1,4 +1,4 @@
-"""One segment with all that it is, apart from any shard: what goes to another place. It knows no wire."""
+"""Complete state of one segment, detached from any shard, for a transfer. Independent of the wire format."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from ..store.segment import Segment, Staged
 
 _LOOK_S = 0.001
 _BUSY_S = 10.0
-"""How long pushes without a lock may take to get out of a segment."""
+"""How long lock-free pushes may take to finish in a segment."""
 
 
 @dataclass(kw_only=True)
 class SegmentState:
-    """A segment's state; see `Segment` for what the numbers mean.
+    """State of one segment; see `Segment` for the meaning of the fields.
 
     Attributes
     ----------
     state
-        The rule's vectors, by name.
+        The update rule's vectors, by name.
     told
-        At the dial 0, in a shard that came back: by replica, how far it said that it is; None: it did not come back.
+        With staleness bound 0, in a restored shard: by replica, the clocks that it reported as passed; None: the shard
+        was not restored.
     answers
-        Old centres whose askers may not have them, by pusher and number of the exchange.
+        Previous centre values that their requesters may not have yet, by pusher and number of the exchange.
     """
 
     span: SegmentSpan
@@ -55,11 +56,11 @@ class SegmentState:
 
     @property
     def nbytes(self) -> int:
-        """Of all its numbers."""
+        """Bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays())
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """All of them."""
+        """All arrays of the state."""
         yield from self.vectors.values()
         yield from self.state.values()
         yield from self.sum.waiting.values()
@@ -70,12 +71,13 @@ class SegmentState:
 def capture(
     segment: Segment, told: Mapping[int, int] | None, answers: Mapping[tuple[Pusher, int], Answer], copy: bool
 ) -> SegmentState:
-    """What a segment is; its lock is held.
+    """State of a segment; the caller holds its lock.
 
     Parameters
     ----------
     copy
-        Whether the segment goes on: then its numbers are copied. Those that wait, and old centres, never change.
+        Whether the segment stays in use: then its arrays are copied. Waiting gradients and previous centre values are
+        never copied, since they never change.
     """
 
     def numbers(array: np.ndarray) -> np.ndarray:
@@ -102,12 +104,12 @@ def capture(
 
 
 def install(carried: SegmentState, segment: Segment) -> None:
-    """Make a segment what was carried here; its lock is held.
+    """Install a transferred state in a segment; the caller holds its lock.
 
     Raises
     ------
-    Refused
-        It has another rule's state.
+    Rejected
+        It is the state of another update rule.
     """
     names = tuple(segment.rule.state)
     if set(carried.state) != set(names):
@@ -122,12 +124,12 @@ def install(carried: SegmentState, segment: Segment) -> None:
 
 
 def acquire_exclusive(segment: Segment) -> None:
-    """Take the lock of a segment when no push without a lock is within it any more; whoever comes finds it away.
+    """Acquire the lock of a segment once no lock-free push is executing in it; the caller then sets `moved_to`.
 
     Raises
     ------
-    Unreachable
-        They do not come out.
+    Unavailable
+        The pushes did not finish within `_BUSY_S`.
     """
     until_s = time.monotonic() + _BUSY_S
     while True:

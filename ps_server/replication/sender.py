@@ -1,7 +1,7 @@
-"""The stream from a shard to its follower, from the leading side: segments as they are, then what is done to them.
+"""Follower stream, leader's side: copies of the segments, then the journal records of later changes.
 
-A segment is copied under its lock, and told of from that moment; so its copy leaves before the first deed on it. Copies
-go out one by one between the deeds of others: training goes on meanwhile.
+A segment is copied under its lock, and its changes are recorded from that moment; so its copy is sent before its first
+record. Copies are sent one at a time between the records of other segments: training continues meanwhile.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .wire import encode
 
 _LOOK_S = 0.5
 _LOOKS = 8
-"""How often the watch looks in the time that a follower has to answer."""
+"""Checks by the watchdog within the time that a follower has to answer."""
 _METHOD = "/dbelief.v1.Parameters/Carry"
 
 
 class FollowerStream:
-    """What a follower is sent, message by message, and how much of it the answers say that it has.
+    """Messages sent to a follower, and how many of them it has acknowledged.
 
     Parameters
     ----------
     job, shard_epoch, run_id
-        The job's id; the life that the follower must have; the run.
+        The job's id; the incarnation that the follower must have; the run's id.
 
     Attributes
     ----------
     answered
-        Messages that the follower has answered.
+        Messages that the follower has acknowledged.
     """
 
     def __init__(self, shard: Shard, chain: ReplicationLink, job: str, shard_epoch: int, run_id: int = 0) -> None:
@@ -52,11 +52,11 @@ class FollowerStream:
         self._epoch = chain.epoch
         self._rule = segments.Rule(name=shard.rule.name)
         self._opening = wire.CarryOpening(job=job, shard_epoch=shard_epoch, follow=True, run_id=run_id)
-        self._sent: deque[tuple[int, bool]] = deque()  # by message: deeds told by then, and whether all segments are
+        self._sent: deque[tuple[int, bool]] = deque()  # per message: records sent by then, whether all segments are
         self._deeds = self.answered = 0
 
     def messages(self) -> Iterator[bytes]:
-        """All of them, until the chain goes on without this follower."""
+        """All messages, until the link of this epoch ends."""
         try:
             yield self._noted(wire.CarryRequest(opening=self._opening).SerializeToString())
             left = deque(sorted(self._shard.segments))
@@ -64,14 +64,14 @@ class FollowerStream:
             while (taken := self._chain.take(self._epoch, bulk.FULL_BYTES, _LOOK_S if whole else 0.0)) is not None:
                 yield from self._told(*taken)
                 if self._chain.behind:
-                    continue  # what waits is not to grow while segments are copied
+                    continue  # the queue must not grow while segments are copied
                 if left:
                     yield from self._carried(left.popleft())
                 elif not whole:
                     whole = True
                     self._chain.has_segments(self._epoch)
                     yield self._noted(b"", whole=True)
-        except Exception as error:  # whatever it is: who waits for the follower must hear of it
+        except Exception as error:  # any failure: pushes wait on the link, which must report it
             self._chain.lose(self._epoch, f"{type(error).__name__}: {error}")
 
     def _noted(self, message: bytes, whole: bool = False) -> bytes:
@@ -81,17 +81,17 @@ class FollowerStream:
     def _carried(self, index: int) -> Iterator[bytes]:
         segment = self._shard.segments.get(index)
         if segment is None:
-            return  # it has gone to another shard, which the chain is told of
+            return  # migrated to another shard: the commit of the migration ends this link
         with segment.lock:
             if not self._chain.is_current(self._epoch):
-                return  # another chain's segments are not to be told of
+                return  # its journal belongs to a newer link
             carried = capture(segment, None, self._shard.answers.for_segment(index), copy=True)
             segment.journal = self._chain.append
         for message in encode(carried):
             yield self._noted(message.SerializeToString())
 
     def _told(self, deeds: Sequence[JournalRecord], count: int) -> Iterator[bytes]:
-        """The deeds in order; those of one push, one after another, share a message."""
+        """Encode journal records in order; consecutive records of one push share a message."""
         self._deeds = count - len(deeds)
         for _, group in groupby(deeds, _together):
             some = list(group)
@@ -100,7 +100,7 @@ class FollowerStream:
             yield self._noted(_pushed(some, self._rule) if isinstance(first, PushRecord) else _deed(first))
 
     def acknowledged(self, taken: int) -> None:
-        """The follower has so many messages."""
+        """Record that the follower has the first `taken` messages."""
         deeds, whole = 0, False
         while self.answered < taken and self._sent:
             self.answered += 1
@@ -110,19 +110,19 @@ class FollowerStream:
 
     @property
     def waits(self) -> bool:
-        """Whether a message is on its way that is not answered."""
+        """Whether a message was sent that is not acknowledged."""
         return bool(self._sent)
 
     def lost(self, why: str) -> None:
-        """The follower has ended the stream, or cannot be reached."""
+        """Record that the follower ended the stream, or is unreachable."""
         self._chain.lose(self._epoch, why)
 
 
 class FollowerSender:
-    """Has a shard followed by the one at an address, until it is closed or that one ends it: as its chain says.
+    """Sender of a follower stream to the shard at an address, until it is closed, or the link or the follower ends it.
 
-    Where a cable is cut, nobody ends anything; so a follower that leaves messages unanswered, and answers nothing for
-    `patience_s`, is lost too.
+    A broken network path ends no stream; so a follower that has messages to acknowledge, and acknowledges none for
+    `patience_s`, is treated as lost too.
     """
 
     def __init__(self, telling: FollowerStream, address: str, patience_s: float, clock: Clock | None = None) -> None:
@@ -141,7 +141,7 @@ class FollowerSender:
             thread.start()
 
     def close(self) -> None:
-        """End the stream; to be called when the chain goes on without it."""
+        """End the stream; called when the shard continues without this follower."""
         self._closed.set()
         self._call.cancel()
         for thread in self._threads:
@@ -165,7 +165,7 @@ class FollowerSender:
         while not self._clock.wait(self._closed, self._patience_s / _LOOKS):
             now_s, before_s = self._clock.now(), looked_s
             looked_s = now_s
-            slept = now_s - before_s > self._patience_s / 2  # this process itself did: an answer may be there unread
+            slept = now_s - before_s > self._patience_s / 2  # this process was suspended: an answer may be unread
             if slept or not self._telling.waits or self._telling.answered != answered:
                 answered, since_s = self._telling.answered, now_s
             elif now_s - since_s >= self._patience_s:
@@ -175,12 +175,12 @@ class FollowerSender:
 
 
 def _together(deed: JournalRecord) -> object:
-    """What is the same for deeds that share a message."""
+    """Key that is equal for journal records that share a message."""
     return (deed.push, deed.exchange, deed.skipped) if isinstance(deed, PushRecord) else id(deed)
 
 
 def _pushed(deeds: Sequence[Any], rule: segments.Rule) -> bytes:
-    """Segments of one push, as a message."""
+    """Encode the segments of one push as a message."""
     first: PushRecord = deeds[0]
     opening = push_to_wire(first.push, wire.Target(), rule, len(deeds))
     opening.exchange, opening.skipped = first.exchange, first.skipped

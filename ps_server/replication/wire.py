@@ -1,4 +1,4 @@
-"""Segments on the wire between two shards: written and read message by message, see protos/carried.proto."""
+"""Wire format of segments between two shards, encoded and decoded message by message; see protos/carried.proto."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .segment_state import SegmentState
 
 
 def encode(carried: SegmentState) -> Iterator[parameters.CarryRequest]:
-    """A segment: its head, then its arrays, each of which is copied once."""
+    """Encode a segment: its head, then its arrays. Cost: one copy of each array."""
     arrays = list(_arrays(carried))
     yield parameters.CarryRequest(head=_head(carried, len(arrays)))
     for message, numbers in arrays:
@@ -75,7 +75,7 @@ def _arrays(carried: SegmentState) -> Iterator[tuple[wire.CarriedArray, np.ndarr
 
 
 class Decoder:
-    """Puts segments together out of their messages."""
+    """Decoder that assembles segments from their messages."""
 
     def __init__(self) -> None:
         self._coming: SegmentState | None = None
@@ -83,16 +83,16 @@ class Decoder:
 
     @property
     def within(self) -> bool:
-        """Whether a segment has begun, and is not whole."""
+        """Whether a segment has begun and is incomplete."""
         return self._coming is not None
 
     def take(self, message: parameters.CarryRequest) -> SegmentState | None:
-        """Take the next message in; a segment, where it is whole with it.
+        """Decode the next message; returns the segment that it completes, else None.
 
         Raises
         ------
-        Refused
-            It does not follow the one before it.
+        Rejected
+            The message cannot follow the previous one, or a field of it is invalid.
         """
         if message.HasField("head"):
             if self._coming is not None:
@@ -131,7 +131,7 @@ def _begun(head: wire.SegmentHead) -> SegmentState:
 
 
 def _add(carried: SegmentState, message: wire.CarriedArray) -> None:
-    """Put one array where it belongs."""
+    """Store one array in the field that it belongs to."""
     what = message.WhichOneof("what")
     if what is None:
         raise Rejected(f"segment {carried.span.index}: an array that is nothing")
@@ -153,7 +153,7 @@ def _add(carried: SegmentState, message: wire.CarriedArray) -> None:
 
 
 def _numbers(span: SegmentSpan, message: wire.CarriedArray) -> np.ndarray:
-    """(length,) numbers that may be written to. Cost: a copy."""
+    """(length,) writable numbers. Cost: a copy."""
     dtype = DTYPES.get(message.codec)
     if dtype is None or len(message.data) != span.length * dtype.itemsize:
         raise Rejected(f"segment {span.index}: {len(message.data)} bytes are not its {span.length} numbers")
@@ -161,24 +161,24 @@ def _numbers(span: SegmentSpan, message: wire.CarriedArray) -> np.ndarray:
 
 
 class Receiver(Protocol):
-    """Who takes segments in, and what is done to them."""
+    """Receiver of segments, and of journal records that change them."""
 
     def come(self, carried: SegmentState) -> None:
-        """A segment is here."""
+        """Receive a segment."""
 
     def follow(self, deed: JournalRecord) -> None:
-        """Something was done to a segment that has come."""
+        """Apply a journal record to a received segment."""
 
 
 def receive(
     requests: Iterator[bytes], begin: Callable[[parameters.CarryOpening], Receiver]
 ) -> Iterator[parameters.CarryReply]:
-    """Take in what one stream brings, and say how many messages that were: at its end, or where it is followed at each.
+    """Receive one stream, and yield the count of received messages: in a follower stream after each, else at its end.
 
     Parameters
     ----------
     begin
-        Given the opening, returns who takes.
+        Called with the opening, returns the receiver.
     """
     taker: Receiver | None = None
     reader, taken, follows = Decoder(), 0, False

@@ -1,1 +1,1 @@
-"""A shard's gRPC service: pull, push, exchange, and the same through shared memory."""
+"""gRPC service of a shard: pull, push, exchange, and the same through shared memory."""

@@ -1,4 +1,4 @@
-"""The stream of exchanges that a client sends: openings and segments in, the centre as it was before out."""
+"""Stream of exchanges from a client: openings and segments in, previous values of the centre out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .upload import UploadHandler, Wait
 
 
 class ExchangeHandler(UploadHandler):
-    """One exchange, from its opening on."""
+    """Handler of one exchange."""
 
     what: ClassVar[str] = "an exchange"
 
@@ -39,11 +39,11 @@ class ExchangeHandler(UploadHandler):
 
     @property
     def complete(self) -> bool:
-        """Whether all segments that the opening counted are here."""
+        """Whether all segments counted by the opening have arrived."""
         return self._taken == self._count
 
     def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[bytes]:
-        """See `Transfer`: the centre before, in one message."""
+        """See `UploadHandler.answers`: the lost count if a base was sent, then the previous centre in one message."""
         if not parts:
             raise Rejected("an exchange begins with its opening and some segments")
         if self._taken + len(parts) > self._count:
@@ -51,14 +51,14 @@ class ExchangeHandler(UploadHandler):
         numbers = [(part.index, self._numbers(part)) for part in parts]
         if len(parts) > 1 and sum(part.length for part in parts if part.shared) * 4 > bulk.FULL_BYTES:
             raise Rejected(f"segments {parts[0].index} to {parts[-1].index} in one message, whose answer is to be kept")
-        if self._shard.staleness == 0:  # in step: the centre as the round before has left it
+        if self._shard.staleness == 0:  # synchronous: the centre as the previous round left it
             self._wait(self._shard, [part.index for part in parts], self._push.clock)
         began_s = time.perf_counter()
         answers, duplicates, lost = self._shard.exchange(self._push, numbers)
         self._metrics.apply_seconds.observe(time.perf_counter() - began_s)
         self._metrics.duplicates_total.inc(duplicates)
         self._life.wait_replicated()
-        self.check_life()  # what a former life answered is not told in the name of this one
+        self.check_life()  # an earlier incarnation's answer must not be sent under this epoch
         if self._based:
             yield wire.ExchangeReply(lost=lost).SerializeToString()
             self._based = False
@@ -73,12 +73,12 @@ class ExchangeHandler(UploadHandler):
         yield answer
 
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
-        """See `Transfer`; a worker's own weights.
+        """See `UploadHandler._numbers`; here a worker's own weights.
 
         Raises
         ------
-        Refused
-            They come by a codec that sends what was left out later: weights have no later.
+        Rejected
+            They use a codec that defers values to later pushes: for weights there is no later push.
         """
         if part.codec in payloads.KEEPING:
             raise Rejected(
@@ -87,7 +87,7 @@ class ExchangeHandler(UploadHandler):
         return super()._numbers(part)
 
     def _answer(self, indices: Sequence[int], answers: Sequence[Answer]) -> bytes:
-        """What segments were, in the message or where their sender wants them."""
+        """Reply with previous values of segments: in the message, or written to the client's shared memory."""
         if self._target is not None:
             for index, (_, before) in zip(indices, answers, strict=True):
                 self._target.put(self._shard.segment(index).span, before)

@@ -1,4 +1,4 @@
-"""The stream of pushes that a client sends: openings and segments in, acknowledgements out."""
+"""Stream of pushes from a client: openings and segments in, acknowledgements out."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .shared_memory import ConnectionBlocks
 from .upload import UploadHandler, Wait
 
 ACKNOWLEDGE_EVERY = 16
-"""Segments per acknowledgement: an answer to each one costs a fifth of a push's speed."""
+"""Segments per acknowledgement: a reply to each segment costs a fifth of the push throughput."""
 
 
 class PushHandler(UploadHandler):
-    """One push, from its opening on."""
+    """Handler of one push."""
 
     what: ClassVar[str] = "a push"
 
@@ -32,15 +32,15 @@ class PushHandler(UploadHandler):
         super().__init__(life, metrics, wait, blocks, message)
         self._staged: list[int] = []
         self._reply = wire.PushReply()
-        self._acknowledged = 0  # of those acknowledged, how many the client knows of
+        self._acknowledged = 0  # segments that the replies sent so far acknowledge
 
     @property
     def complete(self) -> bool:
-        """Whether all segments that the opening counted are here; never where it did not count them."""
+        """Whether all segments counted by the opening have arrived; False if the opening has no count."""
         return 0 < self._count == self._reply.acknowledged
 
     def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[wire.PushReply]:
-        """See `Transfer`."""
+        """See `UploadHandler.answers`."""
         left = self._count - self._reply.acknowledged if self._count else len(parts)
         if len(parts) > left:
             raise Rejected(f"a push of {self._count} segments went on with segment {parts[left].index}")
@@ -53,7 +53,7 @@ class PushHandler(UploadHandler):
         yield from self._replies(self.complete)
 
     def end(self) -> Iterator[wire.PushReply]:
-        """All that is done: the opening did not count the segments."""
+        """Acknowledge all applied segments: a push whose opening has no count ends with its stream."""
         yield from self._replies(ended=True)
 
     def _apply(self, part: bulk.SegmentPayload) -> SegmentResult:
@@ -65,7 +65,7 @@ class PushHandler(UploadHandler):
         return taken
 
     def _count_in(self, part: bulk.SegmentPayload, taken: SegmentResult) -> None:
-        """Let a segment that was applied be among those to acknowledge."""
+        """Add an applied segment to the next acknowledgement, and to the metrics."""
         shard, push, reply = self._shard, self._push, self._reply
         self._count_bytes(part)
         reply.acknowledged += 1
@@ -80,14 +80,14 @@ class PushHandler(UploadHandler):
             self._metrics.staleness.observe(taken.staleness)
 
     def _replies(self, ended: bool) -> Iterator[wire.PushReply]:
-        """What the client is to be told now: all that is done, when it is complete or much."""
+        """Acknowledgement that is due now: at the end of the push, or after `ACKNOWLEDGE_EVERY` more segments."""
         due = self._reply.acknowledged - self._acknowledged >= ACKNOWLEDGE_EVERY and not self._staged
         if not (ended or due):
             return
-        if ended and self._staged:  # with the dial at 0, a push is done when its round is applied
+        if ended and self._staged:  # with staleness bound 0, a push is done when its round is applied
             self._wait(self._shard, self._staged, self._push.clock + 1)
         self._life.wait_replicated()
-        self.check_life()  # what a former life applied is not acknowledged in the name of this one
+        self.check_life()  # an earlier incarnation's pushes must not be acknowledged under this epoch
         if ended and self._reply.acknowledged:
             self._record_metrics()
         yield self._reply

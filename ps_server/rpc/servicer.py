@@ -1,4 +1,4 @@
-"""The gRPC face of a shard: messages in, calls on `Shard`, messages out. The only file here that knows the wire."""
+"""gRPC service of a shard: messages in, calls on `ShardController` and `Shard`, messages out."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _BYTES: dict[str, tuple[None, Callable[[Any], bytes] | None]] = {
     "Attach": (None, wire.AttachReply.SerializeToString),
     "Carry": (None, wire.CarryReply.SerializeToString),
 }
-"""How streams' messages are decoded and encoded on their way through gRPC: not at all, where they may be bulk."""
+"""Request deserializer and reply serializer of each stream in gRPC; None where messages may be bulk."""
 
 Rows = Sequence[tuple[int, int | None]]
-"""Segments that are asked for, and the version of each that its asker has."""
+"""Requested segments, each with the version that the client has."""
 
 
 class StreamLimiter:
-    """Counts the streams that are open: a block holds one. An idle one may stay unless they are a crowd."""
+    """Counter of open streams, one per `with` block. An idle stream may stay open while at most `most` are open."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -55,31 +55,31 @@ class StreamLimiter:
 
     @property
     def over_limit(self) -> bool:
-        """Whether streams are to end when they have answered."""
+        """Whether streams must end after their current reply."""
         return self._open > self._most
 
     def __enter__(self) -> None:
-        """Count one more."""
+        """Count one more stream."""
         with self._lock:
             self._open += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Count it no more."""
+        """Count one stream less."""
         with self._lock:
             self._open -= 1
 
 
 def _encode(index: int, codec: Codec | None, version: int, values: np.ndarray | None) -> bytes:
-    """One segment in an answer to a pull, its numbers by a codec, or copied as they are."""
+    """Encode one segment of a pull reply, its numbers by a codec or as a plain copy."""
     if values is None:
         return bulk.encode(bulk.SegmentPayload(index, version, unchanged=True))
     return bulk.encode(payloads.part_of(index, version, values, codec))
 
 
 def _written(span: SegmentSpan, area: BlockView, version: int, values: np.ndarray | None) -> tuple[int, int]:
-    """Write one segment where its asker wants it; its version, and how many bytes were written."""
+    """Write one segment to the client's shared memory; returns its version and the bytes written."""
     if values is None:
         return version, 0
     area.put(span, values)
@@ -87,20 +87,20 @@ def _written(span: SegmentSpan, area: BlockView, version: int, values: np.ndarra
 
 
 class ShardService(stubs.ParametersServicer):
-    """Serves one shard.
+    """gRPC service of one shard.
 
     Parameters
     ----------
     metrics
         Collectors of this process.
     deadline_s
-        How long a call may wait for a round of the staleness dial.
+        How long a call may wait for a round of the staleness barrier.
     record
-        Called with (segment, pusher, sequence, rate) for each applied push when the job asks for a log.
+        Called with (segment, pusher, sequence, rate) for each applied push if the job enables the log.
     handlers
-        How many threads the server has for calls.
+        Number of threads that the server has for calls.
     shares_memory
-        Whether workers on this host may have it read and write their memory.
+        Whether the shard may map the memory of workers on this host.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class ShardService(stubs.ParametersServicer):
     ) -> None:
         self.life = ShardController(metrics, deadline_s, record)
         self._metrics = metrics
-        # Each of these holds a handler's thread. Pulls that wait must leave some to the pushes that end the wait.
+        # Each waiting call holds a handler's thread. Waiting pulls must leave some to the pushes that end the wait.
         self._waiters = {what: threading.BoundedSemaphore(handlers // 4) for what in ("pulls", "pushes")}
         self._streams = StreamLimiter(handlers // 2)
         self._attached = SharedMemoryRegistry(shares_memory)
 
     def register(self, server: grpc.Server) -> None:
-        """Have a server serve this."""
+        """Register this service with a server."""
         stubs.add_ParametersServicer_to_server(self, server)
         bulk: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_stream_rpc_method_handler(getattr(self, name), *forms) for name, forms in _BYTES.items()
@@ -128,11 +128,11 @@ class ShardService(stubs.ParametersServicer):
 
     @property
     def where(self) -> str:
-        """What the reason of every refusal begins with."""
+        """Prefix of every error message."""
         return self.life.error_prefix
 
     def refused(self, kind: str) -> None:
-        """Count a call that was answered by an error of this kind."""
+        """Count a call that was answered with an error of this kind."""
         self._metrics.refused_total.labels(kind).inc()
 
     # -- commands of the coordinator ---------------------------------------------------------------------
@@ -166,7 +166,7 @@ class ShardService(stubs.ParametersServicer):
 
     @streams
     def Pull(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
-        """See protos/parameters.proto; answers are encoded here, by hand."""
+        """See protos/parameters.proto; replies are encoded here, by hand."""
         with self._streams:
             for message in messages:
                 yield from self._answer(bulk.parse(wire.PullRequest, message), self._attached.of(context.peer()))
@@ -174,7 +174,7 @@ class ShardService(stubs.ParametersServicer):
                     return
 
     def _answer(self, request: wire.PullRequest, blocks: ConnectionBlocks) -> Iterator[bytes]:
-        """The messages that answer one request."""
+        """Reply messages to one pull request."""
         shard = self.life.shard_for(request.target)
         if request.if_newer_than and len(request.if_newer_than) != len(request.segments):
             raise Rejected(f"{len(request.if_newer_than)} versions for {len(request.segments)} segments")
@@ -192,7 +192,7 @@ class ShardService(stubs.ParametersServicer):
             yield message
 
     def _encoded(self, request: wire.PullRequest, shard: Shard, rows: Rows) -> Iterator[bytes]:
-        """Segments in messages, small ones together."""
+        """Segments encoded in messages, small ones combined."""
         codec = payloads.answering(request.codec)
         together: list[bytes] = []
         filled = sent = 0
@@ -205,12 +205,12 @@ class ShardService(stubs.ParametersServicer):
             filled += len(answer)
             sent += len(answer)
         self._metrics.bytes_total.labels("sent").inc(sent)
-        if rows:  # else nothing says that there is such a vector
+        if rows:  # else the vector's existence is unverified
             self._metrics.pulls_total.labels(request.vector).inc()
         yield together[0] if len(together) == 1 else b"".join(together)
 
     def _put(self, request: wire.PullRequest, shard: Shard, blocks: ConnectionBlocks, rows: Rows) -> Iterator[bytes]:
-        """Segments in shared memory, and messages that tell of them."""
+        """Write segments to shared memory, and yield the messages that list them."""
         area = blocks.area(request.shared)
 
         def put(row: tuple[int, int | None]) -> tuple[int, int]:
@@ -233,7 +233,7 @@ class ShardService(stubs.ParametersServicer):
 
     @streams
     def Exchange(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:  # type: ignore[override]
-        """See protos/parameters.proto; both ways are encoded by hand."""
+        """See protos/parameters.proto; requests and replies are encoded by hand."""
         yield from self._transfers(ExchangeHandler, messages, context)
 
     def _transfers(
@@ -275,10 +275,10 @@ class ShardService(stubs.ParametersServicer):
                 self.life.shard_for(request.target)
                 yield answer(request)
 
-    # -- telling ---------------------------------------------------------------------------------------
+    # -- statistics ------------------------------------------------------------------------------------
 
     def figures(self) -> coordination_pb2.ShardFigures | None:
-        """What this life has done and holds, for a beat; None before it has segments."""
+        """Statistics of this incarnation for a heartbeat; None before it has segments."""
         shard = self.life.shard
         if shard is None:
             return None

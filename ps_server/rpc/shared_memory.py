@@ -1,7 +1,7 @@
-"""Memory of clients on this host that a shard has mapped: segments are read from it and written into it in place.
+"""Memory of clients on this host, mapped by a shard: segments are read from it and written into it in place.
 
-What is mapped for a connection only that connection may name. A handler that is at work on a block keeps it mapped
-until it is done, whether or not its client is still there: `dbelief.arrays.shared_memory` says why that harms nobody.
+Only the connection that attached a block may name it. A handler that uses a block keeps it mapped until it is done,
+even if its client has exited: `dbelief.arrays.shared_memory` explains why that is safe.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _NUMBER_BYTES = 4
 
 
 class BlockView:
-    """Where numbers of a flat vector lie in a block: (n,) float32, and which number of the vector is the first."""
+    """View of a flat vector's numbers in a block: (n,) float32, and the position of the first one in the vector."""
 
     def __init__(self, numbers: np.ndarray, origin: int) -> None:
         self._numbers, self._origin = numbers, origin
 
     def of(self, span: SegmentSpan) -> np.ndarray:
-        """(length,) float32 of a segment, where they lie; no copy.
+        """(length,) float32 numbers of a segment, in place; no copy.
 
         Raises
         ------
-        Refused
+        Rejected
             They are not all within the block.
         """
         first, stop = span.start - self._origin, span.stop - self._origin
@@ -48,11 +48,11 @@ class BlockView:
         return self._numbers[first:stop]
 
     def put(self, span: SegmentSpan, values: np.ndarray) -> None:
-        """Copy the (length,) numbers of a segment to where they lie.
+        """Copy the (length,) numbers of a segment into the block.
 
         Raises
         ------
-        Refused
+        Rejected
             As `of`; or they are not float32.
         """
         if values.dtype != np.float32:
@@ -61,14 +61,14 @@ class BlockView:
 
 
 class ConnectionBlocks:
-    """The blocks of one connection.
+    """Shared-memory blocks of one connection.
 
     Attributes
     ----------
     held
-        By name.
+        Blocks by name.
     streams
-        In which it attaches them, and which are open.
+        Number of open `Attach` streams of the connection.
     """
 
     def __init__(self) -> None:
@@ -76,14 +76,14 @@ class ConnectionBlocks:
         self.streams = 0
 
     def area(self, told: SharedArray) -> BlockView:
-        """Where numbers lie, from the one that is told of to the block's end.
+        """View of a block from the given offset to the block's end.
 
         Raises
         ------
         Moved
-            There is no such block (any more): its client asks again in another way.
-        Refused
-            It is not within its block, or no number may begin there.
+            The block is not attached (any more): the client retries another way.
+        Rejected
+            The offset is not within the block, or is not a multiple of a number's size.
         """
         block = self.held.get(told.block)
         if block is None:
@@ -95,14 +95,14 @@ class ConnectionBlocks:
 
 
 class SharedMemoryRegistry:
-    """The blocks of all connections.
+    """Shared-memory blocks of all connections.
 
     Parameters
     ----------
     allowed
-        Whether any is mapped at all.
+        Whether any block may be mapped.
     most_blocks, most_bytes
-        Of one connection; of all together.
+        Limit of blocks per connection; limit of bytes over all connections.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class SharedMemoryRegistry:
         self._lock = threading.Lock()
 
     def of(self, peer: str) -> ConnectionBlocks:
-        """What a connection has attached."""
+        """Blocks that a connection has attached."""
         return self._peers.get(peer) or ConnectionBlocks()
 
     @contextmanager
     def connected(self, peer: str) -> Iterator[Callable[[wire.AttachRequest], wire.AttachReply]]:
-        """Hold what one stream of a connection attaches for the length of a `with`; gives what answers its requests."""
+        """Context that keeps the blocks attached by one stream; yields the function that answers its requests."""
         with self._lock:
             blocks = self._peers.setdefault(peer, ConnectionBlocks())
             blocks.streams += 1
@@ -133,10 +133,10 @@ class SharedMemoryRegistry:
                 blocks.streams -= 1
                 if not blocks.streams:
                     del self._peers[peer]
-            remove_stale_blocks()  # a client that died may have left a name
+            remove_stale_blocks()  # a client that was killed may have left a name
 
     def _answer(self, blocks: ConnectionBlocks, mine: set[str], request: wire.AttachRequest) -> wire.AttachReply:
-        """Leave blocks, and attach one; where that cannot be, the answer says why."""
+        """Detach the blocks that the request lists, and attach one; if that fails, the reply holds the reason."""
         for name in mine.intersection(request.left):
             self._leave(blocks, name)
             mine.remove(name)

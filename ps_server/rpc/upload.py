@@ -1,4 +1,4 @@
-"""What a client sends in a stream, one push or exchange after another: each its opening, then segments."""
+"""Upload stream of a client: one push or exchange after another, each an opening and then segments."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Wait = Callable[[Shard, list[int], int], None]
 
 
 class UploadHandler(ABC):
-    """One push or exchange, from its opening on.
+    """Handler of one push or exchange.
 
     Parameters
     ----------
     wait
-        Waits until all rounds before a clock are applied to some segments.
+        Blocks until all rounds before a clock are applied to the given segments.
     blocks
-        Shared memory that its segments may lie in.
+        Shared memory that may hold its segments.
     message
         The `PushOpening`, encoded.
 
     Attributes
     ----------
     what
-        What a client calls it.
+        Name of the operation in error messages.
     """
 
     what: ClassVar[str]
@@ -55,41 +55,41 @@ class UploadHandler(ABC):
     @property
     @abstractmethod
     def complete(self) -> bool:
-        """Whether all segments that the opening counted are here."""
+        """Whether all segments counted by the opening have arrived."""
 
     @abstractmethod
     def answers(self, parts: list[bulk.SegmentPayload]) -> Iterator[Any]:
-        """Apply the segments of one message, and give what the client is to be told now."""
+        """Apply the segments of one message, and yield the replies that are due now."""
 
     def end(self) -> Iterator[Any]:
-        """What the client is to be told where its stream ends before this is complete."""
+        """Replies that are due if the stream ends before this upload is complete."""
         yield from ()
 
     def _numbers(self, part: bulk.SegmentPayload) -> np.ndarray:
-        """A segment's numbers, where they lie or decoded."""
+        """Numbers of a segment: a view into shared memory, or decoded."""
         if not part.shared:
             return payloads.numbers(part)
         if self._area is None:
             raise Rejected(f"segment {part.index}: lies in shared memory, and the opening does not say where")
         span = self._shard.segment(part.index).span
-        part.length = span.length  # whole, always
+        part.length = span.length  # always a complete segment
         return self._area.of(span)
 
     def _count_bytes(self, part: bulk.SegmentPayload) -> None:
-        """Count what a segment came as."""
+        """Count the bytes that a segment arrived as."""
         if part.shared:
             self._shared += 4 * part.length
         elif part.data is not None:
             self._received += part.data.nbytes
 
     def _record_metrics(self) -> None:
-        """Count this as done, and what came with it."""
+        """Count this upload, and the bytes received with it, in the metrics."""
         self._metrics.pushes_total.labels(self._push.vector).inc()
         self._metrics.bytes_total.labels("received").inc(self._received)
         self._metrics.shared_bytes_total.labels("received").inc(self._shared)
 
     def check_life(self) -> None:
-        """See whether the shard is still in the life that this is meant for.
+        """Check that the shard is still in the incarnation that this upload is addressed to.
 
         Raises
         ------
@@ -106,7 +106,7 @@ def handle_stream(
     begin: Callable[[bytes], UploadHandler],
     may_stay: Callable[[], bool],
 ) -> Iterator[Any]:
-    """Take the transfers of one stream, one after another, until it ends or, after one of them, may not stay."""
+    """Process the uploads of one stream in order, until it ends or `may_stay()` is False after one of them."""
     under_way: UploadHandler | None = None
     for message in messages:
         opening, parts = bulk.decode(message)

@@ -1,1 +1,1 @@
-"""What a shard holds: segments, the rules of their updates, duplicate detection, staleness, limits."""
+"""Storage of a shard: segments, update rules, duplicate detection, staleness barrier, limits."""

@@ -1,4 +1,4 @@
-"""What a segment has of the pass at hand: the sum of the bundles' gradients, each added once whoever sends it."""
+"""Sum of the bundles' gradients in a segment for the current pass; each is added once, whichever replica sends it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .limits import check_limit
 
 @dataclass
 class BundleAccumulator:
-    """One segment's sum.
+    """One segment's gradient sum.
 
     Attributes
     ----------
     number
-        Of the pass; 0 before the first. A later one begins the sum anew, an earlier one adds nothing any more.
+        Of the pass; 0 before the first. A later pass restarts the sum; a bundle of an earlier one is not added.
     added
-        Bundles that the sum holds, or that wait for their turn.
+        Bundles that the sum holds, or that wait for the bundles before them.
     waiting
-        In order: by bundle, copies of gradients whose turn has not come.
+        With `ordered`: by bundle, copies of gradients that wait for the bundles before them.
     next
-        In order: the bundle whose turn it is.
+        With `ordered`: the bundle to be added next.
     """
 
     number: int = 0
@@ -34,19 +34,19 @@ class BundleAccumulator:
     next: int = 1
 
     def add(self, total: np.ndarray, number: int, bundle: int, gradient: np.ndarray, ordered: bool) -> bool:
-        """Add a bundle's gradient to `total`; False where it is in already, or belongs to an earlier pass.
+        """Add a bundle's gradient to `total`; False where it is a duplicate or belongs to an earlier pass.
 
         Parameters
         ----------
         total
             (length,) float64; set to 0 where this bundle is the first of its pass.
         ordered
-            Add bundles by rising number, from 1 without gaps, in whatever order they come.
+            Add bundles by rising number, from 1 without gaps, in whatever order they arrive.
 
         Raises
         ------
-        Refused
-            In order: `MOST_AHEAD` bundles wait already, and it is not the turn of this one.
+        Rejected
+            With `ordered`: `MOST_AHEAD` bundles wait already, and this one is not the next.
         """
         if number < self.number or (number == self.number and bundle in self.added):
             return False
@@ -61,7 +61,7 @@ class BundleAccumulator:
         if not ordered:
             _add(total, gradient)
             return True
-        # A private copy where it has to wait: the message that it came in does not.
+        # A private copy where it has to wait: the message's buffer does not stay.
         self.waiting[bundle] = gradient if bundle == self.next else gradient.copy()
         while self.next in self.waiting:
             _add(total, self.waiting.pop(self.next))

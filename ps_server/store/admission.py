@@ -1,4 +1,4 @@
-"""What must not touch a segment: a push is looked at here before anything is changed. It knows no wire."""
+"""Validation of pushes before they change a segment. Independent of the wire format."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dbelief.errors import Rejected
 from .segment import Segment
 
 DTYPES: Mapping[str, type[np.generic]] = {ACCRUED: np.float64}
-"""Element type of a named vector; float32 where it is not named here."""
+"""Element type of each named vector; float32 for names that are not listed."""
 
 
 class PushValidator:
-    """One shard's.
+    """Push validation of one shard.
 
     Attributes
     ----------
     ready
         Whether initial values are complete, and pushes by the rule are accepted.
     fenced
-        Lives of pushers that are over.
+        Pusher incarnations that have ended; their pushes are refused.
     """
 
     def __init__(self, staleness: int | None) -> None:
@@ -34,12 +34,12 @@ class PushValidator:
         self._lock = threading.Lock()
 
     def fence(self, incarnations: Iterable[int]) -> None:
-        """Refuse these lives from now on."""
+        """Refuse pushes of these incarnations from now on."""
         with self._lock:
             self.fenced.update(incarnations)
 
     def check(self, push: Push, segment: Segment, gradient: np.ndarray) -> None:
-        """Raise Refused for a push that must not touch the segment, whose lock is held."""
+        """Raise Rejected for a push that must not change the segment; the segment's lock is held."""
         index = segment.span.index
         if push.pusher.incarnation in self.fenced:
             raise Rejected(
@@ -52,7 +52,7 @@ class PushValidator:
             return
         if not push.assign and push.vector != PARAMETERS:
             raise Rejected(f"segment {index}: the rule applies to {PARAMETERS!r}, not to {push.vector!r}")
-        if not push.assign and PARAMETERS not in segment.vectors:  # a program has rotated it away
+        if not push.assign and PARAMETERS not in segment.vectors:  # a program has rotated it to another name
             raise Rejected(f"segment {index}: has no vector {PARAMETERS!r} now")
         dtype = np.dtype(DTYPES.get(push.vector, np.float32))
         if gradient.dtype != dtype:

@@ -1,12 +1,12 @@
-"""Copy on write: a segment as it was when a snapshot set was begun, however much is pushed before it is written.
+"""Copy on write: a segment as it was when a snapshot set began, whatever is pushed before the segment is written.
 
-A mark names the segment's own arrays, with the numbers and the ledger that belong to them. Whoever is about to change
-one of these arrays leaves a copy first (`leave`), once; what nobody has changed until its turn is copied by the one who
-writes the set, into his buffer (`take`). Arrays are told apart by what they are, not by the names that they go by: a
-rotation changes none.
+A snapshot view refers to the segment's own arrays, with the version numbers and the ledger that belong to them. Every
+write to one of these arrays first copies it, once (`SnapshotView.preserve`). Arrays that are unchanged when their
+segment is written are copied into the writer's buffer (`SnapshotView.materialize`). Arrays are identified by object,
+not by name: a rotation changes no array.
 
-Cost: of a segment without a mark, a comparison for each change. While a set is written, a copy of each array that is
-changed before its turn, which lives until it is written: at worst one more copy of the shard.
+Cost: for a segment without a view, one comparison per write. While a set is written, a copy of each array that is
+changed before its segment is written, kept until then: at worst one more copy of the shard.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dbelief.checkpoint.shard_file import StoredSegment
 
 
 class SnapshotView:
-    """One segment as it is to stand in a set; every method expects the segment's lock to be held.
+    """One segment as the set is to hold it; every method expects the segment's lock to be held.
 
     Parameters
     ----------
@@ -29,29 +29,29 @@ class SnapshotView:
 
     Attributes
     ----------
-    lacking
-        Whether there was no memory for a copy, so that the set cannot be as it was to be.
+    failed
+        Whether memory for a copy was missing, so that the set cannot be written as of its beginning.
     """
 
     def __init__(self, stored: StoredSegment) -> None:
         self.stored = stored
         self.failed = False
         self._arrays = dict(stored.arrays)
-        self._own = {id(array): name for name, array in stored.arrays.items()}  # none goes: `stored` holds them
+        self._own = {id(array): name for name, array in stored.arrays.items()}  # unique: `stored` holds all
 
     def preserve(self, changing: Iterable[np.ndarray]) -> None:
-        """Keep a copy of these of the segment's arrays, which are about to be changed."""
+        """Copy those of the view's arrays that are about to be changed."""
         for array in changing:
             name = self._own.pop(id(array), None)
             if name is None:
                 continue
             try:
                 self._arrays[name] = array.copy()
-            except MemoryError:  # the set may fail of it, a push may not
+            except MemoryError:  # this may fail the set, but not a push
                 self.failed = True
 
     def materialize(self, buffer: np.ndarray) -> StoredSegment:
-        """All that the set is to hold; the arrays that nobody has changed are copied into `buffer`.
+        """Contents of the set for this segment; unchanged arrays are copied into `buffer`.
 
         Parameters
         ----------

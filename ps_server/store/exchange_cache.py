@@ -1,4 +1,4 @@
-"""Old centres that a shard has answered and their asker may not have yet, so that a repeated question gets the same."""
+"""Cache of exchange replies that workers may not have received yet, so that a retry returns the same old centres."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from dbelief.core.push import EXCHANGE_WINDOW, Push, Pusher
 
 Answer = tuple[int, np.ndarray]
-"""Version and numbers of a segment, as they were before."""
+"""Version and numbers of a segment before the exchange."""
 
 
 @dataclass
 class _Message:
-    """Answers to one message, by segment.
+    """Replies to one message, by segment.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class _Message:
 
 
 class ExchangeReplyCache:
-    """The newest answers to each pusher, by message.
+    """The latest replies to each pusher, by message.
 
-    Nothing is kept of a pusher before its first answer, so that a push that is refused leaves no entry.
+    Nothing is stored for a pusher before its first reply, so that a refused push leaves no entry.
 
-    Cost: at most `EXCHANGE_WINDOW` messages, 1 MiB each, and the one at hand, for each pusher.
+    Cost: at most `EXCHANGE_WINDOW` messages, 1 MiB each, and the current one, for each pusher.
     """
 
     def __init__(self) -> None:
@@ -46,19 +46,19 @@ class ExchangeReplyCache:
         self._lock = threading.Lock()
 
     def number(self) -> int:
-        """The number of a message that has come."""
+        """Assign a number to a received message."""
         with self._lock:
             self._messages += 1
             return self._messages
 
     def keep(self, push: Push, message: int, index: int, answer: Answer) -> None:
-        """Keep the answer to one segment of a message.
+        """Store the reply to one segment of a message.
 
-        Replies to earlier exchanges go: their asker has all of them. So does what came more than `EXCHANGE_WINDOW`
-        messages before: that many may have been answered in vain, and the first of them come again.
+        Replies to earlier exchanges are dropped: the pusher has received all of them. So are messages older than the
+        last `EXCHANGE_WINDOW`: at most that many replies may have been lost, and the oldest is retried first.
         """
         with self._lock:
-            self._messages = max(self._messages, message)  # of a leader, whose place this shard may take
+            self._messages = max(self._messages, message)  # a leader's number: this shard may be promoted in its place
             kept = self._kept.setdefault(push.pusher, deque(maxlen=EXCHANGE_WINDOW + 1))
             if kept and kept[-1].sequence < push.sequence:
                 kept.clear()
@@ -66,11 +66,11 @@ class ExchangeReplyCache:
                 if (one.sequence, one.number) == (push.sequence, message):
                     one.answers[index] = answer
                     return
-            if not kept or kept[-1].sequence == push.sequence:  # else the pusher has gone on, and asks no more
+            if not kept or kept[-1].sequence == push.sequence:  # else the pusher has proceeded, and will not retry
                 kept.append(_Message(push.sequence, message, {index: answer}))
 
     def find(self, push: Push, index: int) -> Answer | None:
-        """The answer that was given before, if it is still kept."""
+        """The reply that was returned before, if it is still stored."""
         with self._lock:
             for one in reversed(self._kept.get(push.pusher, ())):
                 if one.sequence == push.sequence and index in one.answers:
@@ -78,7 +78,7 @@ class ExchangeReplyCache:
         return None
 
     def for_segment(self, index: int) -> dict[tuple[Pusher, int], Answer]:
-        """What is kept of one segment, by pusher and number of the exchange."""
+        """Stored replies of one segment, by pusher and number of the exchange."""
         with self._lock:
             return {
                 (pusher, one.sequence): one.answers[index]
@@ -88,17 +88,17 @@ class ExchangeReplyCache:
             }
 
     def import_segment(self, index: int, answers: Mapping[tuple[Pusher, int], Answer]) -> None:
-        """Keep what another shard has kept of a segment."""
+        """Store the replies that another shard has stored for a segment."""
         with self._lock:
             for (pusher, sequence), answer in answers.items():
                 kept = self._kept.setdefault(pusher, deque(maxlen=EXCHANGE_WINDOW + 1))
                 if not kept or kept[-1].sequence < sequence:
                     kept.append(_Message(sequence, 0))
-                if kept[-1].sequence == sequence:  # else the pusher has gone on, and asks for this no more
+                if kept[-1].sequence == sequence:  # else the pusher has proceeded, and will not retry this
                     kept[-1].answers[index] = answer
 
     def forget(self, incarnations: Collection[int]) -> None:
-        """Drop all that was kept for lives that are over."""
+        """Drop all replies to incarnations that have ended."""
         with self._lock:
             for pusher in [pusher for pusher in self._kept if pusher.incarnation in incarnations]:
                 del self._kept[pusher]

@@ -1,5 +1,7 @@
-"""Threads that share what one call brings: a program's segments, and those in shared memory, on which copies and rules
-work without the interpreter lock. Where numbers come through a socket, that is slower, and one thread has enough to do.
+"""Thread pool for the segments of one request: those of a program, and those in shared memory.
+
+On these, copies and rules run without the interpreter lock. Numbers that arrive through a socket are slower to receive
+than to apply, and one thread has enough capacity for them.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MIN_ITEMS_PER_THREAD = 2
-"""Things for a thread to be worth waking: a segment of 1 MiB takes some 100 µs, waking a thread some 30."""
+"""Items that justify waking a thread: a segment of 1 MiB takes some 100 µs, waking a thread some 30."""
 
 
 class ThreadPool:
-    """As many threads as there are cores, the caller's among them."""
+    """Thread pool with one thread per available core, the calling thread included."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._threads = threads or len(os.sched_getaffinity(0))
         self._others = ThreadPoolExecutor(max(1, self._threads - 1), "hand")
 
     def map(self, work: Callable[[T], R], things: Sequence[T]) -> list[R]:
-        """What `work` gives for each thing, in their order; where it fails for one, that is raised when all have ended.
+        """Results of `work` for each item, in order; a failure of one item is raised when all threads have finished.
 
-        A thread takes some neighbours at a time, so that two seldom write into one page, and the next ones when it is
-        done with them: one whose core is wanted elsewhere keeps nobody waiting for long.
+        A thread takes a few adjacent items at a time, so that two threads seldom write into one page, and takes the
+        next ones when it is done: a thread whose core is busy with other work does not delay the rest for long.
         """
         count = min(self._threads, len(things) // MIN_ITEMS_PER_THREAD)
         if count < 2:
@@ -49,5 +51,5 @@ class ThreadPool:
         return [one for first in sorted(made) for one in made[first]]
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._others.shutdown()

@@ -1,7 +1,7 @@
-"""What is done to a segment, as a shard tells it to the one that follows. It knows no wire.
+"""Journal records: changes of a segment, as a shard sends them to its follower. Independent of the wire format.
 
-A deed is told with the segment's lock held, and has the version that the segment had before: by that index a follower
-sees that it lacks none. `follow.py` does them.
+A record is appended with the segment's lock held, and has the version that the segment had before the change: a
+follower checks by it that it lacks no record. `replication/apply.py` applies the records.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from dbelief.core.vector_program import Operation
 
 
 def owned_copy(values: np.ndarray) -> np.ndarray:
-    """Numbers as a deed may keep them: a message's are nobody's to change, and of others a copy.
+    """Numbers that a journal record may keep: those of a message as they are (they are read-only), of others a copy.
 
-    A worker that shares memory changes what it has pushed as soon as that is acknowledged, or given up, and a follower
-    that is still catching up is not waited for.
+    A worker that shares memory changes what it has pushed as soon as that is acknowledged or aborted, and no push waits
+    for a follower that is still catching up.
     """
     return values.copy() if values.flags.writeable else values
 
 
 @dataclass(frozen=True)
 class PushRecord:
-    """A segment of a push, or of an exchange.
+    """Journal record of one segment of a push or of an exchange.
 
     Attributes
     ----------
     index, version
-        Of the segment, before.
+        Of the segment, before the change.
     push
-        With the rate that it was applied by.
+        With the rate that it was applied at.
     offset, values
-        See `Shard.push`; not changed by anybody until the follower has them: see `kept`.
+        See `Shard.push`; unchanged until the follower has them: see `owned_copy`.
     form
-        What the values came as, where they were encoded: an object of the wire's.
+        Encoded form of the values, where they were encoded: an object of the wire layer.
     exchange
         Number of the exchange's message that it came in, from 1; 0: it is a push.
     skipped
@@ -56,13 +56,13 @@ class PushRecord:
 
     @property
     def nbytes(self) -> int:
-        """Of its numbers."""
+        """Bytes of the record's numbers."""
         return self.values.nbytes
 
 
 @dataclass(frozen=True)
 class _WithoutNumbers:
-    """A deed that tells of no numbers."""
+    """Base of journal records without numbers."""
 
     index: int
     version: int
@@ -71,26 +71,26 @@ class _WithoutNumbers:
 
 @dataclass(frozen=True)
 class RoundRecord(_WithoutNumbers):
-    """The round that was due was applied, as far as it had come."""
+    """Journal record: the due round was applied with the gradients that were staged."""
 
 
 @dataclass(frozen=True)
 class DropStagedRecord(_WithoutNumbers):
-    """What these lives had waiting for rounds was dropped."""
+    """Journal record: the staged gradients of these incarnations were dropped."""
 
     incarnations: frozenset[int]
 
 
 @dataclass(frozen=True)
 class ForgetRecord(_WithoutNumbers):
-    """What was known of these lives, which are over for good, was dropped."""
+    """Journal record: the ledger rows of these permanently fenced incarnations were dropped."""
 
     incarnations: frozenset[int]
 
 
 @dataclass(frozen=True)
 class ProgramRecord(_WithoutNumbers):
-    """A program over the named vectors was run."""
+    """Journal record: a program over the named vectors was run."""
 
     program: Sequence[Operation]
 

@@ -1,4 +1,4 @@
-"""How much of what a shard keeps for others they may make it keep: past that they are refused, and nothing is made."""
+"""Upper limits on what clients may make a shard store; a request beyond a limit is refused and nothing is allocated."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from dbelief.core.push import Pusher
 from dbelief.errors import Rejected
 
 MOST_VECTORS = 256
-"""Named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""
+"""Limit of named vectors; L-BFGS with the longest history that a job may have needs 2 of 100 and a few."""
 MOST_PUSHERS = 2048
-"""Lives of replicas' ranks that push, until they are settled; a job has at most half as many members at a time."""
+"""Limit of unsettled incarnations of replicas' ranks that push; a job has at most half as many members at a time."""
 MOST_CARRIED = 16_384
-"""Arrays that a segment may bring along from another shard: its vectors, the rule's, and what waits or was answered."""
+"""Limit of arrays of a migrating segment: its vectors, the rule's state, staged gradients and cached replies."""
 MOST_ROUNDS = 64
-"""Rounds that wait; whoever pushes in rounds waits for each to be applied."""
+"""Limit of staged rounds; a replica that pushes in rounds waits for each to be applied."""
 
 MOST_BLOCKS = 64
-"""Blocks of shared memory that a connection has mapped here; a worker has one for each array that it sends or fills."""
+"""Limit of shared-memory blocks mapped per connection; a worker has one for each array that it sends or fills."""
 MOST_SHARED_BYTES = 256 << 30
-"""In blocks of shared memory, of all connections. It is their makers' memory: here it costs a page table of 1/512."""
+"""Bytes of shared memory over all connections; it is the workers' memory: here it costs a page table of 1/512."""
 
 
 def check_limit(what: str, key: object, held: Collection[object], most: int) -> None:
-    """Let in what is held already, or one more.
+    """Accept a key that is held already, or one more.
 
     Raises
     ------
-    Refused
-        There are as many as may be.
+    Rejected
+        The limit is reached.
     """
     if key not in held and len(held) >= most:
         raise Rejected(f"there are {most} {what} already, and {key!r} would be one more")
 
 
 class Pushers:
-    """Who has pushed, of those whose lives are not settled."""
+    """Pushers whose incarnations are not settled."""
 
     def __init__(self, most: int = MOST_PUSHERS) -> None:
         self._most = most
@@ -44,11 +44,11 @@ class Pushers:
         self._lock = threading.Lock()
 
     def admit(self, pusher: Pusher) -> None:
-        """Let one push.
+        """Register a pusher.
 
         Raises
         ------
-        Refused
+        Rejected
             There are too many.
         """
         if pusher not in self._known:
@@ -57,6 +57,6 @@ class Pushers:
                 self._known.add(pusher)
 
     def forget(self, incarnations: Collection[int]) -> None:
-        """Lives that are over for good make room."""
+        """Remove incarnations that have ended for good."""
         with self._lock:
             self._known = {pusher for pusher in self._known if pusher.incarnation not in incarnations}

@@ -1,8 +1,8 @@
-"""A segment's lock, which knows how long it was waited for.
+"""Segment lock that measures how long threads waited for it.
 
-Who finds it free pays for two calls of Python, some 0.3 µs, where a push of a small segment takes 10 and copying a
-mebibyte 30 (`benchmarks/locks.py`). The clock is read only by who has to wait. The sums are written with the lock held,
-so none is lost.
+An uncontended acquisition costs two Python calls, some 0.3 µs, where a push of a small segment takes 10 and copying a
+mebibyte 30 (`benchmarks/locks.py`). Only a thread that has to wait reads the clock. The sums are written with the lock
+held, so no update is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class TimedLock:
     Attributes
     ----------
     waits, waited_s
-        How many found it held, and how long they waited together.
+        Number of acquisitions that found it held, and the sum of their waiting times.
     """
 
     __slots__ = ("_take", "release", "waited_s", "waits")
@@ -29,11 +29,11 @@ class TimedLock:
         self.waited_s = 0.0
 
     def acquire(self) -> None:
-        """Hold it, after whoever holds it now."""
+        """Acquire the lock, waiting while another thread holds it."""
         if not self._take(False):
             self._wait()
 
-    __enter__ = acquire  # by another name, not by another call
+    __enter__ = acquire  # an alias: no extra call
 
     def _wait(self) -> None:
         began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Who takes part in which clock of the staleness dial."""
+"""Members of each clock of the staleness barrier."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Membership:
-    """Who takes part in which clock: (first clock, replica numbers) by rising clock."""
+    """Members of each clock: (first clock, replica numbers) by rising clock."""
 
     member_epoch: int = 0
     rounds: list[tuple[int, frozenset[int]]] = field(default_factory=list)
 
     def at(self, clock: int) -> frozenset[int]:
-        """Replica numbers that take part in `clock`."""
+        """Replica numbers of the members of `clock`."""
         row = bisect.bisect_right(self.rounds, clock, key=lambda row: row[0]) - 1
         return self.rounds[row][1] if row >= 0 else frozenset()
 
@@ -23,5 +23,5 @@ class Membership:
         return any(first > clock and replicas for first, replicas in reversed(self.rounds))
 
     def ever(self) -> frozenset[int]:
-        """All who take part in some clock."""
+        """All replicas that are members of some clock."""
         return frozenset[int]().union(*(replicas for _, replicas in self.rounds))

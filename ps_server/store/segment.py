@@ -1,19 +1,19 @@
 """One segment: the unit of locking, of versioning and of idempotence.
 
-Held per segment: its part of every named vector, the rule's state, one version (rises with every push that the rule
-applies, and over all lives of a shard), and the ledger: per vector and pusher the number of the last push that was
-applied. A push is applied when its number is the ledger's plus one, answered as a duplicate when it is lower, refused
-when it is higher.
+State per segment: its slice of every named vector, the rule's state, one version and the ledger. The version rises with
+every push that the rule applies, and across all incarnations of a shard. The ledger holds, per vector and pusher, the
+sequence number of the last push that was applied. A push is applied when its number is the ledger's plus one,
+acknowledged as a duplicate when it is lower, and refused when it is higher.
 
-Without a lock (Hogwild: Niu et al. 2011; You et al. 2017, section 3.2) the ledger and the version still have theirs,
-but rule and copies run beside each other. Two pushes that write a number at the same moment may leave one of the two
-steps only: a lost update. What is read, by pull, exchange or snapshot, has of a push that is under way some numbers and
-lacks others; each number is one that was there. The ledger counts a push from when it begins, so that none is applied
-twice; the version from when it is over, so that who holds a version holds all that was pushed up to it.
+In lock-free mode (Hogwild: Niu et al. 2011; You et al. 2017, section 3.2) the ledger and the version are still updated
+under the lock, but rules and copies run concurrently. Two pushes that write a number at the same moment may leave only
+one of the two steps: a lost update. A read (pull, exchange or snapshot) may see a push in progress partially; each
+number is one that was stored. The ledger counts a push from its start, so that none is applied twice. The version
+counts it from its end, so that a reader with a version has everything that was pushed up to it.
 
-While a snapshot set is written, a segment that is not in it yet has a mark, and whatever is about to change an array
-leaves a copy there: `mark.py`. Without a lock the mark is made and copies are left under it all the same: a set has of
-pushes that were under way at its beginning some numbers, and none of those that began later.
+While a snapshot set is written, a segment that is not in it yet has a snapshot view, and every write to an array first
+preserves a copy there: `copy_on_write.py`. The lock-free mode creates the view and preserves copies as well: of pushes
+in progress when the set begins, the set holds some numbers, and none of those that began later.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from .limits import MOST_ROUNDS, MOST_VECTORS, check_limit
 from .lock import TimedLock
 
 VERSIONS_PER_INCARNATION = 1 << 40
-"""Versions that are kept for each life of a shard: at 100,000 pushes per second, enough for four months."""
+"""Versions reserved for each incarnation of a shard: enough for four months at 100,000 pushes per second."""
 
 
 class Outcome(Enum):
-    """What became of one segment of a push."""
+    """Outcome of one segment of a push."""
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"
-    STAGED = "staged"  # held for the round that the staleness dial asks for
+    STAGED = "staged"  # buffered until its round is complete (staleness bound 0)
 
 
 @dataclass
 class Staged:
-    """A gradient that waits for its round; a copy, so that each member of an open round costs one more "w"."""
+    """Gradient buffered until its round is complete; a copy: each member of an open round costs one more "w"."""
 
     gradient: np.ndarray
     samples: int
@@ -65,18 +65,18 @@ class Staged:
 
 
 class ReleasedLock:
-    """Lets go of a segment's lock, which is held, for the length of a block; the segment counts who is within."""
+    """Context manager that releases a segment's held lock for a block; `Segment.busy` counts the threads inside."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
 
     def __enter__(self) -> None:
-        """Let go."""
+        """Release the lock."""
         self._segment.busy += 1
         self._segment.lock.release()
 
     def __exit__(self, *raised: object) -> None:
-        """Hold it again."""
+        """Acquire the lock again."""
         self._segment.lock.acquire()
         self._segment.busy -= 1
 
@@ -88,20 +88,20 @@ class Segment:
     Attributes
     ----------
     vectors
-        Per name this segment's part: 1-D, contiguous.
+        This segment's slice of each named vector: 1-D, contiguous.
     state
         The rule's state, in the rule's order, float32 and as long as the segment.
     version
-        One more with every push that the rule applies to "w": who holds this version holds what is here.
-    born
-        The version at which this life began; all that earlier lives may have shown is lower.
+        Rises by one with every push that the rule applies to "w", and with every vector that a program or bundle
+        writes: a reader with this version has the current contents.
+    first_version
+        Version at which this incarnation began; every version visible in earlier incarnations is lower.
     applied
-        Pushes that the rule has applied to "w", over all lives: Adam counts its steps by it.
+        Pushes that the rule has applied to "w", over all incarnations: Adam counts its steps by it.
     rounds
-        With the dial at 0: rounds applied, which is the clock that the next round has. At N >= 1: clocks that anybody
-        has passed.
+        With staleness bound 0: rounds applied, the next round's clock. With N >= 1: clocks that any replica has passed.
     passed
-        With the dial at N >= 1: per member, as a replica number, the clocks it has passed; it has pushed all below.
+        With staleness bound N >= 1: clocks passed per member (replica number); it has pushed all lower clocks.
     filled
         Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
     taken
@@ -109,17 +109,17 @@ class Segment:
     ledger
         Duplicate detection, and pushes that were lost with earlier incarnations.
     sum
-        The pass over a batch that "accrued" holds the sum of.
+        Accumulator of the pass whose gradient sum "accrued" holds.
     lock_free
-        Whether the rule is applied, and numbers are copied for an exchange, beside other pushes.
+        Whether rules, and copies for an exchange, run concurrently with other pushes.
     busy
-        How many are within it without its lock.
+        Number of threads that work on the segment without its lock.
     journal
-        Told of each deed that changes it, under its lock; None: nobody follows it, or has it yet.
-    away
-        Where it has gone, in words: nobody may touch it here any more; "" while it lives here.
+        Called with each journal record that changes the segment, under its lock; None: no follower has a copy of it.
+    moved_to
+        Where the segment has migrated, as text; no call may use it here any more. "" while it is served here.
     mark
-        What a set that is being written is to hold of it; None where there is none, or it is written.
+        Snapshot view for a set that is being written; None where there is none, or the segment is written.
     """
 
     span: SegmentSpan
@@ -149,7 +149,7 @@ class Segment:
         self._aside: AbstractContextManager[object] = ReleasedLock(self) if self.lock_free else nullcontext()
 
     def append_journal(self, deed: Callable[[], JournalRecord]) -> None:
-        """Tell of a deed, which is made only where somebody follows."""
+        """Append a journal record; `deed` builds it, and is called only where a follower is attached."""
         if self.journal is not None:
             self.journal(deed())
 
@@ -158,7 +158,7 @@ class Segment:
         return self.filled.get(vector, 0) == self.span.length
 
     def drop_staged(self, incarnations: Collection[int]) -> None:
-        """Forget the gradients of these lives that wait for a round, in the ledger too."""
+        """Drop the staged gradients of these incarnations, and their ledger entries."""
         lives = frozenset(incarnations)
         if any(pusher.incarnation in lives for round_ in self.staged.values() for pusher in round_):
             self.append_journal(lambda: DropStagedRecord(self.span.index, self.version, lives))
@@ -170,7 +170,7 @@ class Segment:
                 del self.staged[clock]
 
     def forget(self, incarnations: frozenset[int]) -> None:
-        """Drop the rows of lives that are fenced for good."""
+        """Drop the ledger rows of incarnations that are fenced permanently."""
         self.append_journal(lambda: ForgetRecord(self.span.index, self.version, incarnations))
         self.ledger.forget(incarnations)
 
@@ -202,7 +202,7 @@ class Segment:
         return Outcome.APPLIED
 
     def present(self) -> tuple[int, np.ndarray]:
-        """Version, and a copy of "w"; raises Refused where a program has rotated that away."""
+        """Version, and a copy of "w"; raises Rejected where a program has rotated "w" away."""
         if PARAMETERS not in self.vectors:
             raise Rejected(f"segment {self.span.index}: has no vector {PARAMETERS!r} now")
         version = self.version
@@ -232,7 +232,7 @@ class Segment:
             raise Rejected(
                 f"segment {self.span.index}: replica {push.pusher.replica} has pushed round {push.clock} already"
             )
-        # A private copy: the round outlives the message that the gradient came in.
+        # A private copy: the round outlasts the message that holds the gradient.
         waiting[push.pusher] = Staged(gradient.copy(), push.samples, push.rate)
         self.ledger.record(push)
         return Outcome.STAGED
@@ -249,13 +249,13 @@ class Segment:
         return Outcome.APPLIED
 
     def mark_written(self, vectors: Iterable[str]) -> None:
-        """A program has given these vectors all their numbers."""
+        """Record that a program has written all numbers of these vectors."""
         for name in vectors:
             self.filled[name] = self.span.length
             self.version += 1
 
     def rotate(self, names: Sequence[str]) -> None:
-        """The last name's vector becomes the first's, each other the next one's; names that hold nothing too."""
+        """Rotate: the last name's vector goes to the first name, each other to the next; absent ones rotate too."""
         tables: tuple[dict[str, Any], ...] = self.vectors, self.filled
         for held in tables:
             before = [held.pop(name, None) for name in names]
@@ -267,8 +267,8 @@ class Segment:
     def close_round(self, members: frozenset[int]) -> bool:
         """Apply the next round if every one of `members` (replica numbers) has pushed it.
 
-        The round's gradient is the mean weighted by samples, summed in rising order of replica: for equal arrival
-        sets the same bits, whatever order they arrived in. A round that nobody takes part in passes without a step.
+        The round's gradient is the mean weighted by samples, summed in rising order of replica. Equal sets of pushes
+        thus give the same bits in any order of arrival. A round without members passes without a step.
         """
         arrived = self.staged.get(self.rounds, {})
         if not members <= {pusher.replica for pusher in arrived}:
@@ -282,7 +282,7 @@ class Segment:
 
     def _step_together(self, arrived: Sequence[Staged]) -> None:
         w, rate = self.vectors[PARAMETERS], arrived[0].rate
-        if isinstance(self.rule, Elastic):  # moves towards each: weights have no mean that would stand for them
+        if isinstance(self.rule, Elastic):  # moves towards each replica's weights: a mean cannot replace them
             self.before_write(w)
             self.rule.together(np, w, [one.gradient for one in arrived], rate)
             self._count()
@@ -294,7 +294,7 @@ class Segment:
         self._step(w, mean, self.state, rate)
 
     def applied_ledger(self) -> dict[tuple[str, Pusher], int]:
-        """The ledger as the vectors show it: what is only staged does not count yet."""
+        """Ledger that matches the vectors: staged pushes are not counted."""
         waiting = Counter(pusher for round_ in self.staged.values() for pusher in round_)
         return {
             (vector, pusher): last - (waiting[pusher] if vector == PARAMETERS else 0)
@@ -304,11 +304,11 @@ class Segment:
     # -- snapshot sets -----------------------------------------------------------------------------------
 
     def begin_snapshot(self) -> None:
-        """Be in the set that is begun as it is now: its vectors that are whole, and the rule's state.
+        """Create the snapshot view: the segment's complete vectors and the rule's state, as they are now.
 
         Raises
         ------
-        Refused
+        Rejected
             Where it has no initial values.
         """
         if not self.holds(PARAMETERS):
@@ -321,22 +321,22 @@ class Segment:
         )
 
     def before_write(self, *arrays: np.ndarray) -> None:
-        """Whoever writes to arrays of it says so before."""
+        """Preserve these arrays for the snapshot view; called before every write to them."""
         if self.mark is not None:
             self.mark.preserve(arrays)
 
-    # -- coming back -------------------------------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Hold nothing that could be read, until it is loaded."""
+        """Drop all readable contents until the segment is loaded."""
         self.sum = BundleAccumulator()
         self.filled.clear()
         self.staged.clear()
 
     def load(self, stored: StoredSegment, shard_epoch: int, again: bool = False) -> None:
-        """Be what a set holds, in the life `shard_epoch`: the versions of this life begin above all earlier ones'.
+        """Load the contents from a set, in incarnation `shard_epoch`; its versions begin above all earlier ones.
 
-        `again`: the life goes on, so nobody is to repeat what he has had acknowledged in it.
+        `again`: the incarnation continues, so the ledger keeps what was acknowledged in it, and no pusher repeats that.
         """
         self.before_write(*self.vectors.values(), *self.state)
         for name, target in zip(self.rule.state, self.state, strict=True):

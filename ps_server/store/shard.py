@@ -1,9 +1,9 @@
-"""A shard: a store of named vectors, cut in segments, with a few operations on them. It knows no wire.
+"""A shard: a store of named vectors, divided into segments, and the operations on them. Independent of the wire format.
 
 Locks: one per segment, held for one copy or one rule. A push and a pull of the same segment exclude each other, so no
-reader sees half an update; pushes to different segments run side by side, for the rules release the interpreter lock. A
-lock-free shard (Hogwild) lets go of a segment's lock while it copies numbers or applies the rule: `segment.py` says
-what holds. The table of segments is replaced whole where some come or go (`moves.py`), never changed.
+reader sees half an update. Pushes to different segments run concurrently, because the rules release the interpreter
+lock. A lock-free shard (Hogwild) releases a segment's lock while it copies or applies the rule: see `segment.py`. The
+table of segments is never changed in place: a migration (`replication/migration.py`) replaces it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass
 class Counters:
-    """What a shard has done, in segments."""
+    """Counts of a shard's operations, in segments."""
 
     pushes: int = 0
     pulls: int = 0
@@ -43,9 +43,9 @@ class Counters:
 
 
 class SegmentResult(NamedTuple):
-    """What became of one segment of a push.
+    """Result of one segment of a push.
 
-    `staleness` in versions; `lost` is how many earlier pushes of this pusher died with the shard's former life.
+    `staleness` in versions; `lost`: earlier pushes of this pusher that were lost with the shard's former incarnation.
     """
 
     outcome: Outcome
@@ -62,27 +62,27 @@ def _exchanged(index: int, version: int, push: Push, weights: np.ndarray, messag
 
 
 class Shard:
-    """The segments of one shard and all that may be done with them.
+    """The segments of one shard and the operations on them.
 
     Parameters
     ----------
     spans
-        Rows of the job's segment table that live here; may be empty.
+        Rows of the job's segment table that this shard owns; may be empty.
     rule
-        The job's update rule; its state lies beside "w".
+        The job's update rule; its state is stored beside "w".
     staleness
-        The dial in clocks: 0 holds each round until all members pushed it, N lets nobody lead by more than N + 1,
-        None lets everything through.
+        Bound in clocks: 0 buffers each round until all members have pushed it, N lets no replica lead another by more
+        than N + 1 clocks, None sets no bound.
     on_apply
         Called under the segment's lock with (segment, pusher, sequence, rate) for every push that is applied; the rate
         is the one applied.
     staleness_aware
-        With the dial at None: a push's rate is divided by its staleness in each segment, where that is above 1 (Zhang
-        et al. 2016).
+        Without a staleness bound: a push's rate is divided by its staleness in each segment, where that is above 1
+        (Zhang et al. 2016).
     ordered
-        Bundles of a pass are added by rising number.
+        Whether bundles of a pass are added by rising number.
     lock_free
-        With the dial at None: pushes and exchanges of a segment run side by side (see `Segment`).
+        Without a staleness bound: pushes and exchanges of a segment run concurrently (see `Segment`).
     """
 
     def __init__(
@@ -99,19 +99,19 @@ class Shard:
         self.staleness_aware = staleness_aware
         self.ordered = ordered
         self.staleness = staleness
-        self._loading = False  # a set is being loaded over what it held
+        self._loading = False  # a set is being loaded over the former contents
         self.counters = Counters()
         self.saving = threading.Lock()  # one set is written at a time
         self._make = functools.partial(Segment, rule=rule, lock_free=lock_free, on_apply=on_apply)
         self.segments = {span.index: self.make(span) for span in spans}
-        self.elsewhere: set[int] = set()  # lived here, or have come and are not served yet
+        self.elsewhere: set[int] = set()  # migrated from here, or received and not served yet
         self.dial = StalenessBarrier(staleness, self.segments)
         self._admission = PushValidator(staleness)
         self.answers = ExchangeReplyCache()
         self._pushers = Pushers()
 
     def make(self, span: SegmentSpan) -> Segment:
-        """A segment as it is before anything was assigned to it."""
+        """New segment, before any assignment."""
         segment = self._make(span)
         segment.vectors[PARAMETERS] = aligned(span.length, np.float32)
         segment.state = tuple(aligned(span.length, np.float32) for _ in self.rule.state)
@@ -126,11 +126,11 @@ class Shard:
 
     @property
     def size(self) -> int:
-        """How many parameters live here."""
+        """Number of parameters in this shard."""
         return sum(segment.span.length for segment in self.segments.values())
 
     def segment(self, index: int) -> Segment:
-        """One that lives here; raises Moved where it lives elsewhere now, Refused where it never did."""
+        """A segment of this shard; raises Moved where another shard owns it now, Rejected where it was never here."""
         try:
             return self.segments[index]
         except KeyError:
@@ -139,26 +139,26 @@ class Shard:
             raise Rejected(f"segment {index} does not live here") from None
 
     def set_segments(self, segments: Mapping[int, Segment], told: Mapping[int, Mapping[int, int] | None]) -> None:
-        """These are its segments from now on; for those that have come, what the dial was told of them elsewhere."""
+        """Set the segments to serve; `told`: clocks reported to the former owner of each one that has migrated here."""
         self.elsewhere = (self.elsewhere | self.segments.keys()) - segments.keys()
         self.segments = dict(sorted(segments.items()))
         self.dial.set_segments(self.segments, told)
 
-    # -- what the coordinator tells ----------------------------------------------------------------------
+    # -- commands of the coordinator ---------------------------------------------------------------------
 
     def make_ready(self) -> None:
         """Accept pushes by the rule from now on.
 
         Raises
         ------
-        Refused
+        Rejected
             Where initial values are missing; names the first segment without.
         """
         self.check_complete()
         self._admission.ready, self._loading = True, False
 
     def check_complete(self) -> None:
-        """Raise Refused where initial values are missing; names the first segment without."""
+        """Raise Rejected where initial values are missing; names the first segment without."""
         missing = sorted(index for index, segment in self.segments.items() if not segment.holds(PARAMETERS))
         if missing:
             raise Rejected(
@@ -166,17 +166,17 @@ class Shard:
             )
 
     def fence(self, incarnations: Iterable[int]) -> None:
-        """Refuse these lives from now on; when this returns, their ledgers are final."""
+        """Refuse these incarnations from now on; when this returns, their ledgers are final."""
         self._admission.fence(incarnations)
         for segment in self.segments.values():
             with segment.lock:
-                # A push that had passed the gate is through now. What only waits for a round goes back with its data:
-                # a snapshot would not hold it.
+                # Every push that was admitted before has finished by now. A staged gradient is dropped, and its data
+                # is assigned again: a snapshot would not hold it.
                 segment.drop_staged(self._admission.fenced)
         self.dial.close_rounds(self.segments)
 
     def forget(self, incarnations: Iterable[int]) -> None:
-        """Drop the ledger rows of lives that are fenced for good."""
+        """Drop the ledger rows of incarnations that are fenced permanently."""
         gone = frozenset(incarnations)
         self.answers.forget(gone)
         self._pushers.forget(gone)
@@ -185,24 +185,24 @@ class Shard:
                 segment.forget(gone)
 
     def set_membership(self, member_epoch: int, rounds: Sequence[tuple[int, Iterable[int]]]) -> int:
-        """See `Dial.set_membership`."""
+        """See `StalenessBarrier.set_membership`."""
         return self.dial.set_membership(member_epoch, rounds)
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def pull(self, vector: str, index: int, newer_than: int | None = None) -> tuple[int, bytes | None]:
-        """One segment of a named vector: its version and its bytes, None where it is not newer than asked."""
+        """Version and bytes of one segment of a named vector; bytes None where it is not newer than `newer_than`."""
         return self.read(vector, index, newer_than, _whole)
 
     def read(self, vector: str, index: int, newer_than: int | None, form: Callable[[int, np.ndarray | None], T]) -> T:
-        """Give one segment of a named vector to `form`, which copies out of it, and return what that makes.
+        """Call `form` with one segment of a named vector and return its result; `form` must copy what it keeps.
 
-        `form` gets its version and its numbers, None where it is not newer than asked, under the segment's lock.
+        `form` gets version and numbers under the segment's lock; numbers None if not newer than `newer_than`.
 
         Raises
         ------
-        Refused
-            Where the segment does not live here, or has no such vector whole.
+        Rejected
+            Where the segment is not in this shard, or its vector is missing or incomplete.
         """
         segment = self.segment(index)
         with segment.lock:
@@ -215,11 +215,11 @@ class Shard:
         return formed
 
     def wait_for_clock(self, indices: Iterable[int], clock: int, timeout_s: float) -> None:
-        """Wait until these segments may be read for `clock` (see `Dial.wait`); returns at once in free running."""
+        """Wait until these segments may be read for `clock`; see `StalenessBarrier.wait`. Without a bound: no wait."""
         self.dial.wait([self.segment(index) for index in indices], clock, timeout_s)
 
     def record_clock(self, indices: Sequence[int], replica: int, clock: int) -> None:
-        """See `Dial.heard`."""
+        """See `StalenessBarrier.record_clock`."""
         self.dial.record_clock([self.segment(index).span.index for index in indices], replica, clock)
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -233,22 +233,22 @@ class Shard:
         read_version: int = 0,
         form: object = None,
     ) -> SegmentResult:
-        """Take one segment of a push.
+        """Apply, stage or assign one segment of a push.
 
         Parameters
         ----------
         gradient
-            1-D float32, at most as long as the segment less `offset`; where it can be written to, its owner may do so
-            as soon as this returns.
+            1-D float32, at most as long as the segment less `offset`; where it is writable, its owner may change it as
+            soon as this returns.
         read_version
-            Version of this segment that the gradient was computed from; staleness counts from this life's beginning.
+            Version of this segment that the gradient was computed from; staleness counts from the incarnation's start.
         form
-            What the gradient came as, where it was encoded, for the shard that follows; None: as it is.
+            Encoded form of the gradient, where it was encoded, for the follower; None: not encoded.
 
         Raises
         ------
-        Refused
-            Fenced life, sequence gap, wrong length, unknown segment, or pushes before initial values are complete.
+        Rejected
+            Fenced incarnation, sequence gap, wrong length, unknown segment, or a push before all initial values.
         """
         segment = self.segment(index)
         if offset + len(gradient) > segment.span.length or not len(gradient):
@@ -285,18 +285,18 @@ class Shard:
         return SegmentResult(outcome, staleness, lost)
 
     def exchange(self, push: Push, parts: Sequence[tuple[int, np.ndarray]]) -> tuple[list[Answer], int, int]:
-        """Take the segments of one message of an exchange: (index, the worker's numbers) each.
+        """Apply the segments of one message of an exchange; each is (index, the worker's numbers).
 
         Returns
         -------
         answers, duplicates, lost
-            Version and numbers of each segment as they were before; where it was done before, those told then. How
-            many were. How many earlier exchanges of this pusher died with the shard's former life.
+            Version and numbers of each segment before the exchange; for a duplicate, those returned the first time.
+            Number of duplicates. Earlier exchanges of this pusher that were lost with the shard's former incarnation.
 
         Raises
         ------
-        Refused
-            As `push` does; or done before, and told longer ago than answers are kept.
+        Rejected
+            As `push` does; or the exchange is a duplicate whose reply is no longer in the cache.
         """
         message = self.answers.number()
         answers, duplicates, most = [], 0, 0
@@ -306,7 +306,7 @@ class Shard:
                 raise Rejected(f"segment {index}: {len(weights)} numbers of {segment.span.length} to exchange")
             with segment.lock:
                 segment.taken += 1
-                before = segment.present()  # first: without a lock it is let go of here, and from the gate on it holds
+                before = segment.present()  # first: may release the lock (lock-free); the checks below need it held
                 self._check_here(segment)
                 self._admission.check(push, segment, weights)
                 self._pushers.admit(push.pusher)
@@ -333,7 +333,7 @@ class Shard:
         return push.rate / np.float32(max(1, staleness)) if self.staleness_aware else push.rate
 
     def _check_here(self, segment: Segment) -> None:
-        """Raise Moved while a set is being loaded, or where it has gone: whoever asks again finds it."""
+        """Raise Moved while a set is being loaded, or where the segment has migrated: a retry finds it."""
         if self._loading:
             raise Moved(f"segment {segment.span.index}: a snapshot set is being loaded")
         if segment.moved_to:
@@ -345,12 +345,12 @@ class Shard:
             return Outcome.DUPLICATE  # a late initialiser: the first complete values stay
         return segment.assign(push, values, offset)
 
-    # -- telling -----------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------
 
     def ledgers(self) -> dict[tuple[str, Pusher], tuple[int, int]]:
-        """Per vector and replica, in one life, the lowest and the highest number applied over the segments.
+        """Lowest and highest sequence number applied over the segments, per vector, replica and incarnation.
 
-        Of a replica's ranks each pushes into segments of its own.
+        Each rank of a replica pushes into segments of its own.
         """
         rows: dict[tuple[str, Pusher], list[int]] = {}
         for segment in self.segments.values():
@@ -369,25 +369,25 @@ class Shard:
         return [segment.ledger.lost for _, segment in sorted(self.segments.items())]
 
     def taken(self) -> dict[int, int]:
-        """Pushes that came for each segment, by its number."""
+        """Pushes received for each segment, by its number."""
         return {index: segment.taken for index, segment in self.segments.items()}
 
     def waits(self) -> tuple[int, float]:
-        """How often somebody found a segment's lock held, and how many seconds all have waited."""
+        """How often a thread found a segment's lock held, and the seconds that all threads waited."""
         locks = [segment.lock for segment in self.segments.values()]
         return sum(lock.waits for lock in locks), sum(lock.waited_s for lock in locks)
 
-    # -- coming back -------------------------------------------------------------------------------------
+    # -- recovery ----------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Hold nothing that could be read or made ready, until it is loaded."""
+        """Drop all contents, and be neither readable nor ready, until the shard is loaded."""
         self._admission.ready, self._loading = False, True
         for segment in self.segments.values():
             with segment.lock:
                 segment.empty()
 
     def load(self, stored: StoredSegment, shard_epoch: int, again: bool = False) -> None:
-        """Put a segment back as a set holds it, in the life `shard_epoch`; `again` as `Segment.load`.
+        """Load one segment from a set, in incarnation `shard_epoch`; `again` as in `Segment.load`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""How the ranks of one model replica talk: one `Comm` over engines of threads, MPI or NCCL."""
+"""Communication between ranks: one `Communicator` over engines of threads, MPI, NCCL or sockets."""
 
 from .communicator import Communicator
 from .engine import Engine, Message

@@ -1,9 +1,9 @@
-"""What a rank's algorithms call: messages, a barrier and an ordered sum, each wait with a deadline.
+"""Communication interface of a rank's algorithms: messages, a barrier and an ordered sum, each wait with a deadline.
 
-Written once over any engine. With P ranks and n bytes:
+Independent of the engine. With P ranks and n bytes:
 
     barrier      ceil(log2 P) messages of 1 byte from each rank (dissemination)
-    allreduce    each rank adds one piece of the array in rank order, and gives it to all:
+    allreduce    each rank sums one piece of the array in rank order, and sends it to all:
                  2 n (P - 1) / P bytes and at most 2 (P - 1) messages from each rank, as a ring, and the same bits as
                  one loop over the ranks
 """
@@ -17,31 +17,31 @@ from typing import Any, Self
 from .engine import Engine, Handle, Message
 
 HIGHEST_TAG = 32_000
-"""MPI promises tags up to 32,767; those above this one are used here."""
+"""MPI guarantees tags up to 32,767; those above this one are used internally."""
 _BARRIER, _SUM, _SHARED = range(HIGHEST_TAG + 1, HIGHEST_TAG + 4)
 
 
 class Pending:
-    """Messages under way, and how long they may take."""
+    """Messages in flight, with their deadline."""
 
     def __init__(self, handle: Handle, deadline_s: float) -> None:
         self._handle = handle
         self._deadline_s = deadline_s
 
     def wait(self, deadline_s: float | None = None) -> None:
-        """Block until all are through; see `Handle.wait`. The default is the deadline of the `Comm`."""
+        """Block until all are complete; see `Handle.wait`. The default is the deadline of the `Communicator`."""
         self._handle.wait(self._deadline_s if deadline_s is None else deadline_s)
 
 
 class Communicator:
-    """One rank's way to the others of its group.
+    """One rank's connection to the others of its group.
 
-    As a context manager it closes the engine, and where the body raises, all other ranks end with the reason.
+    As a context manager it closes the engine. If the body raises, all other ranks end with the cause.
 
     Parameters
     ----------
     deadline_s
-        Longest wait for anything, unless the call says otherwise.
+        Timeout of every wait, unless the call specifies another.
     """
 
     def __init__(self, engine: Engine, deadline_s: float = 60.0) -> None:
@@ -65,7 +65,7 @@ class Communicator:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self.engine.size
 
     @property
@@ -74,14 +74,14 @@ class Communicator:
         return self.engine.xp
 
     def start(self, messages: list[Message]) -> Pending:
-        """Start messages together; with NCCL all that depend on each other must be.
+        """Start messages together; NCCL requires it for all that depend on each other.
 
         Raises
         ------
         ValueError
-            A peer is this rank itself or none of the group, a tag is not within 0..HIGHEST_TAG, or an array is not
+            A peer is this rank itself or not in the group, a tag is not within 0..HIGHEST_TAG, or an array is not
             C-contiguous.
-        RankDied
+        RankFailure
             The group has failed before.
         """
         for message in messages:
@@ -97,15 +97,15 @@ class Communicator:
         return Pending(self.engine.start(messages), self.deadline_s)
 
     def isend(self, array: Any, to: int, tag: int = 0) -> Pending:
-        """Start sending `array`, which must stay as it is until the wait is over."""
+        """Start sending `array`, which must not change until the wait is over."""
         return self.start([Message(True, array, to, tag)])
 
     def irecv(self, array: Any, source: int, tag: int = 0) -> Pending:
-        """Start receiving into `array`, which is not to be read until the wait is over."""
+        """Start receiving into `array`, which must not be read until the wait is over."""
         return self.start([Message(False, array, source, tag)])
 
     def send(self, array: Any, to: int, tag: int = 0) -> None:
-        """Send `array`; may wait until it is received, so two ranks that both send first wait for each other."""
+        """Send `array`; may block until it is received, so two ranks that both send first wait for each other."""
         self.isend(array, to, tag).wait()
 
     def recv(self, array: Any, source: int, tag: int = 0) -> None:
@@ -124,8 +124,8 @@ class Communicator:
     def allreduce(self, array: Any) -> None:
         """Replace `array`, C-contiguous and of one shape on all ranks, by its sum over the ranks, added in rank order.
 
-        The same bits on every rank and in every run: ((a_0 + a_1) + a_2) + … A vector that is summed again and again is
-        better summed by one of `collectives`, which keep their buffers, and need not keep this order.
+        The same bits on every rank and in every run: ((a_0 + a_1) + a_2) + … For a vector that is summed repeatedly,
+        the classes of `collectives` are better: they keep their buffers, and need not keep this order.
         """
         if not array.flags.c_contiguous:
             raise ValueError(f"an array of shape {array.shape} to be summed in place must be C-contiguous")
@@ -147,9 +147,9 @@ class Communicator:
         return float(one[0])
 
     def share(self, data: bytes, root: int = 0) -> bytes:
-        """Give the bytes of rank `root` to all; what the others bring does not matter.
+        """Broadcast the bytes of rank `root`; the `data` of the other ranks is ignored.
 
-        Cost: two messages from the root to each other rank, one after the other: meant for words, not for arrays.
+        Cost: two messages from the root to each other rank, one after the other: for short messages, not for arrays.
         """
         peers = [rank for rank in range(self.size) if rank != root] if self.rank == root else [root]
         length = self.xp.array([len(data)], "int64")
@@ -163,14 +163,14 @@ class Communicator:
         self._start([Message(self.rank == root, array, peer, _SHARED) for peer in peers]).wait()
 
     def _exchange(self, out: dict[int, Any], into: dict[int, Any]) -> None:
-        """Send and receive what is not empty."""
+        """Send and receive the arrays that are not empty."""
         sends = [Message(True, array, peer, _SUM) for peer, array in out.items() if array.size]
         self._start(sends + [Message(False, array, peer, _SUM) for peer, array in into.items() if array.size]).wait()
 
     def abort(self, error: BaseException) -> None:
-        """This rank failed: all others' waits end at once with its name and the error."""
+        """Report this rank's failure: all others' waits end at once with its name and the error."""
         self.engine.abort(error)
 
     def close(self) -> None:
-        """Give back what the engine holds; the last call."""
+        """Release the engine's resources; the last call."""
         self.engine.close()

@@ -1,9 +1,9 @@
-"""What an engine does: start messages, and tell how they ended.
+"""Interface of engines: start messages, and report how they ended.
 
-An engine knows two things only, to start a set of messages together and to hear of a death. Together, because NCCL
-must be told at once of all messages that depend on each other; everything else (`Comm`) is made of that.
-The rules are MPI's: messages between two ranks with one tag arrive in the order they were started in, and an array
-belongs to its message until the wait is over.
+An engine does two things: it starts a set of messages together, and it reports the failure of a rank. Messages start
+together because NCCL needs all messages that depend on each other at once. Everything else (`Communicator`) is built on
+this. The rules are MPI's: messages between two ranks with one tag arrive in the order they were started in, and an
+array belongs to its message until the wait is over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Message:
     peer
         The other rank.
     tag
-        Tells messages between the same two ranks apart; NCCL, which has none, tells them by their order.
+        Distinguishes messages between the same two ranks; NCCL has no tags, and matches messages by their order.
     """
 
     sends: bool
@@ -41,30 +41,30 @@ class Message:
 
 @dataclass(frozen=True)
 class PeerFailure:
-    """Who failed first in a group, and of what."""
+    """The first failure in a group: which rank, and the cause."""
 
     who: str
     cause: str
 
     @classmethod
     def of(cls, who: str, error: BaseException) -> PeerFailure:
-        """The death of `who` by `error`; a cause without words has its type's name."""
+        """The failure of `who` by `error`; an error without a message is named by its type."""
         return cls(who, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 class Handle(Protocol):
-    """Messages under way."""
+    """Messages in flight."""
 
     def wait(self, deadline_s: float) -> None:
-        """Block until all of them are through; at most `deadline_s` seconds from now.
+        """Block until all messages are complete, at most `deadline_s` seconds from now.
 
         Raises
         ------
         RankFailure
-            As soon as it is known that a rank of the group failed.
-        Unreachable
-            The time is over; names peers, tags and sizes. The arrays are not touched any more where the engine can
-            take a message back (threads), else they must not be used again.
+            As soon as the failure of a rank of the group is known.
+        Unavailable
+            The deadline has passed; names peers, tags and sizes. Where the engine can cancel a message (threads), the
+            arrays are not accessed any more; otherwise they must not be used again.
         """
         ...
 
@@ -79,38 +79,38 @@ class Engine(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks the group has."""
+        """Number of ranks in the group."""
         ...
 
     @property
     def xp(self) -> Any:
-        """Module of the arrays that this engine carries, numpy or cupy."""
+        """Module of the arrays that this engine transfers, numpy or cupy."""
         ...
 
     def start(self, messages: Sequence[Message]) -> Handle:
-        """Start messages together; raises RankFailure where the group has failed before."""
+        """Start messages together; raises RankFailure if the group has failed before."""
         ...
 
     def check(self) -> None:
-        """Raise RankFailure where a rank of the group has failed; for those who compute for long."""
+        """Raise RankFailure if a rank of the group has failed; for long computations."""
         ...
 
     def abort(self, error: BaseException) -> None:
-        """This rank failed: end every wait of the group, now and in future. Only the first death counts."""
+        """Report this rank's failure: end every wait of the group, now and later. Only the first failure counts."""
         ...
 
     def close(self) -> None:
-        """Give back what the engine holds; the last call."""
+        """Release the engine's resources; the last call."""
         ...
 
 
 def rank_failed(death: PeerFailure, rank: int, waiting: Iterable[Message] = ()) -> RankFailure:
-    """The error of a rank whose group has failed."""
+    """Error of a rank whose group has failed."""
     return RankFailure(f"{death.who} died of {death.cause}{_waited(rank, waiting)}", death.cause.partition(":")[0])
 
 
 def timed_out(deadline_s: float, rank: int, waiting: Iterable[Message]) -> Unavailable:
-    """The error of a rank that waited in vain."""
+    """Error of a rank whose wait timed out."""
     return Unavailable(f"nothing came for {deadline_s:g} s{_waited(rank, waiting)}")
 
 

@@ -1,8 +1,9 @@
-"""Ranks as processes of `mpiexec`, through mpi4py (`pip install 'dbelief[mpi]'`, and an MPI: `pip install mpich`).
+"""Engine for ranks that are `mpiexec` processes, over mpi4py (`pip install 'dbelief[mpi]'`; MPI: `pip install mpich`).
 
-Two communicators of its own: one for messages, one on which a rank that fails tells every other why. A wait asks both,
-with growing pauses. The ranks' waits therefore end with the cause's name; ranks that are told nothing, because they
-compute or are stuck, are ended by `close` a little later (MPI_Abort), for an MPI program can only end as a whole.
+It uses two communicators of its own: one for messages, and one on which a rank that fails sends the cause to all
+others. A wait polls both, with growing pauses, so that waits end with the cause. Ranks that do not receive the notice,
+because they compute or are stuck, are ended by `close` a little later (MPI_Abort): all ranks of an MPI program end
+together.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from .engine import Message, PeerFailure, rank_failed, timed_out
 from .polling import poll
 
 NEWS_BYTES = 1024
-"""Longest word of a death; so short that MPI sends it without waiting for anyone."""
+"""Maximum length of a failure notice; so short that MPI sends it without waiting for the receiver."""
 TELL_S = 1.0
 LEAVE_S = 5.0
-"""How long a failed rank waits for the others to leave too, before all are ended."""
+"""Seconds that a failed rank waits for the others to leave too, before all are aborted."""
 
 
 def _mpi() -> Any:
-    """The module MPI; its first import starts MPI."""
+    """The module MPI; its first import initializes MPI."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: there is no MPI behind it
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library is installed
         raise UserError(
             f"mpi4py does not import ({error}): pip install 'dbelief[mpi]', and an MPI (mpich, say)"
         ) from error
@@ -39,14 +40,14 @@ def _mpi() -> Any:
 
 
 class MpiEngine:
-    """This process as one rank; carries NumPy arrays.
+    """This process as one rank; transfers NumPy arrays.
 
-    Making one is collective: all ranks of `communicator` (default: all of mpiexec's) make it together.
+    Construction is collective: all ranks of `communicator` (default: all of mpiexec's) construct it together.
 
     Raises
     ------
-    Mistake
-        There is no mpi4py, or no MPI behind it.
+    UserError
+        mpi4py or an MPI library is missing.
     """
 
     xp: ModuleType = np
@@ -57,12 +58,12 @@ class MpiEngine:
         self._data, self._news = world.Dup(), world.Dup()
         self._clock: Clock = clock or SystemClock()
         self._death: PeerFailure | None = None
-        self._kept: list[Any] = []  # requests that were given up, and their arrays: MPI may still touch them
+        self._kept: list[Any] = []  # abandoned requests and their arrays: MPI may still access them
         self.rank: int = self._data.Get_rank()
         self.size: int = self._data.Get_size()
 
     def start(self, messages: Sequence[Message]) -> _Handle:
-        """Start messages; small ones may be through before their receiver asks, large ones are not."""
+        """Start messages; small ones may complete before their receive is posted, large ones do not."""
         self.check()
         requests = []
         for message in messages:
@@ -71,7 +72,7 @@ class MpiEngine:
         return _Handle(self, requests, messages)
 
     def sum_in_any_order(self, array: np.ndarray) -> _Handle:
-        """MPI's own sum over the ranks, in place, in an order that is MPI's to choose.
+        """Sum over the ranks by MPI itself, in place, in an order that MPI chooses.
 
         Raises
         ------
@@ -87,13 +88,13 @@ class MpiEngine:
         return [array.reshape(-1).view(np.uint8), self._mpi.BYTE]
 
     def check(self) -> None:
-        """Raise RankDied where a rank has failed; costs a look into the mailbox."""
+        """Raise RankFailure if a rank has failed; cost: one probe for a notice."""
         if self.hears_of_death():
             assert self._death is not None
             raise rank_failed(self._death, self.rank)
 
     def hears_of_death(self) -> bool:
-        """Whether a rank of the group has failed, as far as this one was told."""
+        """Whether a rank of the group has failed, as far as this rank was notified."""
         status = self._mpi.Status()
         if self._death is None and self._news.Iprobe(self._mpi.ANY_SOURCE, 0, status):
             text = np.zeros(status.Get_count(self._mpi.BYTE), np.uint8)
@@ -102,7 +103,7 @@ class MpiEngine:
         return self._death is not None
 
     def wait(self, requests: list[Any], messages: Sequence[Message], deadline_s: float) -> None:
-        """Ask until all requests are through; see `Handle`."""
+        """Poll until all requests are complete; see `Handle`."""
         statuses = [self._mpi.Status() for _ in requests]
         through = False
 
@@ -113,7 +114,7 @@ class MpiEngine:
 
         try:
             poll(self._clock, over, deadline_s)
-        except self._mpi.Exception as error:  # what came is longer than what was wanted, most likely
+        except self._mpi.Exception as error:  # most likely a message longer than its receive buffer
             named = ", ".join(map(str, messages))
             raise ValueError(f"rank {self.rank} waited for {named}: {str(error).splitlines()[0]}") from error
         if not through:
@@ -131,7 +132,7 @@ class MpiEngine:
                 raise ValueError(f"rank {self.rank} wants {message}, and it sent {count:,}")
 
     def abort(self, error: BaseException) -> None:
-        """Tell every other rank that this one failed, and of what; one that was told of a death tells nobody."""
+        """Send the cause of this rank's failure to all others; a rank that was notified of a failure sends nothing."""
         if self.hears_of_death():
             return
         self._death = PeerFailure.of(f"rank {self.rank}", error)
@@ -141,7 +142,7 @@ class MpiEngine:
         poll(self._clock, lambda: bool(self._mpi.Request.Testall(told)), TELL_S)
 
     def close(self) -> None:
-        """Leave; collective. After a death the whole MPI program ends, unless all ranks come here within 5 s."""
+        """Leave; collective. After a failure MPI_Abort ends the program, unless all ranks leave within 5 s."""
         if not self.hears_of_death():
             self._data.Free()
             self._news.Free()
@@ -160,5 +161,5 @@ class _Handle:
         self._messages = messages
 
     def wait(self, deadline_s: float) -> None:
-        """Ask until all messages are through; see `Handle`."""
+        """Poll until all messages are complete; see `Handle`."""
         self._engine.wait(self._requests, self._messages, deadline_s)

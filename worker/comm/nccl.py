@@ -1,12 +1,12 @@
-"""Ranks with a GPU each, through NCCL as CuPy 14 or newer brings it (`cupy.cuda.nccl`).
+"""Engine for ranks with a GPU each, over NCCL as included in CuPy 14 or newer (`cupy.cuda.nccl`).
 
-Written against the API and checked against its signatures; NOT YET VERIFIED ON SEVERAL GPUs. Work is put on CuPy's
-current stream, so that packing before and unpacking after need no other order. What NCCL lacks comes from `control`, an
-engine of the same ranks on the host (threads or MPI): the unique id at the start, and the news of a death. NCCL has no
-tags either: messages between two ranks meet in the order they were started in, and what depends on each other (a
-send and a receive of two ranks that do both) must be started together, which makes one NCCL group of it.
+Written against the API and checked against its signatures; NOT YET VERIFIED ON SEVERAL GPUs. Work is queued on CuPy's
+current stream, which orders it after packing and before unpacking. What NCCL lacks comes from `control`, an engine of
+the same ranks on the host (threads or MPI): the unique id at the start, and failure notices. NCCL has no tags either:
+messages between two ranks match in the order they were started in. Messages that depend on each other (a send and a
+receive of two ranks that do both) must be started together, as one NCCL group.
 
-A deadline is kept by asking an event with growing pauses. It does not cover what NCCL itself blocks in: making the
+A deadline is kept by polling an event with growing pauses. It does not cover calls that block inside NCCL: creating the
 communicator, and the connection that the first message between two ranks sets up.
 """
 
@@ -27,12 +27,12 @@ START_S = 60.0
 
 
 class NcclEngine:
-    """One rank, on CuPy's current device; carries CuPy arrays. Making one is collective.
+    """One rank, on CuPy's current device; transfers CuPy arrays. Construction is collective.
 
     Parameters
     ----------
     control
-        The same ranks on the host.
+        Engine of the same ranks on the host.
     """
 
     def __init__(self, control: Engine, clock: Clock | None = None) -> None:
@@ -47,7 +47,7 @@ class NcclEngine:
         self._group: Any = nccl.NcclCommunicator(self.size, self._unique_id(), self.rank)
 
     def _unique_id(self) -> bytes:
-        """Rank 0 draws it, all others are told."""
+        """Unique id, which rank 0 generates and sends to all others."""
         made = np.zeros(ID_BYTES, np.uint8)
         peers = range(1, self.size) if self.rank == 0 else (0,)
         if self.rank == 0:
@@ -56,7 +56,7 @@ class NcclEngine:
         return made.tobytes()
 
     def start(self, messages: Sequence[Message]) -> _Handle:
-        """Put all messages on the current stream, as one NCCL group."""
+        """Queue all messages on the current stream, as one NCCL group."""
         self.check()
         stream = self.xp.cuda.get_current_stream()
         self._nccl.groupStart()
@@ -70,7 +70,7 @@ class NcclEngine:
         return self._after(stream, messages)
 
     def sum_in_any_order(self, array: Any) -> _Handle:
-        """NCCL's own sum over the ranks, in place: the fastest, in an order that is NCCL's to choose.
+        """Sum over the ranks by NCCL itself, in place: the fastest sum, in an order that NCCL chooses.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class NcclEngine:
         return _Handle(self, event, messages)
 
     def wait(self, event: Any, messages: Sequence[Message], deadline_s: float) -> None:
-        """Ask until the stream has come past `event`; see `Handle`."""
+        """Poll until the stream has passed `event`; see `Handle`."""
 
         def over() -> bool:
             if event.done:
@@ -105,16 +105,16 @@ class NcclEngine:
             raise timed_out(deadline_s, self.rank, messages)
 
     def check(self) -> None:
-        """Raise RankDied where a rank has failed."""
+        """Raise RankFailure if a rank has failed."""
         self._control.check()
 
     def abort(self, error: BaseException) -> None:
-        """Tell the others through `control`, and free the stream of what never comes."""
+        """Notify the other ranks through `control`, and abort pending work on the stream."""
         self._control.abort(error)
         self._group.abort()
 
     def close(self) -> None:
-        """Give the communicator back; `control` is the caller's to close."""
+        """Destroy the communicator; the caller closes `control`."""
         self._group.destroy()
 
 
@@ -125,5 +125,5 @@ class _Handle:
         self._messages = messages
 
     def wait(self, deadline_s: float) -> None:
-        """Ask until all messages are through; see `Handle`."""
+        """Poll until all messages are complete; see `Handle`."""
         self._engine.wait(self._event, self._messages, deadline_s)

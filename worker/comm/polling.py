@@ -1,4 +1,4 @@
-"""Waiting for what can only be asked: growing pauses, for the ranks may share the cores that they wait for."""
+"""Polling with growing pauses, because the ranks may share the cores that they wait on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEVER = threading.Event()
 
 
 def poll(clock: Clock, done: Callable[[], bool], deadline_s: float) -> bool:
-    """Ask until `done` or the time is over; tells which. A wait lasts at most 2 ms longer than it must."""
+    """Poll until `done` or the deadline; return which. A wait lasts at most 2 ms longer than necessary."""
     until_s = clock.now() + deadline_s
     pause_s = FIRST_S
     while not done():

@@ -1,9 +1,9 @@
-"""Ranks as threads of one process: several devices of one machine, and every test.
+"""Engine for ranks that are threads of one process: several devices of one machine, and all tests.
 
-A message is one copy. Whichever side comes first leaves its array in a queue of (from, to, tag); the other one copies
-straight between the two arrays, outside the lock, and wakes it. A send is therefore done when it was received.
-With CuPy the arrays may lie on different devices; each side waits for what its device was given before, and the one
-that copies for the copy.
+A message is one copy. The side that comes first leaves its array in a queue of (from, to, tag). The other side copies
+directly between the two arrays, outside the lock, and wakes the first. A send is therefore complete when it is
+received. With CuPy the arrays may be on different devices. Each side waits for earlier work of its device, and the side
+that copies waits for the copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Mailbox:
-    """One end of a message: what was asked for, and whether it is over."""
+    """One end of a message: its request, and whether it is complete."""
 
     __slots__ = ("key", "message", "over", "through")
 
@@ -42,12 +42,12 @@ class _Mailbox:
 
 
 class Group:
-    """What the ranks of one process share.
+    """State shared by the ranks of one process.
 
     Parameters
     ----------
     size
-        How many ranks, 1 or more.
+        Number of ranks, 1 or more.
     xp
         Module of the arrays that they send.
     """
@@ -64,7 +64,7 @@ class Group:
         self._posted: dict[tuple[int, int, int], deque[_Mailbox]] = {}
 
     def post(self, side: _Mailbox, rank: int) -> None:
-        """Bring one side of a message; the second one to come copies."""
+        """Post one side of a message; the second side to arrive copies."""
         with self._lock:
             if self.death is not None:
                 raise rank_failed(self.death, rank)
@@ -84,7 +84,7 @@ class Group:
         try:
             self.xp.copyto(target, source.reshape(target.shape))
             self.settle()
-        except BaseException as error:  # the other rank waits for this copy alone, and without a deadline
+        except BaseException as error:  # the other rank waits for this copy without a deadline
             self.fail(f"rank {rank}", error)
             other.over.set()
             raise
@@ -92,12 +92,12 @@ class Group:
         side.finish()
 
     def settle(self) -> None:
-        """Wait until this thread's device has done what it was given."""
+        """Wait until this thread's device has completed its work."""
         if self.xp is not np:
             self.xp.cuda.get_current_stream().synchronize()
 
     def withdraw(self, side: _Mailbox) -> bool:
-        """Take back what nobody answered; False where it is over, or will be in a moment."""
+        """Withdraw an unmatched side; False if it is matched, and complete or about to be."""
         with self._lock:
             posted = self._posted.get(side.key, deque())
             if side not in posted:
@@ -124,7 +124,7 @@ class _Handle:
         self._sides = sides
 
     def wait(self, deadline_s: float) -> None:
-        """Block until all messages are through; see `Handle`."""
+        """Block until all messages are complete; see `Handle`."""
         clock = self._group.clock
         until_s = clock.now() + deadline_s
         for side in self._sides:
@@ -132,7 +132,7 @@ class _Handle:
                 waiting = [side.message for side in self._sides if self._group.withdraw(side)]
                 if waiting:
                     raise timed_out(deadline_s, self._rank, waiting)
-                side.over.wait()  # the other rank is just copying
+                side.over.wait()  # the other rank is copying now
         if self._group.death is not None:
             waiting = [side.message for side in self._sides if not side.through]
             if waiting:
@@ -140,7 +140,7 @@ class _Handle:
 
 
 class ThreadEngine:
-    """One rank of a group of threads; carries the group's arrays, on this thread's current device."""
+    """One rank of a group of threads; transfers the group's arrays, on this thread's current device."""
 
     def __init__(self, group: Group, rank: int) -> None:
         self._group = group
@@ -149,11 +149,11 @@ class ThreadEngine:
 
     @property
     def size(self) -> int:
-        """How many ranks the group has."""
+        """Number of ranks in the group."""
         return self._group.size
 
     def start(self, messages: Sequence[Message]) -> _Handle:
-        """Start messages; those that a peer waits for are copied before this returns."""
+        """Start messages; those whose peer is already waiting are copied before this returns."""
         self._group.settle()
         sides = [_Mailbox(self.rank, message) for message in messages]
         for side in sides:
@@ -161,7 +161,7 @@ class ThreadEngine:
         return _Handle(self._group, self.rank, sides)
 
     def check(self) -> None:
-        """Raise RankDied where a rank has failed."""
+        """Raise RankFailure if a rank has failed."""
         if self._group.death is not None:
             raise rank_failed(self._group.death, self.rank)
 
@@ -170,26 +170,26 @@ class ThreadEngine:
         self._group.fail(f"rank {self.rank}", error)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
 
 def run_ranks(
     size: int, function: Callable[[Communicator], T], deadline_s: float = 60.0, clock: Clock | None = None, xp: Any = np
 ) -> list[T]:
-    """Run `function` once per rank, rank 0 on this thread, and give what they returned in rank order.
+    """Run `function` once per rank, rank 0 on this thread, and return the results in rank order.
 
     Parameters
     ----------
     deadline_s
-        Longest wait of each rank for anything, and, once one has failed, of this call for the others.
+        Timeout of each wait of a rank and, after a failure, of this call for the other ranks.
     xp
         Module of the arrays that they send.
 
     Raises
     ------
     BaseException
-        The first one that a rank raised, after the others ended too; one that did not end within `deadline_s` is
-        named in a note, and goes on as a daemon.
+        The first one that a rank raised, after the other ranks ended too. A rank that did not end within `deadline_s`
+        is named in a note, and continues as a daemon thread.
     """
     group = Group(size, clock, xp)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""An engine that counts what another one carries: for a formula of messages and bytes, and for who waits for whom."""
+"""Engine wrapper that counts messages, bytes and wait times, to check cost formulas and to find slow ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .engine import Engine, Handle, Message
 
 @dataclass
 class ReceiveStats:
-    """What came from another rank.
+    """Data received from another rank.
 
     Attributes
     ----------
     seconds
-        From when this rank was ready for a message until it had it, added up: also the time that the other one had
-        nothing to send yet. Messages that are under way together count each.
+        Sum of the times from when this rank was ready for a message until it had it. Includes the time in which the
+        other rank had nothing to send yet. Concurrent messages each count in full.
     """
 
     messages: int = 0
@@ -29,14 +29,14 @@ class ReceiveStats:
 
 
 class TracingEngine:
-    """Counts what this rank sends and takes through `engine`.
+    """Counts what this rank sends and receives through `engine`.
 
     Attributes
     ----------
     messages, sent_bytes
-        By (from, to), where from is this rank: the counters of all ranks can be added up.
+        By (from, to), where from is this rank: the counters of all ranks can be added.
     taken
-        By the rank that it came from.
+        Data received, by sending rank.
     """
 
     def __init__(self, engine: Engine, clock: Clock | None = None) -> None:
@@ -53,7 +53,7 @@ class TracingEngine:
 
     @property
     def size(self) -> int:
-        """How many ranks the group has."""
+        """Number of ranks in the group."""
         return self._engine.size
 
     @property
@@ -62,7 +62,7 @@ class TracingEngine:
         return self._engine.xp
 
     def start(self, messages: Sequence[Message]) -> Handle:
-        """Count, and start."""
+        """Start messages and count them."""
         begin_s = self._clock.now()
         handle = self._engine.start(messages)
         for message in messages:
@@ -72,7 +72,7 @@ class TracingEngine:
         return _Timed(self, handle, [message for message in messages if not message.sends], begin_s)
 
     def arrived(self, messages: Sequence[Message], begin_s: float) -> None:
-        """Count what this rank was ready for since `begin_s`."""
+        """Count received messages that this rank was ready for since `begin_s`."""
         seconds = self._clock.now() - begin_s
         for message in messages:
             taken = self.taken[message.peer]
@@ -81,11 +81,11 @@ class TracingEngine:
             taken.seconds += seconds
 
     def check(self) -> None:
-        """Raise RankDied where a rank has failed."""
+        """Raise RankFailure if a rank has failed."""
         self._engine.check()
 
     def abort(self, error: BaseException) -> None:
-        """This rank failed."""
+        """Report this rank's failure."""
         self._engine.abort(error)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class TracingEngine:
 
 
 class _Timed:
-    """Messages under way, which are counted once they are through."""
+    """Messages in flight, counted when they are complete."""
 
     def __init__(self, tracing: TracingEngine, handle: Handle, coming: Sequence[Message], begin_s: float) -> None:
         self._tracing, self._handle, self._coming, self._begin_s = tracing, handle, coming, begin_s

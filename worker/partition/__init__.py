@@ -1,4 +1,4 @@
-"""Arrays cut over the ranks of a replica, and what the ranks exchange."""
+"""Arrays partitioned over the ranks of a replica, and the exchanges between the ranks."""
 
 from .build import build_partitioned
 from .distributed_array import DistributedArray

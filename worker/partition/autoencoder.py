@@ -1,14 +1,15 @@
-"""A sparse autoencoder cut over the ranks of one replica: the same numbers as on one, each rank with its own blocks.
+"""Sparse autoencoder partitioned over the ranks of one replica: the values of one rank, with blocks on each rank.
 
-Every rank has the whole mini-batch, and makes tiles of the pixels that its blocks see. To them it is a
-`SparseAutoencoder` of those blocks alone, but for what lies around (`Around`), which two distributed arrays bring:
+Every rank has the complete mini-batch, and makes tiles of the pixels that its blocks see. It runs a `SparseAutoencoder`
+of its own blocks alone. Two distributed arrays connect it with the other ranks' blocks (`Around`):
 
-    tiles      W^T z of each rank on the tiles it sees; what several of them see is summed with the rank that counts its
-               error, and goes back to all, so that e is whole there before it is multiplied by W again
-    neurons    squares of activations that pooling windows across an edge see, and back what these windows have for them
+    tiles      W^T z of each rank on the tiles it sees. Values of tiles that several ranks see are summed on the rank
+               that counts their error, and sent back to all, so that e is complete before it is multiplied by W again
+    neurons    squares of activations that pooling windows across an edge see, and in return the gradients of these
+               windows
 
-alpha goes from its owner to all; its gradient and the loss are summed over the ranks, in their order. What a rank needs
-of memory and time goes with its blocks, but for the mini-batch itself.
+The owner sends alpha to all ranks; its gradient and the loss are summed over the ranks, in rank order. A rank's memory
+and time are proportional to its blocks, except for the mini-batch itself.
 
 Source: COTS HPC, sections 4.2 and 4.3.
 """
@@ -34,7 +35,7 @@ from .distributed_array import DistributedArray, declared
 
 
 class _Ranks:
-    """The other ranks, as what is around this one's blocks (`Around`)."""
+    """The other ranks' blocks as the surroundings (`Around`) of this rank's blocks."""
 
     def __init__(self, comm: Communicator, parts: BlockParts) -> None:
         rank = comm.rank
@@ -44,7 +45,7 @@ class _Ranks:
         down, across = parts.seen[rank].shape
         self.seen = down, across
 
-        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own length
         def tiles(m: int, dtype: np.dtype) -> DistributedArray:
             return declared(comm, parts.tile_array(m), dtype)
 
@@ -56,43 +57,43 @@ class _Ranks:
 
     @property
     def blocks(self) -> Blocks:
-        """This rank's."""
+        """Blocks of this rank."""
         return self._parts.part(self._rank)
 
     def complete(self, rebuilt: Array) -> None:
-        """Sum where tiles are counted, and bring that to all who see them."""
+        """Sum each tile on the rank that counts it, and send the sum to all ranks that see it."""
         tiles = self._tiles(rebuilt.shape[-1], rebuilt.dtype)
         rebuilt[...] = tiles.gather(tiles.scatter_add(rebuilt))
 
     def gather(self, maps: Array, seen: Array) -> None:
-        """Bring the neurons beyond this rank's last ones."""
+        """Receive the neurons beyond this rank's edge that its pooling windows see."""
         seen[...] = self._neurons(maps.shape[-1], maps.dtype).gather(maps)
 
     def scatter_add(self, seen: Array, maps: Array) -> None:
-        """Bring back what pooling windows have for them."""
+        """Sum the pooling windows' values for each neuron on the rank that has it."""
         maps[...] = self._neurons(maps.shape[-1], maps.dtype).scatter_add(seen)
 
 
 class EmptyRank:
-    """The layer of a rank without blocks, which takes part in what the others exchange; see `SparseAutoencoder`."""
+    """Layer of a rank without blocks, which only participates in the exchanges; see `SparseAutoencoder`."""
 
     def __init__(self, ranks: _Ranks, depth: int, maps: int, comm: Communicator) -> None:
         self._ranks, self._depth, self._maps, self._xp = ranks, depth, maps, comm.xp
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
-        """No loss."""
+        """Take part in the exchanges; no loss."""
         self.forward(views, batch.inputs)
         self.backward(views, len(batch), out)
         return 0.0
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
-        """No loss."""
+        """Take part in the exchanges; no loss."""
         for first in range(0, len(batch), EVALUATED):
             self.forward(views, batch.inputs[first : first + EVALUATED])
         return 0.0, None
 
     def forward(self, views: Mapping[str, Array], inputs: Array) -> float:
-        """No loss."""
+        """Take part in the exchanges; no loss."""
         m, dtype = len(inputs), views["alpha"].dtype
         self._ranks.complete(self._xp.empty((0, 0, self._depth, m), dtype))
         nothing = self._nothing(m, dtype)
@@ -100,10 +101,10 @@ class EmptyRank:
         return 0.0
 
     def encode(self, views: Mapping[str, Array], inputs: Array, out: Array) -> None:
-        """No z."""
+        """Do nothing: there is no z."""
 
     def activations(self, views: Mapping[str, Array], m: int, out: Array) -> None:
-        """No z."""
+        """Do nothing: there is no z."""
 
     def backward(
         self,
@@ -113,21 +114,21 @@ class EmptyRank:
         above: Array | None = None,
         below: Array | None = None,
     ) -> None:
-        """No gradient."""
+        """Take part in the exchange; no gradient."""
         nothing = self._nothing(m, views["alpha"].dtype)
         self._ranks.scatter_add(nothing, nothing)
         out["alpha"].fill(0)
 
     def give_back(self, views: Mapping[str, Array], dz: Array, out: Array) -> None:
-        """No gradient."""
+        """Do nothing: there is no gradient."""
 
     def _nothing(self, m: int, dtype: np.dtype) -> Array:
-        """The maps."""
+        """Empty array of maps."""
         return self._xp.empty((0, 0, self._maps * m), dtype)
 
 
 def local_blocks(parts: BlockParts, eq1: Eq1, backend: Backend, comm: Communicator) -> SparseAutoencoder | EmptyRank:
-    """This rank's blocks as a layer of their own, which sees the pixels of `parts`; all ranks ask for it together."""
+    """Create a layer of this rank's blocks, which sees the pixels of `parts`; collective."""
     ranks, pixels, depth = _Ranks(comm, parts), parts.pixels(comm.rank), parts.whole.depth
     if not pixels.size:
         return EmptyRank(ranks, depth, eq1.maps, comm)
@@ -136,19 +137,19 @@ def local_blocks(parts: BlockParts, eq1: Eq1, backend: Backend, comm: Communicat
 
 
 class PartitionedAutoencoder:
-    """One rank's part of a sparse autoencoder, as a model; all ranks call it together, with the same batches.
+    """One rank's part of a sparse autoencoder, as a model; calls are collective, with the same batches on all ranks.
 
     Its views are those of the rank's boxes (`layout`); a rank without blocks has none, or alpha alone.
 
     Parameters
     ----------
     model
-        The autoencoder as it is on one rank.
+        The complete autoencoder, as on one rank.
 
     Raises
     ------
     ValueError
-        The grid has not as many ranks as there are.
+        The size of the grid differs from the number of ranks.
     """
 
     def __init__(self, model: SparseAutoencoder, comm: Communicator, grid: Grid) -> None:
@@ -167,15 +168,15 @@ class PartitionedAutoencoder:
         self._shared = shared
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Draw the initial values of the whole autoencoder: the same bits on every rank, and for every grid."""
+        """Draw the initial values of the complete autoencoder: the same bits on every rank, and for every grid."""
         return self._model.parameters(rng)
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
-        """Give the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
+        """Return the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
 
         Raises
         ------
-        RankDied, Unreachable
+        RankFailure, Unavailable
             Another rank failed, or did not answer.
         Others
             As `SparseAutoencoder.loss_and_gradient`.
@@ -191,7 +192,7 @@ class PartitionedAutoencoder:
         return float(sums[0])
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
-        """Give the sum of the losses, the same on every rank; no answer is right or wrong."""
+        """Return the sum of the losses, the same on every rank, and None: there is no accuracy."""
         seen, own = self._seen(views, batch)
         return self._comm.total(self._own.evaluate(own, seen)[0]), None
 

@@ -1,4 +1,4 @@
-"""From a model that a job describes to one rank's part of it."""
+"""Construction of one rank's part of a job's model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .network import PartitionedNetwork
 from .stacks import PartitionedStacks
 
 Partitioned = PartitionedNetwork | PartitionedAutoencoder | PartitionedStacks
-"""A model whose views are those of this rank's boxes of its `layout`, which `dbelief.partition.layout_of` knows too."""
+"""A model whose views are those of this rank's boxes of its `layout`; see also `dbelief.partition.layout_of`."""
 
 
 def build_partitioned(model: Model, comm: Communicator, grid: Grid) -> Partitioned:
-    """Cut a model over a grid of ranks; all of them call this together, with the same model.
+    """Partition a model over a grid of ranks; collective, with the same model on all ranks.
 
     Raises
     ------
     ModelError
-        A model of this kind, or a layer of it, cannot be cut.
+        A model of this kind, or one of its layers, cannot be partitioned.
     ValueError
-        The grid has not as many ranks as there are.
+        The size of the grid differs from the number of ranks.
     """
     if isinstance(model, Network):
         return PartitionedNetwork(model, comm, grid)

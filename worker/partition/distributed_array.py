@@ -1,9 +1,9 @@
-"""The distributed array (COTS HPC, section 4.2): all that a partitioned network says about communication.
+"""Distributed array (COTS HPC, section 4.2): the only interface of a partitioned network to communication.
 
-Each rank declares the box it writes and the box it reads. `gather` brings what all wrote to where it is read; where
-several ranks wrote, their values are summed. `scatter_add` is its transpose: what every rank adds to the box it read
-goes back to those who wrote it, and is summed there. Forward through a layer is the first, backward the second,
-whatever the layer.
+Each rank declares the box it writes and the box it reads. `gather` transfers written values to the ranks that read
+them; where several ranks write, their values are summed. `scatter_add` is its transpose: what every rank adds to the
+box it read is sent to the ranks that wrote it, and summed there. Every layer's forward pass uses the first, and its
+backward pass the second.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from .halo_exchange import HaloExchange
 
 
 class DistributedArray:
-    """An array that no rank holds whole; all ranks make it, with the same arguments.
+    """Array that no rank holds completely; construction is collective, with the same arguments on all ranks.
 
     Parameters
     ----------
     shape, dtype
-        Of the whole array.
+        Of the complete array.
     outputs, inputs
-        By rank, the window that the rank writes, and the one it reads. Inputs may leave the array.
+        By rank, the window that the rank writes, and the one it reads. Inputs may extend beyond the array.
     first_axis
-        Which axis of the array the windows begin with; all other axes (batch, channels) go along whole.
+        Axis of the array that the windows begin with; all other axes (batch, channels) are included completely.
     zero
-        Windows in which cells of inputs that nobody writes are 0, such as a border.
+        Windows in which input cells that no rank writes are 0, such as a border.
     tag
-        See `Exchange`.
+        See `HaloExchange`.
 
     Attributes
     ----------
     gather
         Array on this rank's output window -> array on its input window.
     scatter_add
-        Array on this rank's input window -> array on its output window; what is added outside all outputs is lost.
+        Array on this rank's input window -> array on its output window; values outside all outputs are dropped.
     output, input
         This rank's windows, with all axes of the array.
 
     Raises
     ------
     ValueError
-        There is not one window per rank, an output leaves the array, or a rank reads what nobody writes and is not
-        declared zero; the message names rank and window.
+        There is not one window per rank, an output extends beyond the array, or a rank reads cells that no rank writes
+        and that are not declared zero; the message names rank and window.
     """
 
     def __init__(
@@ -81,5 +81,5 @@ class DistributedArray:
 
 
 def declared(comm: Communicator, array: Declared, dtype: Any) -> DistributedArray:
-    """The array of which all ranks have declared what they write and read."""
+    """Create the distributed array of a declaration of what each rank writes and reads."""
     return DistributedArray(comm, array.shape, dtype, array.outputs, array.inputs, first_axis=array.first_axis)

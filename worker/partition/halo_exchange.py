@@ -1,16 +1,16 @@
-"""From windows that ranks have to windows that ranks want: the one exchange there is.
+"""Exchange between ranks from source windows to target windows: the only communication pattern of partitioned models.
 
-Rank i has an array on window source_i and wants one on target_i. Every i sends j what source_i and target_j have in
-common, for i != j and not nothing, packed into one message. All windows are known to all ranks, so the plan is made
-once, without a word, and its buffers too.
+Rank i has an array on window source_i and needs one on target_i. For i != j, rank i sends rank j the intersection of
+source_i and target_j, if it is not empty, packed into one message. All windows are known to all ranks, so plan and
+buffers are made once, without communication.
 
-    messages    one for each ordered pair (i, j), i != j, that have something in common
+    messages    one for each ordered pair (i, j), i != j, with a non-empty intersection
     bytes       sum over i != j of |source_i & target_j| * itemsize
-    copies      one into the message and one out of it; one for what a rank has itself
+    copies      one into the message and one out of it; one for a rank's own cells
 
-Where no two sources meet, values are copied, bit for bit. Where some do, each cell is the sum of what all have there,
-0 + first + second + … in rank order: the same bits in every run, and `numpy.add.at`'s in a loop over the ranks. With
-sources and targets swapped an exchange is its own transpose.
+If no two sources overlap, values are copied bit for bit. Otherwise each cell is the sum over all sources that have it,
+0 + first + second + … in rank order: the same bits in every run, and those of `numpy.add.at` in a loop over the ranks.
+With sources and targets swapped an exchange is its own transpose.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from ..comm.communicator import Pending
 
 
 class HaloExchange:
-    """One rank's part of an exchange; called with the array on its source, it gives the one on its target.
+    """One rank's end of an exchange: maps the array on its source window to the one on its target window.
 
-    All ranks make it, and then call it, together. Between `start` and `finish` a rank may compute; what it reads of the
-    target by then is in the window `ready`.
+    Construction and calls are collective. Between `start` and `finish` a rank may compute; until `finish` returns it
+    may read the target in the window `ready` only.
 
     Parameters
     ----------
     sources, targets
-        By rank. Cells of a target that no source has are 0.
+        Windows by rank. Cells of a target that are in no source are 0.
     tag
-        Different for exchanges that are under way together, unless all ranks start them in the same order.
+        Must differ for exchanges that are in flight together, unless all ranks start them in the same order.
 
     Attributes
     ----------
     target
-        Array of this rank's target window, written by every call and given back by it; the caller may change it.
+        Array on this rank's target window, written and returned by every call; the caller may change it.
     ready
-        What of the target is there once `start` returns; empty where sums are made.
+        Window of the target that is complete once `start` returns; empty if sources overlap.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class HaloExchange:
         self._under_way: tuple[Pending, Any] | None = None
 
     def __call__(self, source: Any) -> Any:
-        """Exchange at once; see `start` and `finish`."""
+        """Run a complete exchange; see `start` and `finish`."""
         self.start(source)
         return self.finish()
 
     def start(self, source: Any) -> None:
-        """Pack and send; `source` must stay as it is until `finish` returns.
+        """Pack and send; `source` must not change until `finish` returns.
 
         Raises
         ------
         ValueError
-            `source` has not the shape or the dtype of this rank's source window, or the last call is not finished.
-        RankDied
+            `source` has not the shape or the dtype of this rank's source window, or the last exchange is not finished.
+        RankFailure
             A rank has failed.
         """
         if (source.shape, source.dtype) != (self._source_window.shape, self._dtype):
@@ -103,12 +103,14 @@ class HaloExchange:
             self.target[self._own[0]] = source[self._own[1]]
 
     def finish(self) -> Any:
-        """Wait for what the others send, and give the array on this rank's target window.
+        """Wait for the other ranks' messages, and return the array on this rank's target window.
 
         Raises
         ------
-        RankDied, Unreachable
-            A rank has failed, or did not answer within the deadline of the `Comm`.
+        ValueError
+            No exchange was started.
+        RankFailure, Unavailable
+            A rank has failed, or did not answer within the deadline of the `Communicator`.
         """
         if self._under_way is None:
             raise ValueError("an exchange that was not started cannot be finished")

@@ -1,11 +1,11 @@
-"""A network cut over the ranks of one replica: the same numbers as on one, each rank with its own part of them.
+"""Network partitioned over the ranks of one replica: the same values as on one rank, each rank with its own part.
 
-Every rank has the whole mini-batch, computes its windows of every layer (`cut`), and knows what all ranks' windows
-are. Between two layers a distributed array brings each rank what it reads; on the way back the same array sums what the
-ranks found for each activation. While it does, a rank computes: outputs that see nothing of others (`pieces`), and
-gradients of its parameters. What the last layer gives goes to all ranks, each of which computes the loss.
-Parameters that all positions share go from their owner to all before a step, and their gradients back to it, by arrays
-of the same kind.
+Every rank has the complete mini-batch, computes its windows of every layer (`cut`), and has the windows of all ranks.
+Between two layers a distributed array transfers what each rank reads. In the backward pass the same array sums the
+ranks' gradients of each activation. A rank computes meanwhile: outputs that depend on no other rank (`interior`), and
+gradients of its parameters. The last layer's outputs are sent to all ranks, each of which computes the loss.
+Parameters that all positions share are sent from their owner to all ranks before a step, and their gradients back to
+it, by arrays of the same kind.
 
 Source: DistBelief, section 3 and Fig. 1 (a boundary activation goes once to each machine that needs it); COTS HPC,
 section 4.2.
@@ -31,12 +31,12 @@ from .overlap import compute, interior
 
 
 class _Arrays:
-    """What the ranks exchange in a step, for mini-batches of one length; see `NetworkArrays`.
+    """Distributed arrays of one step, for mini-batches of one length; see `NetworkArrays`.
 
     Attributes
     ----------
     inside
-        By layer, the window of its outputs to be computed before its inputs come.
+        By layer, the window of its outputs that is computed before the other ranks' inputs arrive.
     """
 
     def __init__(self, comm: Communicator, parts: list[Part], length: int, dtype: np.dtype, overlaps: bool) -> None:
@@ -51,16 +51,16 @@ class _Arrays:
 
 
 class PartitionedNetwork:
-    """One rank's part of a network, as a model; all ranks call it together, with the same batches.
+    """One rank's part of a network, as a model; calls are collective, with the same batches on all ranks.
 
     Its views are those of the rank's boxes (`layout`).
 
     Parameters
     ----------
     network
-        The network as it is on one rank.
+        The complete network, as on one rank.
     overlaps
-        Whether a rank computes while it waits for others; else one after the other, to see what that costs.
+        Whether communication overlaps with computation; False: they alternate, to measure the cost.
     """
 
     def __init__(self, network: Network, comm: Communicator, grid: Grid, overlaps: bool = True) -> None:
@@ -79,15 +79,15 @@ class PartitionedNetwork:
         self._used: dict[str, Array] = {}
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Draw the initial values of the whole network: the same bits on every rank, and for every grid."""
+        """Draw the initial values of the complete network: the same bits on every rank, and for every grid."""
         return self._network.parameters(rng)
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
-        """Give the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
+        """Return the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
 
         Raises
         ------
-        RankDied, Unreachable
+        RankFailure, Unavailable
             Another rank failed, or did not answer.
         Others
             As `Network.loss_and_gradient`.
@@ -101,20 +101,24 @@ class PartitionedNetwork:
             return loss / len(batch)
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, int]:
-        """Give the sum of the losses and the number of right answers, the same on every rank."""
+        """Return the sum of the losses and the number of correct predictions, the same on every rank."""
         with step_settings():
             _, activations = self._forward(views, batch, training=False)
             return self._network.judge(activations[-1], batch.targets)
 
     def _draw(self, x: Array | None) -> None:
-        """Let layers with random numbers draw them for these inputs of the whole network, or not at all."""
+        """Set the random keys of dropout layers by these inputs of the complete network; None: no random numbers."""
         for part in self._parts:
             if isinstance(part.stage.layer, Dropout):
                 work, place = part.stage.work, self._network.stages.index(part.stage)
                 work.key = None if x is None else batch_key(work, x, self._network.seed, place)
 
     def _forward(self, views: Mapping[str, Array], batch: Batch, *, training: bool) -> tuple[_Arrays, list[Any]]:
-        """Every layer's inputs and outputs on this rank, in pairs, and the whole of the last one's outputs."""
+        """Run the forward pass; return the step's arrays, and the activations.
+
+        The activations are every layer's inputs and outputs on this rank, in pairs, and the complete outputs of the
+        last one.
+        """
         kind = next((values.dtype for values in views.values()), batch.inputs.dtype)  # a rank may have no parameters
         x = self._network.checked_inputs(kind, batch)
         key = len(x), x.dtype
@@ -147,7 +151,7 @@ class PartitionedNetwork:
         return arrays, [*found, arrays.last.gather(found[-1])]
 
     def _compute(self, part: Part, x: Array, y: Array, pieces: list[Window]) -> None:
-        """Write pieces of this rank's outputs of one layer, from its inputs, of which what they see is there."""
+        """Compute pieces of this rank's outputs of one layer; the inputs that they depend on must be available."""
         for piece in pieces:
             if piece.size:
                 own = [self._used[name] for name in part.stage.parameters]
@@ -175,7 +179,7 @@ class PartitionedNetwork:
                 dy = dx if array is None else array.scatter_add.finish()
 
     def _give_back(self, part: Part, x: Array, y: Array, dy: Array, gradients: list[Array], dx: Array | None) -> None:
-        """Write gradients and dx of a layer; zeros where this rank has none of its outputs."""
+        """Write gradients and dx of a layer; zeros if this rank has none of its outputs."""
         if y.size:
             own = [self._used[name] for name in part.stage.parameters]
             part.stage.layer.backward(part.stage.work, x, y, dy, own, gradients, dx)
@@ -184,13 +188,13 @@ class PartitionedNetwork:
             array.fill(0)
 
     def _partial(self, part: Part, name: str) -> Array:
-        """Room for this rank's part of a shared tensor's gradient."""
+        """Buffer for this rank's part of a shared tensor's gradient."""
         tensor = self._used[name]
         return part.stage.work.array(f"d {name}", tensor.shape, tensor.dtype)
 
 
 def _in_one_piece(work: Workspace, name: str, array: Array) -> Array:
-    """Itself where it is C-contiguous, else a copy in a buffer."""
+    """Return the array itself if it is C-contiguous, else a copy in a buffer."""
     if array.flags.c_contiguous:
         return array
     whole = work.array(name, array.shape, array.dtype)

@@ -1,8 +1,8 @@
-"""A layer computed in pieces: what a rank can compute by itself while the border of its inputs is still under way.
+"""Computation of a layer in pieces, so that a rank computes while the border of its inputs is still being received.
 
-Of a rank's outputs those that see nothing of other ranks are a rectangle, the inside; what is left of the window are at
-most four more. Each piece is the same layer on a smaller image: its inputs are copied out, its outputs in. That is done
-for layers with weights, whose work is many times that of the copies, and which leave nothing of `forward` behind for
+The outputs of a rank that depend on no other rank's values form a rectangle, the interior. The rest of the window is at
+most four more rectangles. Each piece is the same layer on a smaller image: its inputs are copied out, its outputs in.
+This is done for layers with weights, whose work far exceeds that of the copies, and whose `forward` keeps nothing for
 `backward`.
 
 Source: DistBelief, section 3 (a machine computes as soon as what it needs has come).
@@ -18,9 +18,9 @@ from dbelief.partition.cut import Part, seen
 
 
 def interior(part: Part, rank: int, ready: Window) -> Window:
-    """Which window of a rank's outputs sees nothing but what is `ready` of its inputs; empty where there is none.
+    """Window of a rank's outputs that depends only on the `ready` part of its inputs; empty if there is none.
 
-    Empty too for a layer that is not computed in pieces. `ready` has all axes of the inputs, the batch first.
+    Also empty for a layer that is not computed in pieces. `ready` has all axes of the inputs, the batch first.
     """
     outputs, layer = part.outputs[rank], part.stage.layer
     if not isinstance(layer, Conv | Local) or not outputs.size:
@@ -39,16 +39,16 @@ def _within(places: tuple[int, int] | None, first: int, last: int) -> bool:
 
 
 def compute(part: Part, rank: int, piece: Window, x: Array, parameters: Sequence[Array], y: Array) -> None:
-    """Write one piece of a rank's outputs; all of them at once without a copy.
+    """Compute one piece of a rank's outputs; without a copy if it is the complete window.
 
     Parameters
     ----------
     piece
         Of the layer's outputs, within the rank's window.
     x, y
-        On the rank's window of inputs and of outputs; of x only what the piece sees is read.
+        On the rank's window of inputs and of outputs; of x only the cells that the piece depends on are read.
     parameters
-        As the rank has them.
+        The rank's own parts of the layer's parameters.
     """
     stage, mine = part.stage, part.outputs[rank]
     if piece == mine:

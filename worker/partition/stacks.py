@@ -1,14 +1,15 @@
-"""Stacks of sparse autoencoders cut over the ranks of one replica: the numbers of one rank, each rank with its blocks.
+"""Stacks of sparse autoencoders partitioned over the ranks of one replica: the values of one rank, blocks on each rank.
 
-Every rank has the whole mini-batch. Of each stack it has its own blocks (`own_blocks`), and its windows of p and y
-(`StackParts`). So the ranks exchange, up and then down,
+Every rank has the complete mini-batch. Of each stack it has its own blocks (`local_blocks`), and its windows of p and y
+(`StackParts`). The ranks exchange, in the forward and then in the backward pass,
 
-    of each stack but the last       z, p and y from where they are made to where they are seen; slopes back, summed
-    of each stack that is trained    what a layer alone exchanges (`autoencoder.py`)
+    of each stack but the last       z, p and y from the ranks that compute them to those that read them; gradients
+                                     back, summed
+    of each stack that is trained    what a single layer exchanges (`autoencoder.py`)
     in all, once                     alphas that are trained, from their owner; the sums of loss and alphas' gradients
 
-What a rank's blocks of a stack have for a gradient in the pixels that they see is its share of a sum, made on the way
-to those who have normalised them.
+The gradient of a rank's blocks with respect to the pixels that they see is one summand. It is summed on the way to the
+ranks that have normalised these pixels.
 
 Source: COTS HPC, sections 3, 4.2 and 4.3.
 """
@@ -34,39 +35,39 @@ from .distributed_array import DistributedArray, declared
 
 
 class _StackBoundary:
-    """The way of maps from the ranks that make them to those that see them (`Crossing`)."""
+    """Transfer of maps from the ranks that compute them to those that read them (`Crossing`)."""
 
     def __init__(self, comm: Communicator, parts: StackParts, place: int, which: int) -> None:
-        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own
+        @lru_cache(maxsize=4)  # a lease's last batch is shorter, evaluation has its own length
         def array(m: int, dtype: np.dtype) -> DistributedArray:
             return declared(comm, parts.between(place, m)[which], dtype)
 
         self._array = array
 
     def gather(self, made: Array) -> Array:
-        """Bring what is seen here."""
+        """Receive the values that this rank reads."""
         return self._array(len(made), made.dtype).gather(made)
 
     def scatter_add(self, slopes: Array) -> Array:
-        """Bring back the gradient in it."""
+        """Send the gradient back to the ranks that computed the values, and sum it there."""
         return self._array(len(slopes), slopes.dtype).scatter_add(slopes)
 
 
 class PartitionedStacks:
-    """One rank's part of stacks, as a model; all ranks call it together, with the same batches.
+    """One rank's part of stacks, as a model; calls are collective, with the same batches on all ranks.
 
     Its views are those of the rank's boxes (`layout`); a rank without blocks in trained stacks has none, or alphas
-    alone. Of stacks that are not trained it keeps what its own blocks have.
+    alone. Of stacks that are not trained it keeps the tensors of its own blocks.
 
     Parameters
     ----------
     model
-        The stacks as they are on one rank.
+        The complete stacks, as on one rank.
 
     Raises
     ------
     ValueError
-        The grid has not as many ranks as there are.
+        The size of the grid differs from the number of ranks.
     """
 
     def __init__(self, model: Stacks, comm: Communicator, grid: Grid) -> None:
@@ -91,15 +92,15 @@ class PartitionedStacks:
         self._shared = shared
 
     def parameters(self, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Draw the initial values of the whole stacks: the same bits on every rank, and for every grid."""
+        """Draw the initial values of the complete stacks: the same bits on every rank, and for every grid."""
         return self._model.parameters(rng)
 
     def loss_and_gradient(self, views: Mapping[str, Array], batch: Batch, out: Mapping[str, Array]) -> float:
-        """Give the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
+        """Return the mean loss, the same on every rank, and write the gradient of the rank's boxes into `out`.
 
         Raises
         ------
-        RankDied, Unreachable
+        RankFailure, Unavailable
             Another rank failed, or did not answer.
         Others
             As `Stacks.loss_and_gradient`.
@@ -118,7 +119,7 @@ class PartitionedStacks:
         return float(sums[0])
 
     def evaluate(self, views: Mapping[str, Array], batch: Batch) -> tuple[float, None]:
-        """Give the sum of the losses, the same on every rank; no answer is right or wrong."""
+        """Return the sum of the losses, the same on every rank, and None: there is no accuracy."""
         seen, own, _ = self._seen(views, batch)
         return self._comm.total(self._chain.evaluate(own, seen)), None
 
@@ -134,13 +135,13 @@ class PartitionedStacks:
         return seen, self._with_alphas(views, shared.gather(mine)), kind
 
     def _with_alphas(self, views: Mapping[str, Array], alphas: Array) -> list[dict[str, Array]]:
-        """The tensors of each trained stack under the names that its layer knows, with these numbers for alpha."""
+        """The tensors of each trained stack under its layer's names, with these values for alpha."""
         found = self._model.trained_tensors(views)
         return [{**own, "alpha": alphas[i : i + 1]} for i, own in enumerate(found)]
 
 
 def _stack(model: Stacks, comm: Communicator, parts: StackParts, place: int) -> Stack:
-    """This rank's part of one stack, from 1."""
+    """This rank's part of one stack; `place` counts from 1."""
     eq1, lcn = model.stacks[place - 1]
     own = local_blocks(parts.parts[place - 1], eq1, model.backend, comm)
     shapes = parts.shapes(place, comm.rank)
@@ -151,9 +152,9 @@ def _stack(model: Stacks, comm: Communicator, parts: StackParts, place: int) -> 
 
 
 def _given(model: Stacks, rank: int, parts: StackParts, place: int) -> dict[str, Array]:
-    """What a rank's blocks have of a stack that is not trained, and alpha, which all have."""
+    """Tensors of a rank's blocks of a stack that is not trained, and alpha, which all ranks have."""
     tensors = own_tensors(model.given, place)
     weight, to_device = tensors["weight"], model.backend.to_device
     blocks = parts.parts[place - 1].blocks[rank].along(weight.shape, 0)
-    mine = weight[blocks.within(Window.whole(weight.shape))].copy()  # a view would keep the whole
+    mine = weight[blocks.within(Window.whole(weight.shape))].copy()  # a view would keep the complete array alive
     return {"weight": to_device(mine), "alpha": to_device(tensors["alpha"])}

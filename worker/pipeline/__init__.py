@@ -1,1 +1,1 @@
-"""What runs beside the computation: threads that fetch and push, buffers, batches, measured phases."""
+"""Concurrent parts of a replica: fetch and push threads, buffers, batches and measured phases."""

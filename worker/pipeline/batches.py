@@ -1,4 +1,4 @@
-"""Mini-batches of one split, for those who were leased a range of an epoch's permutation."""
+"""Mini-batches of one split, for leases of a range of an epoch's permutation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dbelief.nn import Batch
 class BatchLoader:
     """Mini-batches of one split, by epoch and range of the epoch's seeded permutation.
 
-    One call's are valid until the next: their arrays, also those on a device, are made once.
+    A mini-batch is valid until the next call: its arrays, also those on a device, are allocated once.
     """
 
     def __init__(self, split: Split, batch: int, seed: int, backend: Backend) -> None:
@@ -22,7 +22,7 @@ class BatchLoader:
         self._order = permutation(0, seed, 0)
 
     def __call__(self, epoch: int, start: int, stop: int) -> Batch:
-        """The samples [start, stop) of an epoch, where the model computes."""
+        """The samples [start, stop) of an epoch, on the device of the model."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, permutation(len(self._split), self._seed, epoch)
         batch = self._split.gather(self._order[start:stop], self._buffer)

@@ -1,7 +1,7 @@
-"""The arrays that the three threads of a replica hand to each other. All are made once.
+"""Buffers that the three threads of a replica pass to each other. All are allocated once.
 
-On a GPU model and gradient live on the device; on a CPU they are the memory that the wire, or a shard on the same host,
-reads and writes, and nothing is copied.
+On a GPU, model and gradient are in device memory. On a CPU they are the memory that the network client, or a shard on
+the same host, reads and writes, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dbelief.core.layout import RankPart
 class ParameterBuffer:
     """One copy of a rank's part of the parameters: (n,) float32 on the host and on the device, and segments' versions.
 
-    `stepped` says that local steps moved it away from what those versions hold.
+    `locally_modified` is true if local steps have changed it from what those versions hold.
     """
 
     host: np.ndarray
@@ -33,20 +33,20 @@ class ParameterBuffer:
     def make(
         cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = aligned_float32
     ) -> ParameterBuffer:
-        """An empty copy, of version -1 everywhere."""
+        """Return an empty copy, with version -1 for every segment."""
         host = allocate(part.size)
         device = backend.to_device(host)
         return cls(host, device, part.views(device), np.full(segments, -1, np.int64))
 
     def to_device(self) -> None:
-        """Bring what was fetched to where it is computed on."""
+        """Copy the fetched parameters to the device."""
         if self.device is not self.host:
             self.device.set(self.host)
 
 
 @dataclass(kw_only=True)
 class PushStats:
-    """What a push stands for: the mini-batches behind it."""
+    """Statistics of the mini-batches behind one push."""
 
     sequence: int = 0
     samples: int = 0
@@ -56,7 +56,7 @@ class PushStats:
 
 @dataclass
 class GradientBuffer(PushStats):
-    """A rank's part of one gradient on its way: (n,) float32 where it is computed, and what it was computed from.
+    """A rank's part of one gradient to be pushed: (n,) float32 on the device, and the versions it was computed from.
 
     `sent` is what a push reads: on a GPU block by block, each sent while the next is copied.
     """
@@ -72,10 +72,10 @@ class GradientBuffer(PushStats):
     def make(
         cls, part: RankPart, segments: int, backend: Backend, allocate: Allocate = aligned_float32
     ) -> GradientBuffer:
-        """An empty gradient."""
+        """Return an empty gradient."""
         gradient = backend.zeros(part.size, allocate)
         return cls(gradient, part.views(gradient), np.zeros(segments, np.int64))
 
     def complete(self, backend: Backend) -> None:
-        """Everything is added up; to be called on the thread that computes."""
+        """Mark the sum as complete; must be called on the compute thread."""
         self.sent = self.gradient if backend.name == "numpy" else DeviceSource(backend.xp, self.gradient)

@@ -1,6 +1,6 @@
-"""A model whose computing takes longer than it does here: as if each replica had another machine of its own.
+"""Model wrapper that delays computing, to simulate replicas with a machine each on one machine.
 
-The time is slept, so that other replicas on the same processor go on meanwhile.
+The delay sleeps, so that other replicas on the same processor continue meanwhile.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dbelief.nn import Batch, Evaluates, Model
 
 
 class DelayedModel:
-    """A model, with a wait after each gradient.
+    """A model with a delay after each gradient.
 
     Parameters
     ----------
     wait_s
         Seconds added to each mini-batch, or portion of a batch method, whatever its size.
     sleep
-        How to wait.
+        Function that sleeps.
     """
 
     def __init__(self, model: Model, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -30,7 +30,7 @@ class DelayedModel:
             self.evaluate = model.evaluate
 
     def loss_and_gradient(self, views: Mapping[str, Any], batch: Batch, out: Mapping[str, Any]) -> float:
-        """As the model's, later."""
+        """Return the model's loss, after the delay."""
         loss = self._model.loss_and_gradient(views, batch, out)
         self._sleep(self._wait_s)
         return loss

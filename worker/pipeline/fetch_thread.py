@@ -1,4 +1,4 @@
-"""The fetch thread: the newest parameters, one copy being computed on while the other is filled."""
+"""Fetch thread with two copies of the parameters: one is computed on while the other is filled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FetchThread:
     Parameters
     ----------
     copies
-        Two copies. The caller computes on the one it took last; a fetch fills the other.
+        Two copies. The caller computes on the last one returned by `get`; a fetch fills the other.
     """
 
     def __init__(self, parameters: Parameters, copies: tuple[ParameterBuffer, ParameterBuffer]) -> None:
@@ -29,18 +29,18 @@ class FetchThread:
         self._thread.start()
 
     def request(self, clock: int) -> None:
-        """Begin to fill the spare copy for `clock`, unless that is under way."""
+        """Start to fill the spare copy for `clock`, unless a fetch is in progress."""
         if not self._under_way:
             self._under_way = True
             self._asked.put(clock)
 
     def get(self) -> ParameterBuffer:
-        """The filled copy; waits for it. From now on the copy taken before is the spare one.
+        """Wait for the filled copy and return it. The copy returned before becomes the spare one.
 
         Raises
         ------
         Exception
-            What ended the fetch; a Failure, or a bug.
+            The error of the fetch: a RuntimeFailure, or a bug.
         """
         assert self._under_way, "take() without ask()"
         error = self._filled.get()
@@ -57,11 +57,11 @@ class FetchThread:
 
     def _run(self) -> None:
         while (clock := self._asked.get()) is not None:
-            if self._spare.locally_modified:  # nothing of it may be taken for unchanged
+            if self._spare.locally_modified:  # no segment may count as unchanged
                 self._spare.versions[:] = -1
                 self._spare.locally_modified = False
             try:
                 self._parameters.pull(self._spare.host, self._spare.versions, clock=clock)
                 self._filled.put(None)
-            except Exception as error:  # whatever it is: the thread that waits must hear of it, or it waits forever
+            except Exception as error:  # of any type: without it the waiting thread would block forever
                 self._filled.put(error)

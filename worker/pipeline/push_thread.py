@@ -1,4 +1,4 @@
-"""The push thread: gradients leave in order, while the next one is computed into another buffer."""
+"""Push thread: gradients are pushed in order, while the next one is computed into another buffer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PushThread:
     push
         Sends one gradient and returns when it is acknowledged.
     slots
-        The buffers; as many pushes may be under way or waiting, and one more is what `slot` waits for.
+        The buffers: their number limits the pushes in progress or queued; beyond it `acquire_buffer` blocks.
     acknowledged
-        Called on the push thread for each push that is done.
+        Called on the push thread for each completed push.
     """
 
     def __init__(
@@ -43,49 +43,49 @@ class PushThread:
         self._thread.start()
 
     def acquire_buffer(self) -> GradientBuffer:
-        """A free buffer; waits until one is."""
+        """Wait for a free buffer and return it."""
         slot = self._free.get()
         self.check()
         return slot
 
     def submit(self, slot: GradientBuffer) -> None:
-        """Hand a filled buffer over; returns at once."""
+        """Queue a filled buffer for its push; returns at once."""
         with self._idle:
             self._under_way += 1
         self._ready.put(slot)
 
     def flush(self) -> None:
-        """Wait until everything handed over is acknowledged.
+        """Wait until every submitted buffer is acknowledged.
 
         Raises
         ------
         Exception
-            What ended a push; a Failure, or a bug.
+            The error of a push: a RuntimeFailure, or a bug.
         """
         with self._idle:
-            self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has its deadline
+            self._idle.wait_for(lambda: self._under_way == 0)  # bounded: every push has a deadline
         self.check()
 
     def release_buffer(self, slot: GradientBuffer) -> None:
-        """A buffer that nothing is to be sent of."""
+        """Return a buffer without a push."""
         self._free.put(slot)
 
     def close(self) -> None:
-        """End the thread; what is handed over is sent first."""
+        """End the thread; submitted buffers are pushed first."""
         self._ready.put(None)
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what ended a push, if anything did."""
+        """Raise the error of a failed push, if any."""
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
         while (slot := self._ready.get()) is not None:
             try:
-                if self._error is None:  # after a failure, later numbers must not overtake it
+                if self._error is None:  # after a failure, later sequence numbers must not overtake it
                     self._acknowledged(slot, self._push(slot))
-            except Exception as error:  # whatever it is: the thread that waits must hear of it, or it waits forever
+            except Exception as error:  # of any type: without it the waiting thread would block forever
                 self._error = error
             finally:
                 self._free.put(slot)

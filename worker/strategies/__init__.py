@@ -1,1 +1,1 @@
-"""How a replica trains: one module for each strategy, and the factory that a job's name selects from."""
+"""Training strategies of a replica: one module for each, and the factory that selects by the job's strategy."""

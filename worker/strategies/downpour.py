@@ -4,13 +4,13 @@ For each mini-batch `step` of a lease:
 
     if step mod n_fetch == 0:          parameters <- fetched from the shards
     gradient <- of the mini-batch;     accrued <- accrued + gradient
-    parameters <- parameters - alpha * gradient        where the next mini-batch still uses them
+    parameters <- parameters - alpha * gradient        if the next mini-batch still uses them
     if (step + 1) mod n_push == 0:     push accrued;   accrued <- 0      (literal order: step mod n_push == 0)
 
-The aligned order makes a fetch see all that this replica computed before it; the literal one fetches first, so that
-local progress is wiped and reappears up to n_push - 1 steps late. At the end of a lease the rest is pushed in both.
-New parameters are swapped in between mini-batches only. Without `overlap` a fetch waits for the acknowledgement of
-the push before it, so that one replica with n_fetch = n_push = 1 is exactly SGD.
+With the aligned order a fetch sees all gradients that this replica computed before it. The literal order fetches first,
+so that local progress is overwritten and reappears up to n_push - 1 steps late. At the end of a lease both push the
+rest. New parameters are swapped in between mini-batches only. Without `overlap` a fetch waits for the acknowledgement
+of the push before it, so that one replica with n_fetch = n_push = 1 is exactly SGD.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..pipeline.push_thread import PushThread
 
 @dataclass(frozen=True)
 class Settings:
-    """What the job file says about how a replica trains.
+    """Training settings from the job file.
 
     Attributes
     ----------
@@ -44,9 +44,9 @@ class Settings:
     local_rate
         alpha of the local step between fetches; None: the push's own rate.
     overlap
-        Let a fetch run ahead of the push before it.
+        Whether a fetch may start before the preceding push is acknowledged.
     clip_norm
-        Longest gradient of a mini-batch; None: any.
+        Maximum norm of a mini-batch's gradient; None: unlimited.
     """
 
     cadence: FetchPushSchedule
@@ -64,7 +64,7 @@ class PhaseTimer:
         self._at = time.perf_counter()
 
     def end(self, phase: str, waited_s: float = 0.0) -> None:
-        """Book the time since the last call on `phase`; of it, so much as was waited for others on "wait"."""
+        """Add the time since the last call to `phase`, except `waited_s` of it, which go to "wait"."""
         now = time.perf_counter()
         self.seconds[phase] += now - self._at - waited_s
         self.seconds["wait"] += waited_s
@@ -72,16 +72,16 @@ class PhaseTimer:
 
 
 class Downpour:
-    """Trains leases on the compute thread, between a fetch and a push thread.
+    """Trains leases on the compute thread, with a fetch and a push thread.
 
     Parameters
     ----------
     batches
-        Gives the mini-batch for (epoch, start, stop) of an epoch's permutation.
+        Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
     noted
         Called before each mini-batch with (lease, step, versions computed from); for the log of a replay.
     total
-        Of all ranks, where this is one of several: see `clip`.
+        Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
 
     def __init__(
@@ -107,21 +107,21 @@ class Downpour:
         self._noted = noted
         self._total = total
         self._sgd = make_rule("sgd", {})
-        # With n_push = 1 gradients are computed where they are sent from; else summed up from here. On a device it also
-        # holds what a local step subtracts.
+        # With n_push = 1 gradients are computed in the send buffer; else they are accumulated from here. On a device it
+        # also holds what a local step subtracts.
         self._gradient = backend.to_device(aligned(part.size, np.float32))
         self._gradient_views = part.views(self._gradient)
         self._parameters: ParameterBuffer | None = None
 
     def train(self, lease: DataLease) -> None:
-        """Compute and push one lease; returns when every push of it is acknowledged.
+        """Compute and push one lease; return when every push of it is acknowledged.
 
         Raises
         ------
-        NotFinite
-            Where a gradient is not finite; names the tensor.
-        Failure
-            Where shards cannot be reached or refuse.
+        NonFinite
+            A gradient is not finite; names the tensor.
+        RuntimeFailure
+            The shards cannot be reached, or reject a request.
         """
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
@@ -146,7 +146,7 @@ class Downpour:
         self._phases.end("push")
 
     def close(self) -> None:
-        """End both threads; what was handed over is pushed first."""
+        """End both threads; submitted gradients are pushed first."""
         self._fetcher.close()
         self._sender.close()
 
@@ -160,7 +160,7 @@ class Downpour:
             self._fetcher.request(_last_clock(lease, step, cadence))
             self._parameters = self._fetcher.get()
             self._parameters.to_device()
-            # Filled while this one is computed on; but a lease begins with what is newest then.
+            # Filled while this one is computed on; but a lease begins with the newest parameters.
             if self._settings.overlap and step + cadence.n_fetch < cadence.steps(lease.samples):
                 self._fetcher.request(_last_clock(lease, step + cadence.n_fetch, cadence))
             self._phases.end("fetch")
@@ -169,7 +169,7 @@ class Downpour:
         return self._parameters
 
     def _open(self, lease: DataLease, step: int, sequence: int) -> GradientBuffer:
-        """A free buffer, for the push that begins with mini-batch `step`."""
+        """Acquire a free buffer for the push that begins with mini-batch `step`."""
         slot = self._sender.acquire_buffer()
         self._phases.end("push")
         slot.sequence = sequence
@@ -179,7 +179,7 @@ class Downpour:
         return slot
 
     def _compute(self, parameters: ParameterBuffer, batch: Batch, slot: GradientBuffer) -> None:
-        """Add the mini-batch's gradient to what the slot has accrued."""
+        """Add the mini-batch's gradient to the slot's sum."""
         if self._settings.cadence.n_push == 1:
             loss = self._model.loss_and_gradient(parameters.views, batch, slot.views)
             clip_by_norm(self._backend.xp, slot.gradient, self._settings.clip_norm, self._total)
@@ -195,14 +195,14 @@ class Downpour:
         slot.loss_sum += loss * len(batch)
 
     def _local_step(self, parameters: ParameterBuffer, slot: GradientBuffer) -> None:
-        """Move the replica's own copy by the gradient of this mini-batch, by plain SGD."""
+        """Update the replica's own copy by the gradient of this mini-batch, with plain SGD."""
         alpha = self._settings.local_rate
         rate = np.float32(slot.rate if alpha is None else alpha)
         gradient = slot.gradient if self._settings.cadence.n_push == 1 else self._gradient
         if self._backend.name == "numpy":
             apply_rule(self._sgd, parameters.device, gradient, (), rate, 1)
         else:
-            # The formula, with a buffer for its product: what this one held is sent, or added to what will be.
+            # The product needs a buffer: this one's content has been added to the slot, or is unused.
             parameters.device -= self._backend.xp.multiply(gradient, rate, out=self._gradient)
         parameters.locally_modified = True
 
@@ -214,5 +214,5 @@ class Downpour:
 
 
 def _last_clock(lease: DataLease, step: int, cadence: FetchPushSchedule) -> int:
-    """Clock of the last mini-batch that is computed from what is fetched for `step`: so far ahead must be allowed."""
+    """Clock of the last mini-batch computed from the fetch for `step`; the staleness bound must allow it."""
     return lease.clock + min(step + cadence.n_fetch, cadence.steps(lease.samples)) - 1

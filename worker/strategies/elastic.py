@@ -1,15 +1,15 @@
 """Elastic averaging through the shards, on a replica (Zhang et al. 2015; You et al. 2017, equations 1, 2, 5 and 6).
 
-A replica has weights W of its own (`own`); the shards have the centre C. At every `period`-th mini-batch and a lease's
-last one W <- W - D and, on the shards, C <- C + D by the same D = a (W - C) to the last bit: so nothing is made or lost
-between them, and the sum of all W and C changes by gradients alone. The exchange needs no gradient, and runs while the
-gradient is computed.
+A replica has its own weights W; the shards have the centre C. At every `period`-th mini-batch and the last one of a
+lease, W <- W - D and, on the shards, C <- C + D. D = a (W - C) is the same to the last bit on both sides, so the sum of
+all W and C changes by gradients alone. The exchange needs no gradient, and runs while the gradient is computed.
 
-In turns (You et al. 2017, algorithm 1: the original, round robin) each mini-batch is one exchange in two halves: the
-replica waits until all before it have pushed, and takes the centre; then it computes; then it gives its weights as they
-were, and moves. Nobody computes meanwhile, so that D is the same on both sides here too.
+With `turns` (You et al. 2017, algorithm 1: the original, round robin) each mini-batch is one exchange in two halves.
+The replica waits until all replicas before it have pushed, and fetches the centre. Then it computes. Then it pushes its
+weights as they were, and updates them. No other replica computes meanwhile, so that D is the same on both sides.
 
-A replica that joins begins at the centre, and at rest. When it dies, its way since the last exchange dies with it.
+A replica that joins begins at the centre, with zero velocity. When it fails, its updates since the last exchange are
+lost.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from .downpour import PhaseTimer
 
 
 class Centre(Protocol):
-    """The shards, as this needs them."""
+    """Interface to the shards."""
 
     def array(self, size: int) -> np.ndarray:
-        """(size,) float32, all 0, which is quickly filled and sent."""
+        """Return zeros, (size,) float32, in memory that is fast to fill and send."""
 
     def pull(self, out: np.ndarray, versions: np.ndarray, *, clock: int = 0) -> float:
-        """Read the centre as of a clock; seconds that it was waited for."""
+        """Fetch the centre as of a clock; return the seconds spent waiting for it."""
 
     def push(self, values: Any, versions: np.ndarray, push: Push) -> PushResult:
-        """Send own weights: the centre moves towards them."""
+        """Push own weights: the centre moves towards them."""
 
     def exchange(self, values: Any, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
-        """Send own weights, and get the centre as it was before it moved."""
+        """Push own weights, and fetch the centre as it was before it moved."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the job file says about how a replica trains.
+    """Training settings from the job file.
 
     Attributes
     ----------
@@ -60,13 +60,13 @@ class Settings:
     moving_rate
         a, by eta.
     mu
-        Part of the velocity that is kept; None: there is no velocity.
+        Fraction of the velocity that is kept; None: there is no velocity.
     nesterov
-        Whether the gradient is taken where the velocity alone would lead.
+        Whether the gradient is computed at the weights advanced by the velocity alone.
     turns
         Whether replicas compute one after the other.
     clip_norm
-        Longest gradient; None for any.
+        Maximum norm of a gradient; None: unlimited.
     """
 
     cadence: FetchPushSchedule
@@ -84,17 +84,17 @@ class Elastic:
     Parameters
     ----------
     segments
-        How many the job has.
+        Number of segments of the job.
     batches
-        Gives the mini-batch for (epoch, start, stop) of an epoch's permutation.
+        Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
     checked
-        Called with the weights before they are sent; raises where they are not finite.
+        Called with the weights before they are sent; raises if they are not finite.
     acknowledged
         Called for each exchange when the mini-batches up to it are done.
     noted
-        Called before each mini-batch with (lease, step, versions of the centre at hand); for the log of a replay.
+        Called before each mini-batch with (lease, step, versions of the last fetched centre); for the log of a replay.
     total
-        Sum of the ranks' numbers, where this is one of several: see `clip`.
+        Sum over the ranks of the replica, if there are several: see `clip_by_norm`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Elastic:
         self._backend, self._centre, self._pusher, self._batches = backend, centre, pusher, batches
         self._settings, self._phases = settings, phases
         self._checked, self._acknowledged, self._noted = checked, acknowledged, noted
-        self._host = centre.array(part.size)  # the centre, as it came
+        self._host = centre.array(part.size)  # the centre, as received
         self._versions = np.full(segments, -1, np.int64)
         self._own = ElasticWeights(
             model,
@@ -132,14 +132,14 @@ class Elastic:
         self._helper = ThreadPoolExecutor(1, "exchange")
 
     def train(self, lease: DataLease) -> None:
-        """Compute one lease; returns when its last exchange is done.
+        """Compute one lease; return when its last exchange is done.
 
         Raises
         ------
-        NotFinite
+        NonFinite
             The weights are not finite; names the tensor.
-        Failure
-            Shards cannot be reached or refuse.
+        RuntimeFailure
+            The shards cannot be reached, or reject a request.
         """
         cadence = self._settings.cadence
         steps = cadence.steps(lease.samples)
@@ -173,7 +173,7 @@ class Elastic:
             done = PushStats(sequence=done.sequence + 1)
 
     def _begin(self, clock: int = 0) -> None:
-        """Start at the centre."""
+        """Initialize the weights with the centre, once."""
         if not self._began:
             waited_s = self._centre.pull(self._host, self._versions, clock=clock)
             self._own.begin(self._host)
@@ -181,24 +181,24 @@ class Elastic:
             self._phases.end("fetch", waited_s)
 
     def _exchange(self, push: Push) -> Callable[[], PushResult]:
-        """Begin an exchange, and give what waits for its end; the weights stay as they are until then."""
+        """Start an exchange, and return the function that waits for it; the weights stay unchanged until then."""
         values = self._sent()
         return self._helper.submit(self._centre.exchange, values, self._host, self._versions, push).result
 
     def _round_robin_exchange(self, push: Push) -> Callable[[], PushResult]:
-        """Wait for one's turn, take the centre, and give what ends the turn."""
+        """Wait for this replica's turn and fetch the centre; return the function that pushes and ends the turn."""
         values = self._sent()
-        self._versions.fill(-1)  # the step before has used up what came then
+        self._versions.fill(-1)  # the last step has overwritten the centre of these versions
         waited_s = self._centre.pull(self._host, self._versions, clock=push.clock)
         self._phases.end("fetch", waited_s)
         return lambda: self._centre.push(values, self._versions, push)
 
     def _sent(self) -> Any:
-        """Own weights, checked, as they are sent."""
+        """Own weights in the form in which they are sent, after the check."""
         own = self._own.values
         self._checked(own)
         return own if self._backend.name == "numpy" else DeviceSource(self._backend.xp, own)
 
     def close(self) -> None:
-        """End the thread; an exchange that is under way comes to its end."""
+        """End the thread; an exchange in progress is completed first."""
         self._helper.shutdown()

@@ -1,4 +1,4 @@
-"""From a job's strategy to what computes on a replica by it."""
+"""Factory of a replica's trainer from the job's strategy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .group_methods import AllreduceEasgd, AllreduceSgd
 from .sandblaster import BundleReporter, BundleWorker
 
 SLOTS = 2
-"""Gradient buffers of Downpour: one being computed, one on its way."""
+"""Number of Downpour's gradient buffers: one being computed, one being sent."""
 
 
 def downpour(
@@ -44,7 +44,7 @@ def downpour(
     acknowledged: Callable[[GradientBuffer, PushResult], None],
     noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Downpour:
-    """Downpour SGD, with its fetch and push threads."""
+    """Create the Downpour SGD trainer, with its fetch and push threads."""
     part, backend = session.part, session.backend
     segments, allocate = len(session.parameters.placement.spans), session.parameters.array
     fetched, spare = (ParameterBuffer.make(part, segments, backend, allocate) for _ in range(2))
@@ -77,7 +77,7 @@ def elastic(
     acknowledged: Callable[[PushStats, PushResult], None],
     noted: Callable[[DataLease, int, np.ndarray], None] | None,
 ) -> Elastic:
-    """Elastic averaging, with its thread for exchanges."""
+    """Create the elastic averaging trainer, with its exchange thread."""
     part = session.part
     return Elastic(
         model,
@@ -113,7 +113,7 @@ def synchronous(
     meeting: Rendezvous,
     acknowledged: Callable[[PushStats], None],
 ) -> GroupTrainer:
-    """A worker that exchanges with the others of its group."""
+    """Create the trainer of a worker that exchanges with the others of its group."""
     part, backend = session.part, session.backend
     method: AllreduceSgd | AllreduceEasgd
     allocate = session.parameters.array
@@ -136,9 +136,9 @@ def synchronous(
 
 
 def _shards(session: Session) -> ShardAccess:
-    """The shards, of which workers with a group need little."""
+    """Shard operations for workers of a group, which need only two."""
     segments = len(session.parameters.placement.spans)
-    # Numbers of what is written: leases count in steps, and are not told to the shards.
+    # Sequence numbers of writes: leases count in steps, and the shards do not receive their numbers.
     numbers = itertools.count(session.next_sequence())
 
     def read(out: np.ndarray) -> None:
@@ -161,7 +161,7 @@ def sandblaster(
     phases: PhaseTimer,
     tells: BundleReporter,
 ) -> BundleWorker:
-    """A batch method's portions."""
+    """Create the worker of a batch method, which computes bundles of portions."""
     portion = min(strategy.portion, len(train))
     gather = [BatchLoader(train, portion, session.job.seed, session.backend) for _ in range(2)]
     return BundleWorker(

@@ -1,10 +1,10 @@
-"""Trains leases in step with the other workers of a group, which exchange among themselves.
+"""Training of leases in lockstep with the other workers of a group, which exchange among themselves.
 
-A group is met once, and kept until it changes. Those of it who have made the last step give what came of it to those
-who have not; where all have made fewer than the shards hold, all begin with that. After the last step of a block of
-leases the first worker writes the result to the shards.
+A group is connected once, and kept until it changes. On joining, a worker that has made the last step sends its result
+to those that have not. If all workers have made fewer steps than the shards include, all start from the shards. After
+the last step of a block of leases, rank 0 writes the result to the shards.
 
-When somebody fails, no sum comes any more: this worker says how many steps it has made, and asks for another group.
+When a worker fails, no further sum completes: this worker reports how many steps it has made, and requests a new group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .group_methods import GroupMethod
 
 @dataclass(frozen=True)
 class ShardAccess:
-    """What is asked of the shards: to read the parameters, and to replace them."""
+    """Shard operations of a group: read the parameters, and replace them."""
 
     read: Callable[[np.ndarray], None]
     write: Callable[[np.ndarray], None]
@@ -37,35 +37,35 @@ class ShardAccess:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What sums took from other ranks since this generation began, by rank, and how many steps were made."""
+    """Data that the sums received from each rank in this generation, and the number of steps made."""
 
     group: GroupSpec
     steps: int
     taken: Mapping[int, ReceiveStats]
 
     def to_wire(self) -> wire.Traffic:
-        """As the coordinator is told of it."""
+        """Message for the coordinator."""
         rows = [wire.Taken(rank=rank, **asdict(taken)) for rank, taken in sorted(self.taken.items())]
         generation, rank, ranks = self.group.generation, self.group.rank, self.group.size
         return wire.Traffic(generation=generation, rank=rank, ranks=ranks, steps=self.steps, taken=rows)
 
 
 class GroupTrainer:
-    """One worker of its groups.
+    """One worker of successive groups.
 
     Attributes
     ----------
     steps
-        That the group has made of the last block.
+        Number of steps of the last block that the group has made.
 
     Parameters
     ----------
     batches
-        Gives the mini-batch for (epoch, start, stop) of an epoch's permutation.
+        Returns the mini-batch for (epoch, start, stop) of an epoch's permutation.
     rate
         Learning rate by samples leased before; the same in all workers.
     acknowledged
-        Called for each mini-batch of this worker's lease when the step that it is in is made.
+        Called for each mini-batch of this worker's lease when its step is complete.
     """
 
     def __init__(
@@ -84,24 +84,24 @@ class GroupTrainer:
         self._cadence, self._rate, self._phases = cadence, rate, phases
         self._acknowledged = acknowledged
         self.steps = 0
-        self._at = -1  # steps that the result holds; -1: there is none
+        self._at = -1  # steps included in the result; -1: there is no result
         self._traced: TracingEngine | None = None
         self._made_here = 0  # steps in this generation
 
     def train(self, lease: DataLease, group: GroupSpec) -> str:
-        """Make the steps of a block of leases, of which one is this worker's.
+        """Make the steps of a block of leases, one of which is this worker's.
 
         Returns
         -------
         str
-            "", or why there could be no more steps.
+            "", or the reason why the group failed before the last step.
 
         Raises
         ------
-        NotFinite
+        NonFinite
             Gradients or weights are not finite; names the tensor.
-        Failure
-            Shards cannot be reached or refuse.
+        RuntimeFailure
+            The shards cannot be reached, or reject a request.
         """
         batch = self._cadence.batch
         self.steps, last = 0, None
@@ -122,7 +122,7 @@ class GroupTrainer:
             self.meeting.leave(error)
             self._phases.end("wait")
             return str(error)
-        except BaseException as error:  # the others are not to wait for what does not come
+        except BaseException as error:  # release the other workers, whose sums cannot complete
             self.meeting.leave(error)
             raise
         if group.rank == 0:
@@ -142,7 +142,7 @@ class GroupTrainer:
     def _acknowledge_step(
         self, lease: DataLease, step: int, mine: Batch, loss: float, writes: bool
     ) -> PushStats | None:
-        """Tell of a step; but who writes tells of its last one when it has written."""
+        """Report a step; the worker that writes to the shards defers its last step until it has written."""
         done = PushStats(sequence=lease.first_sequence + step, samples=len(mine), steps=1, loss_sum=loss * len(mine))
         if writes and step == self._cadence.steps(lease.samples) - 1:
             return done
@@ -150,7 +150,7 @@ class GroupTrainer:
         return None
 
     def _meet(self, group: GroupSpec, clock: int) -> None:
-        """Come together, and agree on what the last step has come to."""
+        """Connect the group, and synchronize the result of the last step."""
         comm, new = self.meeting.join(group)
         if new:
             self._traced, self._made_here = TracingEngine(comm.engine), 0
@@ -175,7 +175,7 @@ class GroupTrainer:
                 for pending in [comm.isend(array, rank) for rank in lacking]:
                     pending.wait()
         elif comm.rank in lacking:
-            came = [np.empty_like(array) for array in arrays]  # all of it or nothing: who gives it may die meanwhile
+            came = [np.empty_like(array) for array in arrays]  # copy only after all arrived: the sender may fail
             for array in came:
                 comm.recv(array, source)
             for array, new in zip(arrays, came, strict=True):
@@ -183,15 +183,15 @@ class GroupTrainer:
         self._method.take(most - self._at if self._at >= 0 else None)
 
     def traffic(self, group: GroupSpec) -> Traffic | None:
-        """What the sums of this group's steps took; None before the first."""
+        """Traffic of the sums of this group's steps; None before the first step."""
         return Traffic(group, self._made_here, self._traced.taken) if self._traced and self._made_here else None
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group, stop listening and end the method's threads."""
         self.meeting.close()
         self._method.close()
 
 
 def _between(samples: tuple[int, ...], begin: int, count: int) -> int:
-    """Samples at `begin` up to `begin + count` of leases of so many, over all of them."""
+    """Total number of samples at positions `begin` up to `begin + count` of leases of these lengths."""
     return sum(max(0, min(one, begin + count) - begin) for one in samples)

@@ -1,7 +1,7 @@
-"""What workers of a group do in a step: sum gradients, or move towards the mean of all weights.
+"""Step of a group of workers: sum the gradients, or move towards the mean of all weights.
 
-Either way all of them end a step with the same bits of what is to be the job's parameters: the first one writes it to
-the shards, and gives it to those who come later.
+After a step all workers have the same bits of the job's parameters. The first worker writes them to the shards; an
+up-to-date worker sends them to those that join later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..comm.collectives import Allreduce, RingAllreduce, TreeAllreduce
 
 
 class GroupMethod(Protocol):
-    """How a group makes a step of its mini-batches.
+    """Interface of a method by which a group makes a step from its mini-batches.
 
     Attributes
     ----------
@@ -42,39 +42,39 @@ class GroupMethod(Protocol):
         """Sum over these ranks from now on."""
 
     def begin(self) -> None:
-        """Start from `result`, which is as it was read or received."""
+        """Start from `result`, which has been read or received."""
 
     def state(self) -> list[np.ndarray]:
-        """What of the last step one needs who has not made it, on the host; filled anew, to be sent or received into.
+        """Arrays of the last step that a worker needs that has not made it, on the host; to be sent, or received into.
 
-        `result` is not in it.
+        `result` is not included.
         """
 
     def take(self, missed: int | None) -> None:
-        """Go on from what `state` and `result` are now, which missed so many steps of the group before; None: all."""
+        """Continue from the received `state` and `result`, after `missed` steps of the group; None: all."""
 
     def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
-        """Make a step of this worker's mini-batch and the others'; the mini-batch's mean loss.
+        """Make a step from this worker's mini-batch and those of the others; return the mini-batch's mean loss.
 
         Parameters
         ----------
         batch
-            None where this worker's data is used up: it adds nothing, and takes part all the same.
+            None if this worker's data is used up: it adds nothing, but takes part in the sum.
         weight
             The mini-batch's share of the step's samples.
         summed
-            Called when the gradient is there, and what is left is to wait for the sum.
+            Called when the gradient is complete, and only the sum is waited for.
 
         Raises
         ------
-        RankDied, Unreachable
-            The sum did not come: the step is not made.
-        NotFinite
-            What is summed is not finite; names the tensor.
+        RankFailure, Unavailable
+            The sum did not complete: the step is not made.
+        NonFinite
+            A summed value is not finite; names the tensor.
         """
 
     def close(self) -> None:
-        """End what threads there are."""
+        """End the method's threads, if any."""
 
 
 class AllreduceSgd:
@@ -83,7 +83,7 @@ class AllreduceSgd:
     Parameters
     ----------
     checked
-        Called with a summed gradient; raises where it is not finite.
+        Called with a summed gradient; raises if it is not finite.
     """
 
     def __init__(
@@ -106,28 +106,28 @@ class AllreduceSgd:
         self._gradient = backend.to_device(self._summed)
 
     def join(self, comm: Communicator) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         self._reduce = make_allreduce(comm, self._strategy.reduction, self._part.size)
 
     def begin(self) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         for name, values in zip(self._rule.state, self._states, strict=True):
             values[:] = self._rule.initial(name)
         self._steps[0] = 0
         self._to_device()
 
     def state(self) -> list[np.ndarray]:
-        """See `Method`."""
+        """See `GroupMethod`."""
         return [*self._states, self._steps]
 
     def take(self, missed: int | None) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         self._to_device()
 
     def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
-        """See `Method`."""
+        """See `GroupMethod`."""
         gradient, loss = self._gradient, 0.0
-        with np.errstate(all="ignore"):  # what is not finite is named below
+        with np.errstate(all="ignore"):  # values that are not finite are reported below
             if batch is None:
                 gradient[:] = 0
             else:
@@ -140,7 +140,7 @@ class AllreduceSgd:
             summed()
             self._reduce(self._summed)
             self._checked(self._summed)
-            # All workers clip this sum: by BLAS, norms would differ in the last bit, and the copies with them.
+            # All workers clip this sum. With BLAS, norms would differ in the last bit, and so would the copies.
             clip_by_norm(
                 np, self._summed, self._strategy.clip_norm, lambda squares: compiled("dot")(self._summed, self._summed)
             )
@@ -154,25 +154,26 @@ class AllreduceSgd:
             self._weights.set(self.result)
 
     def close(self) -> None:
-        """See `Method`: there are none."""
+        """See `GroupMethod`: there are no threads."""
 
 
 class AllreduceEasgd:
     """Synchronous elastic averaging among the workers (You et al. 2017, algorithm 3 and section 6.1.3).
 
-    Each worker has the centre C and weights W_i of its own. In a step all weights are summed as they are, and
+    Each worker has the centre C and its own weights W_i. In a step the weights of all workers, before their update, are
+    summed, and
 
         W_i <- W_i - eta g_i - a (W_i - C),    C <- C + a (sum of W_i - P C)
 
-    The sum needs no gradient: in form 3 it is made while the gradient is computed, and the step takes the longer of the
-    two times, not both. In form 2 it is made after it, and gives the same bits.
+    The sum needs no gradient. In form 3 it overlaps with the computation of the gradient, and the step takes the longer
+    of the two times, not both. In form 2 it follows the computation, with the same bits.
 
     Parameters
     ----------
     moving_rate
         a, by eta.
     checked
-        Called with the weights before they are summed; raises where they are not finite.
+        Called with the weights before they are summed; raises if they are not finite.
     """
 
     def __init__(
@@ -189,27 +190,27 @@ class AllreduceEasgd:
         self._own = ElasticWeights(model, part, backend, clip_norm=strategy.clip_norm)
         self.result = allocate(part.size)  # the centre
         self._sum, self._used = aligned_float32(part.size), aligned_float32(part.size)
-        self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not come
+        self._missing: tuple[float, float] | None = None  # rates of a step whose sum did not complete
         self._helper = ThreadPoolExecutor(1, "sum") if strategy.form == 3 else None
 
     def join(self, comm: Communicator) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         self._ranks = comm.size
         self._reduce = make_allreduce(comm, self._strategy.reduction, self._sum.size)
 
     def begin(self) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         self._missing = None
         self._own.begin(self.result)
 
     def state(self) -> list[np.ndarray]:
-        """See `Method`: nobody needs another one's weights."""
+        """See `GroupMethod`: no worker needs another one's weights."""
         return []
 
     def take(self, missed: int | None) -> None:
-        """See `Method`.
+        """See `GroupMethod`.
 
-        Who missed one step has made its own half of it, but for the old centre, which it kept.
+        A worker that missed one step makes its own half of it here, with the previous centre, which it kept.
         """
         if missed is None:
             self.begin()
@@ -218,7 +219,7 @@ class AllreduceEasgd:
         self._missing = None
 
     def step(self, batch: Batch | None, weight: float, rate: float, summed: Callable[[], None]) -> float:
-        """See `Method`."""
+        """See `GroupMethod`."""
         moving_rate = self._moving_rate(rate)
         self._checked(self._own.values)
         self._sum[:] = self._own.values if self._backend.name == "numpy" else self._own.values.get()
@@ -242,13 +243,13 @@ class AllreduceEasgd:
         return loss
 
     def close(self) -> None:
-        """See `Method`."""
+        """See `GroupMethod`."""
         if self._helper is not None:
             self._helper.shutdown()
 
 
 def make_allreduce(comm: Communicator, reduction: job.Reduction, size: int) -> Allreduce:
-    """The sum over a group that a job asks for, of (size,) float32 vectors."""
+    """Create the allreduce that a job requests, for (size,) float32 vectors of a group."""
     options: Mapping[str, Any] = {"wire": reduction.wire, "chunk": reduction.chunk}
     if reduction.way == "ring":
         return RingAllreduce(comm, size, np.float32, "sum", **options)

@@ -1,8 +1,8 @@
-"""A batch method's work on a replica: bundles of portions computed at one point, each pushed as one sum.
+"""Batch-method worker: computes bundles of portions at one point, and pushes each bundle as one sum.
 
-Parameters are fetched once for each pass. While a portion is computed, the next one's samples are gathered; while the
-last portion of a bundle is, the next bundle is asked for; and a bundle's push runs beside what comes after it. Nothing
-is checked for being finite: a trial may be too far, and the method that chose it sees that from the loss.
+Parameters are fetched once for each pass. While a portion is computed, the samples of the next one are gathered. While
+the last portion of a bundle is computed, the next bundle is requested. A bundle's push overlaps with what follows.
+Nothing is checked for being finite: a trial step may be too long, and the optimization method detects that by the loss.
 
 Source: DistBelief section 4.2 and Algorithm 7.2 of its appendix (`ProcessPortion`).
 """
@@ -32,29 +32,29 @@ from ..pipeline.push_thread import PushThread
 from .downpour import PhaseTimer
 
 Gather = Callable[[int, int, int], Batch]
-"""The samples of (epoch, start, stop) of an epoch's permutation; one call's are valid until the next."""
+"""Returns the samples of (epoch, start, stop) of an epoch's permutation; they are valid until the next call."""
 
 _Prefetched = tuple[wire.Bundle, Batch] | tuple[None, None]
-"""The next bundle and the samples of its first portion, where there is one."""
+"""The next bundle and the samples of its first portion, or (None, None)."""
 
 SLOTS = 2
-"""Sums: one being computed, one on its way."""
+"""Number of sum buffers: one being computed, one being sent."""
 
 
 class BundleReporter(Protocol):
-    """What a bundle's way needs of the coordinator; called from several threads."""
+    """Interface of a bundle worker to the coordinator; called from several threads."""
 
     def next_bundle(self, turn: int, holds: list[int]) -> wire.Bundle | None:
-        """Ask for the next bundle while one is still computed; None: not now."""
+        """Request the next bundle while one is still being computed; None if there is none now."""
 
     def report_alive(self) -> None:
-        """The work comes on."""
+        """Report that the computation makes progress."""
 
     def done(self, done: wire.BundleDone) -> None:
-        """Every segment holds a bundle."""
+        """Report a bundle that every segment has received."""
 
     def failed(self, failed: wire.BundleFailed) -> None:
-        """A bundle could not be computed."""
+        """Report a bundle that could not be computed."""
 
 
 class BundleWorker:
@@ -63,9 +63,9 @@ class BundleWorker:
     Parameters
     ----------
     gather
-        Two of them, used in turn.
+        Two functions, used alternately.
     ranks
-        Of the replica, which compute every bundle together; None: it is one.
+        Ranks of the replica, which compute every bundle together; None: there is one.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class BundleWorker:
 
     @property
     def holds(self) -> list[int]:
-        """Numbers of this pass's bundles that were given and are not told of yet."""
+        """Numbers of this pass's bundles that were assigned and are not reported yet."""
         return [number for turn, number in list(self._holds) if turn == self.pass_number]
 
     def compute(self, bundle: wire.Bundle) -> wire.Bundle | None:
-        """Compute a bundle and let its push begin; returns the next one, where there is one already.
+        """Compute a bundle and start its push; return the next bundle, if one is already assigned.
 
         Raises
         ------
-        Failure
-            Shards or the coordinator cannot be reached, or refuse: for this bundle, or an earlier one's push.
+        RuntimeFailure
+            Shards or the coordinator cannot be reached, or reject a request, for this bundle or an earlier one's push.
         """
         slot = self._sender.acquire_buffer()
         self._phases.end("wait")
@@ -122,14 +122,14 @@ class BundleWorker:
         try:
             if bundle.turn != self.pass_number:
                 all_or_none(self._ranks, self._fetch)
-                self.pass_number = bundle.turn  # where one rank was refused, all ask again
+                self.pass_number = bundle.turn  # where one rank was rejected, all fetch again
                 self._phases.end("fetch")
             following = self._sum(bundle, slot)
         except Unavailable:
             raise
-        except Exception as error:  # whatever a model's code raises: on another machine it may work
+        except Exception as error:  # any error of a model's code: another machine may succeed
             if self._ranks.size > 1 and not isinstance(error, Rejected):
-                raise  # the other ranks are in the midst of it
+                raise  # the other ranks are still computing it
             self._sender.release_buffer(slot)
             del self._holds[bundle.turn, bundle.bundle]
             self._tells.failed(wire.BundleFailed(turn=bundle.turn, bundle=bundle.bundle, reason=format_error(error)))
@@ -145,7 +145,7 @@ class BundleWorker:
         return given
 
     def _sum(self, bundle: wire.Bundle, slot: GradientBuffer) -> Future[_Prefetched]:
-        """The sum of all portions' gradients and losses, into a slot; what the question for the next bundle gives."""
+        """Sum all portions' gradients and losses into a slot; return the future of the request for the next bundle."""
         slot.loss_sum = 0.0
         following: Future[_Prefetched] | None = None
         ranges = list(_portions(bundle))
@@ -167,10 +167,10 @@ class BundleWorker:
         assert following is not None, "a bundle has a portion"
         return following
 
-    # -- ahead of time, on the helper's thread -----------------------------------------------------------
+    # -- prefetching, on the helper thread ---------------------------------------------------------------
 
     def _batch(self, epoch: int, start: int, stop: int) -> Batch:
-        """A portion's samples; those gathered before, where they are the ones."""
+        """A portion's samples: the prefetched ones, if they match."""
         wanted = epoch, start, stop
         if self._gathered is None or self._gathered[0] != wanted:
             self._gather_ahead(*wanted)
@@ -199,7 +199,7 @@ class BundleWorker:
         return self._parameters.push(slot.sent, slot.versions, push)
 
     def _acknowledged(self, slot: GradientBuffer, _: PushResult) -> None:
-        """On the push thread: every segment holds a bundle."""
+        """Report a bundle that every segment has received; runs on the push thread."""
         turn, number = slot.clock, slot.sequence
         self._tells.done(
             wire.BundleDone(
@@ -213,15 +213,15 @@ class BundleWorker:
         del self._holds[turn, number]
 
     def flush(self) -> None:
-        """Wait until every segment has what was computed; raises what ended a push."""
+        """Wait until every segment has received all bundles; raise the error of a failed push."""
         self._sender.flush()
 
     def check(self) -> None:
-        """Raise what ended a push; else whoever waits for work would wait for what never comes."""
+        """Raise the error of a failed push; otherwise the replica would wait for work that is never assigned."""
         self._sender.check()
 
     def close(self) -> None:
-        """End both threads; what is computed is pushed first."""
+        """End both threads; computed bundles are pushed first."""
         self._helper.shutdown()
         self._sender.close()
 

@@ -1,4 +1,4 @@
-"""The status page: how the job goes, in a browser. It can only be looked at, and nothing comes from elsewhere."""
+"""The status page: the job's status in a browser. It is read-only and loads nothing from other servers."""
 
 from .application import StatusPage
 

@@ -1,4 +1,4 @@
-"""What a browser may ask for: the page's files, and the job's status as JSON, which the page itself asks for."""
+"""HTTP resources for a browser: the page's files, and the job's status as JSON, which the page requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbelief.rundir.json_values import plain
 from dbelief.security import PERSONS, Credentials
 
 FRESH_S = 0.5
-"""However many ask, the job is asked no more often than this."""
+"""Minimum seconds between two status queries to the job, whatever the number of requests."""
 _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -24,7 +24,7 @@ _FILES = {
 }
 _STATUS = "/status.json"
 _HEADERS = [
-    # Only what this server gives, and nothing inline: a job's name that is a script stays a name.
+    # Only resources of this server, and nothing inline: a job name that contains a script is not executed.
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -39,17 +39,18 @@ Environ = Mapping[str, Any]
 
 
 class StatusPage:
-    """A WSGI application.
+    """WSGI application of the status page.
 
     Parameters
     ----------
     credentials
-        Of this process: callers then log in with a person's token as password, under any name. None: nobody need.
+        Credentials of this process: users then log in with a person's token as password, under any name. None: no
+        login is required.
 
     Attributes
     ----------
-    tell
-        Asked for the status, as `dbelief.monitor.status.to_dict` gives it with its curves; None: there is no job yet.
+    `tell`
+        Returns the status, as `dbelief.monitor.status.to_dict` makes it, with curves; None: there is no job yet.
     """
 
     def __init__(self, credentials: Credentials | None = None) -> None:

@@ -1,4 +1,4 @@
-// Asks for status.json once a second and shows it. What the job says is text, never markup: textContent only.
+// Requests status.json once a second and displays it. Job data is inserted as text, never as markup: textContent only.
 "use strict";
 
 const EVERY_MS = 1000;
@@ -22,7 +22,7 @@ function figures(value) {
   return size >= 1000 ? count(value) : String(Number(value.toPrecision(4)));
 }
 
-function short(value, digits = 3, space = "") { // 12,000 as 12k
+function short(value, digits = 3, space = "") { // 12,000 is formatted as 12k
   for (const [size, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= size) return `${Number((value / size).toPrecision(digits))}${space}${unit}`;
   }
@@ -122,7 +122,7 @@ function cleared(id) {
   return [svg, width, height];
 }
 
-function linearTicks(low, high, most = 5) { // 1, 2 or 5 times a power of ten apart
+function linearTicks(low, high, most = 5) { // step: 1, 2 or 5 times a power of ten
   const power = 10 ** Math.floor(Math.log10((high - low) / most));
   const step = power * [1, 2, 5, 10].find((factor) => (high - low) / (power * factor) <= most);
   const ticks = [];
@@ -130,7 +130,7 @@ function linearTicks(low, high, most = 5) { // 1, 2 or 5 times a power of ten ap
   return ticks;
 }
 
-function logTicks(low, high, most = 5) { // powers of ten; between them 2 and 5 times, where there is room
+function logTicks(low, high, most = 5) { // powers of ten, and 2 and 5 times these where there is room
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   for (const factors of [[1, 2, 5], [1]]) {
     const ticks = [];
@@ -264,7 +264,7 @@ function showEvents(s) {
   ])));
 }
 
-// -- asking ---------------------------------------------------------------------------------------------------------
+// -- polling --------------------------------------------------------------------------------------------------------
 
 let heard = 0;
 let latest = null;

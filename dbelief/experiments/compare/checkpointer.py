@@ -1,7 +1,7 @@
-"""Copies of the parameters beside a run that trains: read from the shards at intervals, kept on disk, evaluated later.
+"""Copies of the parameters of a running job: read from the shards at intervals, stored on disk, evaluated later.
 
-One copy of N parameters costs the shards a read of 4 N bytes, and replicas nothing. Where the shards hold nothing new
-since the copy before, none is kept: replicas that hold the parameters among themselves bring them there now and then.
+One copy of N parameters costs the shards a read of 4 N bytes, and the replicas nothing. If the shards hold no new
+values since the previous copy, none is stored: replicas that sum among themselves write to the shards only at times.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .time_to_target import Copy
 
 LOOK_S = 0.1
 DEADLINE_S = 5.0
-"""How long a shard may be silent: the next copy has its own chance."""
+"""Timeout of a shard's answer, in seconds; short, since a failed copy is retried."""
 
 
 class Watcher:
-    """Copies for as long as the block lasts, on a thread of its own.
+    """Thread that makes copies during a `with` block.
 
     Parameters
     ----------
     run
-        The run folder, where the coordinator tells its address.
+        The run folder, where the coordinator writes its address.
     copies
-        Folder of the copies; there already.
+        Folder of the copies, which must exist.
 
     Attributes
     ----------
     copies
-        When each copy was made; the parameters of copy n are in `NNNNNN.npy`, (N,) float32.
+        Time and samples of each copy; the parameters of copy n are in `NNNNNN.npy`, (N,) float32.
     """
 
     def __init__(self, run: Path, copies: Path, every: Every) -> None:
@@ -53,14 +53,14 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to look out for the run."""
+        """Start waiting for the run."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop looking."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -74,7 +74,7 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
-            with contextlib.suppress(OSError, RuntimeFailure):  # of one that has just ended, or begun
+            with contextlib.suppress(OSError, RuntimeFailure):  # the run has just ended, or just started
                 address = (self._run / ADDRESS).read_text()
                 client = CoordinatorClient(address, patience_s=0.0)
                 try:
@@ -84,7 +84,7 @@ class Watcher:
                     client.close()
 
     def _follow(self, client: CoordinatorClient) -> None:
-        """Copy from a run's beginning to its end."""
+        """Make copies from a run's start to its end."""
         began_s: float | None = None
         due, reader = 0.0, _Reader(client, self._run.name)
         try:
@@ -98,11 +98,11 @@ class Watcher:
                     began_s = status.elapsed_s if began_s is None else began_s
                     now = Copy(status.elapsed_s - began_s, status.samples)
                     at = now.seconds if self._every.samples is None else float(now.samples)
-                    if at < due and status.state == wire.STATE_READY:  # else this may be the last chance
+                    if at < due and status.state == wire.STATE_READY:  # otherwise this may be the last opportunity
                         continue
                     self._copy(reader, now)
                     due = at - at % self._interval + self._interval
-                except RuntimeFailure:  # a shard or the coordinator died: what lives of the run starts it again
+                except RuntimeFailure:  # a shard or the coordinator failed: the launcher restarts it
                     continue
         finally:
             reader.close()
@@ -121,7 +121,7 @@ class Watcher:
 
 
 class _Reader:
-    """Reads the newest parameters, as one who is no member of the job."""
+    """Reader of the newest parameters, which is not a member of the job."""
 
     def __init__(self, client: CoordinatorClient, job: str) -> None:
         self._client, self._job = client, job
@@ -129,7 +129,7 @@ class _Reader:
         self._values, self._versions = np.empty(0, np.float32), np.empty(0, np.int64)
 
     def read(self) -> np.ndarray | None:
-        """The (N,) float32 parameters, overwritten by the next call; None where nothing is new."""
+        """The (N,) float32 parameters, overwritten by the next call; None where no segment is new."""
         if self._parameters is None:
             placement = self._placement()
             self._parameters = ShardedParameterClient(
@@ -142,11 +142,11 @@ class _Reader:
         return None if (before == self._versions).all() else self._values
 
     def _placement(self) -> Placement:
-        """Where segments live.
+        """The segments' placement on the shards.
 
         Raises
         ------
-        Refused
+        Rejected
             The job is over.
         """
         status: wire.StatusReply = self._client.call("Status", wire.StatusRequest(placement=True), DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A whole comparison: every strategy with every seed, what is done already left out; table and pictures."""
+"""A complete comparison: every strategy with every seed, except runs already done; table and plots."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def compare(
     tell: Callable[[str], None] = print,
     run: Run = run_trial,
 ) -> list[Path]:
-    """Run what a comparison file names and is not done yet; write records, compare.json, table.md and pictures.
+    """Run the missing runs of a comparison file; write records, compare.json, table.md and plots.
 
     Parameters
     ----------
     only, seeds, waits
-        Labels, seeds and added waits to run now; none: all. The table has what is done, whenever that was.
+        Labels, seeds and added waits to run now; none: all. The table has all completed runs, earlier ones included.
     output
         Default: runs/NAME, below the current directory.
     tell
-        Called with one line for each run.
+        Called with one line of progress for each run.
 
     Returns
     -------
     list
-        What was written.
+        Paths of the files written.
 
     Raises
     ------
-    Mistake
-        What is wrong with the file, or a label, seed or wait that it does not have.
-    Failure
-        The run that others begin with failed; any other run that fails is a row with its reason.
+    UserError
+        The file is invalid, or it lacks a requested label, seed or wait.
+    RuntimeFailure
+        The run that the others start from failed; any other failed run is a row with its reason.
     """
     folder = _folder(file, output)
     found = ComparisonFile(file, folder / "runs")
@@ -111,7 +111,7 @@ def _done(folder: Path, trial: Trial, comparison: Comparison) -> Record | None:
 def _begin(
     trial: Trial, comparison: Comparison, folder: Path, examiner: Examiner, run: Run, tell: Callable[[str], None]
 ) -> None:
-    """Make the result that others begin with, where it is not there yet."""
+    """Create the result that the other runs start from, where it does not exist yet."""
     if _done(folder, trial, comparison) is not None:
         return
     record = run(trial, comparison, folder, examiner)

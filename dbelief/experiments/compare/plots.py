@@ -1,4 +1,4 @@
-"""Pictures of a comparison: test error against wall time and against samples; time to a target against replicas."""
+"""Plots of a comparison: test error against wall time and against samples; time to a target against replicas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AXES: dict[Axis, str] = {"seconds": "seconds since training began", "samples": 
 def draw_comparison(
     records: Sequence[Record], rows: Sequence[Row], targets: Sequence[float], folder: Path, name: str
 ) -> list[Path]:
-    """Draw all pictures into a folder; the files."""
+    """Draw all plots into a folder; return the files."""
     made = []
     for wait_s in dict.fromkeys(row.wait_s for row in rows):
         some = [record for record in records if record.wait_s == wait_s and record.curve]
@@ -76,18 +76,18 @@ def _draw_error(records: Sequence[Record], targets: Sequence[float], axis: Axis,
 
 
 def _styles() -> Iterator[dict[str, Any]]:
-    """Lines that the eye can tell apart."""
+    """Distinguishable line styles."""
     return itertools.cycle([{"linestyle": line, "color": colour} for line in _LINES for colour in _COLOURS])
 
 
 def _median_error(records: Sequence[Record], axis: Axis) -> tuple[np.ndarray, np.ndarray]:
-    """Places (n,), and the median over seeds of the error there (n,), as far as all seeds go."""
+    """Positions (n,), and the median over seeds of the error there (n,), up to the end of the shortest run."""
     curves = [
         (np.array([getattr(point, axis) for point in record.curve]), np.array([1 - p.accuracy for p in record.curve]))
         for record in records
     ]
     at = np.linspace(max(places[0] for places, _ in curves), min(places[-1] for places, _ in curves), _POINTS)
-    # Straight on the logarithmic axis, on which no error at all has no place.
+    # Linear interpolation on the logarithmic axis; an error of 0, which it cannot show, is clamped.
     logs = [np.interp(at, places, np.log(np.maximum(values, 1e-5))) for places, values in curves]
     return at, np.exp(np.median(logs, axis=0))
 
@@ -101,7 +101,7 @@ def _set_errors(axes: Axes) -> None:
 
 
 def _draw_time(rows: Sequence[Row], target: float, path: Path, title: str) -> None:
-    """Seconds to the last target against replicas; strategies that never reach it are named below."""
+    """Draw seconds to the last target against replicas; strategies that never reach it are named below."""
     figure = new_figure(title, 5.0)
     axes = figure.subplots()
     for style, label in zip(_styles(), dict.fromkeys(row.label for row in rows), strict=False):

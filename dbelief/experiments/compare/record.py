@@ -1,4 +1,4 @@
-"""What a run of a comparison gave, kept in a file: a run whose record is there is not run again."""
+"""Result of a run of a comparison, stored in a file: a run with a record is not repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dbelief.process.atomic_file import write_whole
 
 
 class Point(BaseModel):
-    """A place in a run."""
+    """A position in a run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -22,7 +22,7 @@ class Point(BaseModel):
 
 
 class Evaluated(Point):
-    """A place in a run, and how good it was there."""
+    """A position in a run, and the result of its evaluation."""
 
     accuracy: float = Field(description="share of right answers on the test set")
 
@@ -49,23 +49,23 @@ class Record(BaseModel):
 
 
 def key_of(target: float) -> str:
-    """A target as `Record.reached` has it."""
+    """Key of a target in `Record.reached`."""
     return f"{target:g}"
 
 
 def digest_of(trial: Trial, comparison: Comparison) -> str:
-    """SHA-256 of what a run and its evaluation depend on, in hexadecimal."""
+    """SHA-256 of everything that a run and its evaluation depend on, in hexadecimal."""
     more = comparison.every.model_dump(), comparison.targets, trial.wait_s
     return hashlib.sha256(json.dumps([trial.job.digest(), more]).encode()).hexdigest()
 
 
 def write_record(folder: Path, name: str, record: Record) -> None:
-    """Keep a record."""
+    """Write a record."""
     write_whole(folder / f"{name}.json", (record.model_dump_json(indent=1) + "\n").encode())
 
 
 def read_record(folder: Path, trial: Trial, digest: str) -> Record | None:
-    """The record of a run that succeeded; None where there is none, or it is of something else by now."""
+    """The record of a run that succeeded; None where there is none, or its digest differs."""
     try:
         record = Record.model_validate_json((folder / f"{trial.name}.json").read_bytes())
     except (FileNotFoundError, ValidationError):

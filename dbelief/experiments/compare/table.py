@@ -14,9 +14,9 @@ from .record import Record, key_of
 
 
 class Reached(BaseModel):
-    """How a strategy reached a target; medians, and numbers that do not exist are None.
+    """Medians of how a strategy reached a target; values that do not exist are None.
 
-    A run that did not reach it counts as one that takes forever.
+    A run that did not reach it counts as infinitely long.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,7 +30,7 @@ class Reached(BaseModel):
 
 
 class Row(BaseModel):
-    """One strategy."""
+    """One strategy's row."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,7 +47,7 @@ class Row(BaseModel):
 
 
 def rows_of(records: Iterable[Record], targets: Sequence[float]) -> list[Row]:
-    """Rows in the order of the records' first ones."""
+    """Rows in the order of their first records."""
     groups: dict[tuple[float, str, int], list[Record]] = {}
     for record in records:
         groups.setdefault((record.wait_s, record.label, record.replicas), []).append(record)
@@ -90,7 +90,7 @@ def _reached(records: Sequence[Record], target: str) -> Reached:
 
 
 def _compared(row: Row, rows: Sequence[Row]) -> Row:
-    """The row with how many times as fast it is as the slowest of its wait that got there."""
+    """The row with its speed-up over the slowest row of the same wait that reached the target."""
     reached = {}
     for target, own in row.reached.items():
         others = [other.reached[target].seconds for other in rows if other.wait_s == row.wait_s]
@@ -110,7 +110,7 @@ def _finite(value: float) -> float | None:
 
 
 def in_markdown(name: str, rows: Sequence[Row], targets: Sequence[float]) -> str:
-    """The table as Markdown, one for each wait."""
+    """The table as Markdown, one section for each wait."""
     text = [f"# {name}", ""]
     for wait_s in dict.fromkeys(row.wait_s for row in rows):
         if wait_s:

@@ -1,13 +1,13 @@
-"""Where a run reaches a test accuracy, found with few evaluations. No file, no clock.
+"""Search for the point where a run reaches a test accuracy, with few evaluations. No file, no clock.
 
 A run leaves copies 0, 1, ... of its parameters; evaluating one takes longer than making it. Window i is the mean
-accuracy of copies i, i + 1 and i + 2, placed at the mean of their times and of their samples. The run reaches a target
-where windows do, interpolated between the last that does not and the first that does.
+accuracy of copies i, i + 1 and i + 2, positioned at the mean of their times and of their samples. The run reaches a
+target where windows do, interpolated between the last window below it and the first window that reaches it.
 
-A first look evaluates `LOOKS` copies, evenly spread, the first and the last among them; they are the curve that is
-drawn. The first of them whose window reaches the target, and the one before it, whose window does not, are then brought
-together by bisection. What lies between two of the first look is taken to rise: a crossing that is lost again within
-one such interval is not seen.
+A first pass evaluates `LOOKS` copies, evenly spaced, including the first and the last; they form the curve that is
+drawn. Bisection then narrows the interval between the first of them whose window reaches the target and the one before
+it. Accuracy is assumed to rise between two copies of the first pass: a crossing that is lost again within one such
+interval is not detected.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WINDOW = 3
 
 @dataclass(frozen=True)
 class Copy:
-    """When the parameters were copied.
+    """Time and samples at which the parameters were copied.
 
     Attributes
     ----------
     seconds
-        Since training began.
+        Since training started.
     samples
         Acknowledged until then, over all replicas.
     """
@@ -39,19 +39,19 @@ class Copy:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a target was reached."""
+    """Point where a target was reached."""
 
     seconds: float
     samples: float
 
 
 class Course:
-    """The test accuracy of one run, evaluated where it is asked for, once.
+    """The test accuracy of one run, evaluated on demand, at most once per copy.
 
     Parameters
     ----------
     evaluate
-        Test accuracy of a copy, by its place.
+        Returns the test accuracy of a copy, by its index.
     """
 
     def __init__(self, copies: list[Copy], evaluate: Callable[[int], float]) -> None:
@@ -63,13 +63,13 @@ class Course:
         self._first_looks = sorted({min(place, last - WINDOW + 1) for place in places if last - WINDOW + 1 >= 0})
 
     def reaches(self, target: float) -> Crossing | None:
-        """Where the target is reached; None where it is not, or there are fewer copies than a window has.
+        """The point where the target is reached; None where it is not, or there are fewer copies than a window has.
 
         Cost: `LOOKS` + O(log(copies / `LOOKS`)) evaluations where the curve rises.
         """
         before = -1
         for look in self._first_looks:
-            # Of a window that gets there no copy errs more than three times as often as the target allows.
+            # If a window reaches the target, no copy in it has more than three times the target's error rate.
             near = 1 - self._evaluate(look) <= WINDOW * (1 - target) + 1e-9
             if near and self._window(look) >= target:
                 return self._between(before, look, target)
@@ -77,7 +77,7 @@ class Course:
         return None
 
     def _between(self, below: int, above: int, target: float) -> Crossing:
-        """The crossing between two windows; -1 is before the first."""
+        """The crossing between two windows; -1 is the position before the first."""
         while above - below > 1:
             middle = (above + below) // 2
             below, above = (below, middle) if self._window(middle) >= target else (middle, above)

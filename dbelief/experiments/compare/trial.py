@@ -1,4 +1,4 @@
-"""One run of a comparison: trained as `dbelief train` does, watched, and evaluated when it has ended."""
+"""One run of a comparison: trained as by `dbelief train`, copied while it runs, and evaluated after its end."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Examiner:
         return data
 
     def accuracy(self, job: Job, values: np.ndarray) -> float:
-        """Share of right answers on the test set with (N,) float32 parameters.
+        """Share of correct answers on the test set with (N,) float32 parameters.
 
         Raises
         ------
         ModelError
-            The model cannot tell what is right.
+            The model does not report correct answers.
         """
         data, backend = self.data_of(job), select_backend(job.device)
         model, _ = build_model(job, data, backend)
@@ -63,17 +63,17 @@ class Examiner:
 
 
 def run_trial(trial: Trial, comparison: Comparison, folder: Path, examiner: Examiner) -> Record:
-    """Train, and find where each target was reached.
+    """Train, and find the point where each target was reached.
 
     Parameters
     ----------
     folder
-        Of the comparison. Copies of the parameters are kept there until they are evaluated.
+        Folder of the comparison. Copies of the parameters are stored there until they are evaluated.
 
     Raises
     ------
     Interrupted
-        By Ctrl-C. What else goes wrong stands in the record.
+        By Ctrl-C. Any other failure is stored in the record.
     """
     kept = Record(
         label=trial.label,

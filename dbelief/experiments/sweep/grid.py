@@ -1,4 +1,4 @@
-"""Fields with several values each, and all their combinations."""
+"""Grid of settings: fields with several values each, and all their combinations."""
 
 import hashlib
 import itertools
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from dbelief.errors import UserError
 
 LONGEST_NAME = 64
-"""Characters of a job's name."""
+"""Characters allowed in a job's name."""
 SEED = "seed"
 _OPEN, _CLOSE, _QUOTES = "[{", "]}", "'\""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination.
+    """One combination of values.
 
     Attributes
     ----------
     settings
-        Per field its value, as text that a job file could hold.
+        Value of each field, as text that a job file could hold.
     name
-        Of its run: the same wherever a grid holds these settings.
+        Name of its run: the same in every grid that contains these settings.
     """
 
     settings: Mapping[str, str]
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def words(self) -> str:
-        """Its settings on one line."""
+        """The settings on one line."""
         return " ".join(f"{field}={value}" for field, value in self.settings.items())
 
 
@@ -42,17 +42,17 @@ def points(sets: Mapping[str, str]) -> list[Point]:
     Parameters
     ----------
     sets : mapping of field to values
-        Values stand between commas, as in {"lr": "0.02,0.04"}; a comma in brackets, braces or quotes is a value's own.
+        Comma-separated values, as in {"lr": "0.02,0.04"}; a comma in brackets, braces or quotes is part of a value.
 
     Returns
     -------
     list of Point
-        The first field's values change slowest, but for the seed's: all settings once, then all again.
+        The first field's values change slowest, except for the seed's: all settings for one seed, then for the next.
 
     Raises
     ------
-    Mistake
-        There is no field, one that each run has of its own, or a value is missing; names the field.
+    UserError
+        There is no field, a field that is set separately for each run, or a value is missing; names the field.
     """
     if not sets:
         raise UserError("nothing to sweep: give values of a field, as --set lr=0.02,0.04,0.08")
@@ -73,20 +73,20 @@ def points(sets: Mapping[str, str]) -> list[Point]:
 
 
 def short_names(fields: Iterable[str]) -> dict[str, str]:
-    """Per field the last part of its path, where no other field of them ends so."""
+    """Short name of each field: the last part of its path, where that is unique among them."""
     ends = {field: field.rpartition(".")[2] for field in fields}
     taken = Counter(ends.values())
     return {field: end if taken[end] == 1 else field for field, end in ends.items()}
 
 
 def _values(field: str, text: str) -> list[str]:
-    """The values that stand between commas; each once."""
+    """The comma-separated values, without duplicates."""
     values, depth, quote = [""], 0, ""
     for character in text:
         if quote:
             quote = "" if character == quote else quote
         elif character in _QUOTES and not values[-1].strip():
-            quote = character  # elsewhere it is an apostrophe
+            quote = character  # elsewhere the character is an apostrophe
         depth += (character in _OPEN) - (character in _CLOSE) if not quote else 0
         if character == "," and not depth and not quote:
             values.append("")
@@ -99,7 +99,7 @@ def _values(field: str, text: str) -> list[str]:
 
 
 def _names(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """What each is called: lr-0.02_batch-32; a name that is too long, or another's too, ends with a digest."""
+    """Name of each combination: lr-0.02_batch-32; a name that is too long or not unique ends with a digest."""
     short = short_names(settings[0])
     plain = ["_".join(f"{short[field]}-{_plain(value)}" for field, value in one.items()) for one in settings]
     taken = Counter(plain)

@@ -1,4 +1,4 @@
-"""What came of each run of a sweep: which settings are best, and the table, as text, JSON and CSV."""
+"""Results of the runs of a sweep: the best settings, and the table, as text, JSON and CSV."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
 @dataclass(frozen=True)
 class Row:
-    """One run.
+    """Result of one run.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class Row:
     state
         done, failed, or stopped by Ctrl-C.
     reason
-        Why it ended, in words.
+        Why it ended.
     validation_accuracy, test_accuracy
-        Shares of right answers, 0 to 1; None where there is none, here and below.
+        Shares of correct answers, 0 to 1; None where there is none, here and below.
     validation_loss, test_loss
         Means per sample.
     samples
-        Whose gradients were applied.
+        Number of samples whose gradients were applied.
     wall_s
         Seconds from start to end.
     """
@@ -57,18 +57,18 @@ class Row:
 
     @classmethod
     def of(cls, point: Point, state: str, reason: str, summary: Summary | None) -> "Row":
-        """A run that has ended, with what its summary says where it left one."""
+        """The row of a run that has ended, with the values of its summary if there is one."""
         figures = {} if summary is None else {name: getattr(summary, name) for name in FIGURES}
         return cls(point.name, point.settings, state, reason, **figures)
 
     @property
     def loss(self) -> float | None:
-        """On validation data; where there is none, on the test set."""
+        """Loss on validation data; where there is none, on the test set."""
         return self.test_loss if self.validation_loss is None else self.validation_loss
 
     @property
     def words(self) -> str:
-        """How it ended, on one line."""
+        """The outcome on one line."""
         if self.state != DONE:
             return f"{self.state}: {self.reason}"
         figures = {"validation": (self.validation_accuracy, self.validation_loss)}
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def without_seed(self) -> tuple[tuple[str, str], ...]:
-        """What runs have in common that differ in their seed alone."""
+        """The settings except the seed: equal for runs that differ only in their seed."""
         return tuple((field, value) for field, value in self.settings.items() if field != SEED)
 
 
@@ -89,12 +89,12 @@ _MEASURES: dict[str, Callable[[float], float]] = {
     "test_accuracy": lambda accuracy: -accuracy,
     "test_loss": lambda loss: loss,
 }
-"""What settings are compared by: the first that every run has. Less of the value is better."""
+"""Criteria for comparing settings: the first one that every run has is used. Smaller is better."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best settings: those of `runs`, by the mean of a figure over them."""
+    """The best settings: those of `runs`, by the mean of a criterion over them."""
 
     by: str
     mean: float
@@ -103,7 +103,7 @@ class Best:
 
     @property
     def words(self) -> str:
-        """On one line."""
+        """The best settings on one line."""
         settings = " ".join(f"{field}={value}" for field, value in self.settings.items()) or "these settings"
         figure = f"{100 * self.mean:.2f} %" if self.by.endswith("accuracy") else f"{self.mean:.4g}"
         over = f", mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
@@ -111,10 +111,10 @@ class Best:
 
 
 def best_of(rows: Sequence[Row]) -> Best | None:
-    """The settings all of whose runs are done that have the best mean over seeds; the first of equals.
+    """The settings with the best mean over seeds, among those all of whose runs are done; the first of equals.
 
-    By validation accuracy; where runs have none, by validation loss, then by the test set's, which was made for other
-    things. None where nothing can be compared.
+    By validation accuracy; where runs have none, by validation loss, then by the test set's, which is not meant for
+    selection. None where nothing can be compared.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Row]] = {}
     for row in rows:
@@ -130,7 +130,7 @@ def best_of(rows: Sequence[Row]) -> Best | None:
 
 
 def table(rows: Sequence[Row]) -> RenderableType:
-    """What people read: a row for each run, those of the best settings marked; what is best; what failed, and why."""
+    """Table with a row for each run, the best settings marked; then the best settings, and failed runs with reasons."""
     best = best_of(rows)
     fields = short_names(rows[0].settings) if rows else {}
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
@@ -162,12 +162,12 @@ def _percent(share: float | None) -> str:
 
 
 def write_rows(folder: Path, job: str, rows: Sequence[Row]) -> None:
-    """Write sweep.json and sweep.csv, whole or not at all.
+    """Write sweep.json and sweep.csv, each atomically.
 
     Raises
     ------
-    NotWritten
-        The disk is full, say.
+    WriteFailed
+        The file cannot be written, for example because the disk is full.
     """
     best = best_of(rows)
     told = {"job": job, "best": None if best is None else asdict(best), "runs": [asdict(row) for row in rows]}

@@ -1,4 +1,4 @@
-"""Runs of `dbelief train`, one after the other or a few at a time, until every point of a grid has its row."""
+"""Runs of `dbelief train`, in sequence or a few concurrently, until every point of a grid has its row."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
     sets : mapping of field to values between commas
         See `points`.
     at_once : int
-        Runs at a time.
+        Number of concurrent runs.
     output : Path, optional
-        Folder of the runs' folders and of the table; None: the job's name and -sweep, where its runs are.
+        Folder of the runs' folders and of the table; None: the job's name with -sweep, beside the job's own runs.
 
     Returns
     -------
     int
-        0; 1 where no run came to its end; 130 where Ctrl-C ended it.
+        0; 1 where no run completed; 130 where Ctrl-C ended the sweep.
 
     Raises
     ------
-    Mistake
-        Before anything is run: what is wrong with the job, or with one combination.
+    UserError
+        Raised before any run: the job, or one combination, is invalid.
     """
     grid = points(sets)
     first = load_job(job_file, grid[0].settings)
@@ -64,7 +64,7 @@ def run_sweep(job_file: Path, sets: Mapping[str, str], at_once: int = 1, output:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A point, the job it makes, and how `dbelief train` is asked for it."""
+    """A point, its job, and the arguments of its `dbelief train`."""
 
     point: Point
     job: Job
@@ -82,7 +82,7 @@ class _Planned:
         return cls(point, job, folder / point.name, ["train", "--quiet", str(job_file), *sets])
 
     def earlier(self) -> Row | None:
-        """The row of this very job, where it was run to its end before."""
+        """The row of exactly this job, where an earlier run of it completed."""
         try:
             summary = read_summary(self.folder / "summary.json")
             same = load_job(self.folder / "job.yaml").digest() == self.job.anchored().digest()
@@ -93,10 +93,10 @@ class _Planned:
         return Row.of(self.point, DONE, summary.reason, summary)
 
     def ended(self, child: ChildProcess, began_s: float, asked: bool) -> Row:
-        """The row of a run that has ended just now; `asked`: because it was asked to."""
+        """The row of a run that has just ended; `asked`: because it was asked to end."""
         path = self.folder / "summary.json"
         try:
-            # One that failed early leaves what an earlier run says of itself.
+            # A run that failed early leaves the summary of an earlier run in place.
             summary = read_summary(path) if child.code == 0 or path.stat().st_mtime >= began_s else None
         except (DataError, OSError):
             summary = None
@@ -109,9 +109,9 @@ class _Planned:
 
 
 class _Sweep:
-    """The runs under way, and the rows so far.
+    """The active runs, and the rows so far.
 
-    Each run is a `dbelief train` of its own: what ends one, or what it leaves in memory, is nothing to the next.
+    Each run is a separate `dbelief train` process, so a failure or a memory leak does not affect the next run.
     """
 
     def __init__(self, job: str, folder: Path, todo: Sequence[_Planned], at_once: int) -> None:
@@ -121,7 +121,7 @@ class _Sweep:
         self._asked: set[str] = set()
 
     def run(self) -> tuple[list[Row], bool]:
-        """All rows in the order of the grid, and whether Ctrl-C has ended it."""
+        """All rows in the order of the grid, and whether Ctrl-C ended the sweep."""
         with ExitStack() as stack:
             interrupted = stack.enter_context(interrupt_event())
             stack.callback(lambda: terminate_all([child for _, child, _ in self._running]))
@@ -135,7 +135,7 @@ class _Sweep:
             return self._in_order(), interrupted.is_set()
 
     def _not_done(self) -> list[_Planned]:
-        """What is to be run; what was run before has its row at once."""
+        """The points that must be run; completed ones get their rows immediately."""
         for planned in self._todo:
             row = planned.earlier()
             if row is not None:
@@ -153,7 +153,7 @@ class _Sweep:
         self._running.append((planned, child, began_s))
 
     def _see_to(self, interrupted: Callable[[], bool]) -> None:
-        """Take the rows of those that have ended, and ask the others to where Ctrl-C was pressed."""
+        """Collect the rows of runs that have ended, and ask the others to end if Ctrl-C was pressed."""
         for one in list(self._running):
             planned, child, began_s = one
             if child.code is not None:

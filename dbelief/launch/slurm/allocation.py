@@ -1,4 +1,4 @@
-"""What Slurm gave to a batch job: its nodes, the tasks on each, and which nodes are left."""
+"""Resources that Slurm allocated to a batch job: its nodes, the tasks on each, and the nodes that remain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dbelief.errors import RuntimeFailure, UserError
 
 DEADLINE_S = 60.0
-"""For a command of Slurm; its controller may be busy, or be replaced by its backup."""
+"""Time limit for a Slurm command, in seconds; the controller may be busy, or in failover to its backup."""
 
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -18,12 +18,12 @@ Run = Callable[[Sequence[str]], str]
 
 
 def run(command: Sequence[str]) -> str:
-    """What a command of Slurm prints.
+    """Output of a Slurm command.
 
     Raises
     ------
-    Failure
-        It cannot be run, failed, or did not end within `DEADLINE_S`.
+    RuntimeFailure
+        The command cannot be run, failed, or did not end within `DEADLINE_S`.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
@@ -60,13 +60,13 @@ class Allocation:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], run: Run = run) -> Allocation:
-        """The allocation that a batch script's environment tells of.
+        """The allocation that the environment of a batch script describes.
 
         Raises
         ------
-        Mistake
-            This is no batch job.
-        Failure
+        UserError
+            The process is not in a batch job.
+        RuntimeFailure
             Slurm's commands fail.
         """
         try:
@@ -81,15 +81,15 @@ class Allocation:
 
     @property
     def first(self) -> str:
-        """The node of the batch script."""
+        """The node that the batch script runs on."""
         return next(iter(self.tasks))
 
     def left(self) -> list[str]:
-        """The nodes that Slurm has not taken for dead: a dead one is taken out of a job that has `--no-kill`.
+        """Nodes that Slurm has not marked as down: it removes a failed node from a job that has `--no-kill`.
 
         Raises
         ------
-        Failure
+        RuntimeFailure
             Slurm's commands fail.
         """
         nodes = self.run(["squeue", "--noheader", f"--jobs={self.job}", "--states=all", "--format=%N"]).strip()
@@ -101,7 +101,7 @@ def _names(nodes: str, run: Run) -> list[str]:
 
 
 def task_counts(text: str) -> list[int]:
-    """Numbers as Slurm writes them: "2(x3),1" is 2, 2, 2, 1."""
+    """Task counts from Slurm's notation: "2(x3),1" is 2, 2, 2, 1."""
     counts: list[int] = []
     for part in text.split(","):
         found = _COUNT.fullmatch(part)

@@ -44,7 +44,7 @@ from dbelief.process.console import cli_errors, parse_overrides
 def slurm_command(
     job_file: Path, overrides: tuple[str, ...], shards: int | None, workers: int | None, resume: bool
 ) -> None:
-    """Run a whole job on the nodes of a batch job of Slurm, to be called by its script: see deploy/slurm."""
+    """Run a complete job on the nodes of a Slurm batch job; called by the batch script: see deploy/slurm."""
     from dbelief.launch.slurm.launch import run_batch
 
     with cli_errors():
@@ -57,7 +57,7 @@ def slurm_command(
 @click.argument("job")
 @click.argument("node")
 def guard_command(job: str, node: str) -> None:
-    """Requeue a batch job once Slurm has taken NODE, the first of its nodes, for dead."""
+    """Requeue a batch job once Slurm has marked NODE, the first of its nodes, as down."""
     from dbelief.launch.slurm.guard import guard
 
     with cli_errors():

@@ -1,6 +1,6 @@
-"""What watches over the first node from another one: with --no-kill, Slurm keeps a job whose batch script is gone.
+"""Monitor of the first node, run on another node: with --no-kill, Slurm keeps a job whose batch script has failed.
 
-The guard asks Slurm alone whether the node is dead: only then no process of it can go on, as far as anybody knows.
+The guard uses only Slurm's own node state: once Slurm marks the node as down, no process of it can be assumed to run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _STDOUT = re.compile(r"^\s*StdOut=(\S+)", re.MULTILINE)
 
 
 def guard(job: str, node: str, wait: Callable[[float], None] = time.sleep, run: Run = run) -> None:
-    """Wait until Slurm has taken `node` out of the job for dead, and requeue the job; where that fails, cancel it.
+    """Wait until Slurm has removed `node` from the job as down, and requeue the job; if that fails, cancel it.
 
-    What is done is written to the job's output file, since nobody reads this process's output any more.
+    Actions are written to the job's output file, since no process reads this one's output any more.
     """
     allocation = Allocation(job, {node: 1}, run=run)
     while _there(allocation, node):
@@ -43,7 +43,7 @@ def _there(allocation: Allocation, node: str) -> bool:
     except RuntimeFailure as error:
         announce(f"{error}; asking again")
         return True
-    return node in left or not left  # no node at all: the job is over, and so is this step in a moment
+    return node in left or not left  # no node at all: the job is over, and this step ends shortly
 
 
 def _teller(job: str, run: Run) -> Callable[[str], None]:

@@ -1,4 +1,4 @@
-"""`dbelief slurm`: runs one job on the nodes of a batch job."""
+"""`dbelief slurm`: run one job on the nodes of a batch job."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .site import SlurmSite
 
 
 def run_batch(job_file: Path, overrides: Mapping[str, str], workers: int | None, resume: bool) -> int:
-    """Run a job on the nodes that Slurm has given; the exit code is the job's.
+    """Run a job on the nodes that Slurm allocated; return the job's exit code.
 
-    A requeued job goes on from its newest snapshot set, where there is one.
+    A requeued job resumes from its newest snapshot set, if there is one.
 
     Parameters
     ----------
     workers
-        How many; None: a task for each, after coordinator and shards.
+        Number of workers; None: one for each task that coordinator and shards leave.
 
     Raises
     ------
-    Mistake
-        The job file is wrong, or there are too few tasks.
-    Failure
-        What ended the job.
+    UserError
+        The job file is invalid, or there are too few tasks.
+    RuntimeFailure
+        The job failed; the message names the reason.
     """
     allocation = Allocation.of(os.environ)
     job = load_job(job_file, overrides)
     replicas = workers or workers_for(job, sum(allocation.tasks.values()))
-    sets = {**overrides, "replicas": str(replicas), "pin_cores": "false"}  # which cores: Slurm says
+    sets = {**overrides, "replicas": str(replicas), "pin_cores": "false"}  # Slurm assigns the cores
     if allocation.restarts and not resume:
         resume = bool(complete_sets(Path(job.output).absolute() / job.name / "snapshots"))
         announce(
@@ -47,12 +47,12 @@ def run_batch(job_file: Path, overrides: Mapping[str, str], workers: int | None,
 
 
 def workers_for(job: Job, tasks: int) -> int:
-    """Workers of a job on so many tasks.
+    """Number of workers of a job on `tasks` tasks.
 
     Raises
     ------
-    Mistake
-        No task is left for any.
+    UserError
+        No task is left for a worker.
     """
     shards = job.shards * job.replication
     if tasks <= 1 + shards:

@@ -1,4 +1,4 @@
-"""Which node a member is started on, and whether there is one for it once a node is lost. No process, no clock."""
+"""Node placement of members, and whether a node remains for one after a node is lost. No process, no clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ WORKER, SHARD = "worker", "ps"
 
 
 class Places:
-    """The members of a job by node.
+    """Placement of a job's members on nodes.
 
-    Shards are spread over nodes, then members over what tasks a node has room for. A shard that ended badly goes to
-    another node, for it is needed, and the node may be dead before Slurm knows. A worker stays on its node as long as
-    that is there; where it is not, a worker goes where a task is free, or where no worker is left, anywhere.
+    Shards are spread over nodes, then members over the free tasks of the nodes. A shard that failed is restarted on
+    another node, because it is needed and its node may be down before Slurm detects that. A worker stays on its node
+    while that exists; otherwise it is placed on a node with a free task, or on any node if no worker is left.
 
     Parameters
     ----------
@@ -27,16 +27,16 @@ class Places:
         self._failures: Counter[str] = Counter()
 
     def put(self, role: str, name: str, left: Collection[str]) -> str:
-        """Give a member the node that is best for it now; one of those that are `left`, of which there is one."""
+        """Assign a member to the best node for it now, one of the nodes in `left`, which must not be empty."""
         self._members[name] = role, self._best(role, name, left)
         return self._members[name][1]
 
     def failed(self, node: str) -> None:
-        """A member has ended there that should not have."""
+        """Record that a member on this node has ended unexpectedly."""
         self._failures[node] += 1
 
     def again(self, role: str, name: str, left: Collection[str]) -> bool:
-        """Whether a member that has ended may be put somewhere again."""
+        """Whether a member that has ended may be placed again."""
         left = [node for node in self._tasks if node in left]
         if role != WORKER or self._members[name][1] in left:
             return bool(left)

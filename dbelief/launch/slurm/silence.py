@@ -1,14 +1,14 @@
-"""Shards whose step runs and that the coordinator does not hear: their node may be dead minutes before Slurm knows."""
+"""Detection of shards whose step runs but sends no heartbeats: the node may fail minutes before Slurm detects it."""
 
 from __future__ import annotations
 
 SHORTEST_S = 15.0
 BEATS = 3
-"""So many heartbeat deadlines; one that is only fenced ends by itself within the first."""
+"""Number of heartbeat deadlines without contact; a shard that is only fenced exits by itself within the first."""
 
 
 class Silence:
-    """When to end a shard's step, to start it on another node.
+    """Decision when to end a shard's step, to start it on another node.
 
     Parameters
     ----------
@@ -22,14 +22,14 @@ class Silence:
         self._heard: set[tuple[str, int]] = set()
 
     def is_lost(self, name: str, started: int, silent_s: float, now_s: float) -> bool:
-        """Whether a shard has been silent for too long since it was heard in its present life; to be asked repeatedly.
+        """Whether a shard has sent nothing for too long since its present incarnation was last seen; call repeatedly.
 
         Parameters
         ----------
         started
-            How often it was started: which life the present one is.
+            Number of starts so far, which identifies the present incarnation.
         silent_s
-            Since the coordinator has heard its name, in this life or an earlier one.
+            Seconds since the coordinator last received a heartbeat under this name, in any incarnation.
         """
         if self._began.get(name, (0, 0.0))[0] != started:
             self._began[name] = started, now_s

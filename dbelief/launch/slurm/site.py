@@ -1,4 +1,4 @@
-"""The nodes of an allocation as the site of a cluster: coordinator on the first one, members as steps on all."""
+"""The nodes of an allocation as a cluster's site: the coordinator on the first node, members as steps on all nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .silence import Silence
 from .steps import Nodes, Step
 
 DAYS = 365.0
-"""How long the job's certificates hold."""
+"""Validity of the job's certificates."""
 
 
 class SlurmSite:
@@ -29,12 +29,12 @@ class SlurmSite:
     Parameters
     ----------
     credentials
-        Folder on storage that all nodes share; made, and removed at the end.
+        Folder on storage that all nodes share; created here, and removed at the end.
     beat_s
         The job's heartbeat deadline.
     """
 
-    stopped = 0  # Slurm says itself why it sent a signal
+    stopped = 0  # Slurm itself reports why it sent a signal
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SlurmSite:
             shutil.rmtree(self._credentials, ignore_errors=True)
 
     def registry_folder(self, run: Path, scratch: Path) -> Path:
-        """See `Site`: where the first node dies the job begins again from a snapshot set, so its own disk will do."""
+        """See `Site`: a job whose first node fails restarts from a snapshot set, so the node's own disk suffices."""
         return scratch / "registry"
 
     def arguments(self, role: str) -> list[str]:
@@ -98,7 +98,7 @@ class SlurmSite:
                 child.way.abandon(child.process, silence_s)
 
     def _guarding(self, logs: Path) -> ChildProcess:
-        """The guard over the first node, on another one."""
+        """The guard process of the first node, on another node."""
         first = self._allocation.first
         others = Places({node: count for node, count in self._allocation.tasks.items() if node != first})
         arguments = ["slurm-guard", self._allocation.job, first]

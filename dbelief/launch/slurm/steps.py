@@ -1,4 +1,4 @@
-"""A member as a step of its own on one node: started by srun, so that a node that dies ends its own members only."""
+"""A member as its own Slurm step on one node: started by srun, so that a node failure ends only that node's members."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FRESH_S = 2.0
 
 
 class Nodes:
-    """The nodes that are left of an allocation, asked for at most every `FRESH_S`, except where it matters.
+    """Remaining nodes of an allocation, queried at most every `FRESH_S` unless a fresh list is requested.
 
-    Where Slurm does not answer, they are what they were.
+    If Slurm does not answer, the previous list is kept.
     """
 
     def __init__(self, allocation: Allocation, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +30,7 @@ class Nodes:
         self._asked_s = clock()
 
     def left(self, fresh: bool = False) -> list[str]:
-        """The nodes that are left, the batch script's among them."""
+        """The remaining nodes, including the batch script's."""
         if fresh or self._clock() - self._asked_s > FRESH_S:
             self._asked_s = self._clock()
             try:
@@ -40,17 +40,17 @@ class Nodes:
             else:
                 for node in [node for node in self._left if left and node not in left]:
                     announce(f"node {node} is lost")
-                self._left = [node for node in self._left if node in left] or self._left  # none: the job is ending
+                self._left = [node for node in self._left if node in left] or self._left  # empty: the job is ending
         return self._left
 
 
 class Step:
-    """How one member is started on a node: a `Way` of `dbelief.launch.child_process`.
+    """Method of starting one member on a node: a `Way` of `dbelief.launch.child_process`.
 
     Parameters
     ----------
     listens
-        Whether the member takes `--listen`; it listens by its node's name, by which the others call it.
+        Whether the member has a `--listen` option; it listens on its node's name, by which other members connect.
     """
 
     noise: tuple[str, ...] = ("srun: ", "slurmstepd")
@@ -72,17 +72,17 @@ class Step:
         return [*srun, *where, *program([*arguments, *listening])]
 
     def ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
-        """See `Way`: by Slurm, since srun itself would kill the member at SIGTERM."""
+        """See `Way`: through Slurm, since srun itself would kill the member at SIGTERM."""
         try:
             for step in self._steps():
                 self._nodes.allocation.run(["scancel", "--signal=TERM", step])
         except RuntimeFailure as error:
-            # Slurm 22.05 says "Invalid job id" of a step that it has signalled, too.
+            # Slurm 22.05 also reports "Invalid job id" for a step that it has signalled.
             if process.poll() is None and "Invalid job id" not in str(error):
                 announce(f"{self._name} could not be asked to end: {error}")
 
     def fate(self, code: int) -> tuple[int, str]:
-        """See `Way`: srun ends with 0 where its node died."""
+        """See `Way`: srun exits with 0 when its node fails."""
         if self._ended is None:
             self._ended = code, f"on node {self._node} {describe_exit(code)}"
             if self._node not in self._nodes.left(fresh=True):
@@ -96,15 +96,15 @@ class Step:
         return self._places.again(self._role, self._name, self._nodes.left())
 
     def abandon(self, process: subprocess.Popen[bytes], silent_s: float) -> None:
-        """End a member that nobody has heard for `silent_s`, to start it on another node."""
+        """End a member that has sent no heartbeat for `silent_s`, to start it on another node."""
         self._ended = 1, f"was silent on node {self._node} for {silent_s:.0f} s, and is given up there"
         self._places.failed(self._node)
         process.kill()
 
     def _sharing(self) -> list[str]:
-        """What the step has of its node: it waits for nothing, but for GPUs of its own, which are there or never.
+        """Resource options of the step: it never waits for resources, except GPUs of its own, which exist or not.
 
-        All steps share CPUs and memory that the job has there. Steps that overlap would be given the same GPU.
+        All steps share the job's CPUs and memory on the node. Steps with `--overlap` would be assigned the same GPU.
         """
         gpus = self._nodes.allocation.gpus
         if gpus and self._role == WORKER:
@@ -112,7 +112,7 @@ class Step:
         return ["--overlap", *["--gres=none"] * bool(gpus), "--mem=0", "--cpu-bind=none"]
 
     def _steps(self) -> list[str]:
-        """Numbers of the steps of this name that run."""
+        """Ids of the running steps of this name."""
         job = self._nodes.allocation.job
         rows = self._nodes.allocation.run(["squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j"])
         return [row.split()[0] for row in rows.splitlines() if row.split()[1:] == [self._name]]

@@ -1,4 +1,4 @@
-"""The client of the coordinator, and the membership that every shard and replica keeps up with it."""
+"""Client of the coordinator, and the membership of a shard or replica in a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dbelief.rpc.channel import named_errors, open_channel, wait_ready
 from dbelief.rpc.wire.convert import layout_to_wire, placement_from_wire
 
 CALL_S = 10.0
-"""How long the coordinator may take to answer one call; it never waits inside one."""
+"""Timeout of one call; the coordinator never blocks inside one."""
 
 OVER = (wire.STATE_DONE, wire.STATE_FAILED)
 
@@ -33,12 +33,12 @@ class CoordinatorClient:
     address
         `host:port`.
     patience_s
-        A call is repeated for so long while the coordinator cannot be reached. Every call may be repeated.
+        Time for which a call is retried while the coordinator is unavailable. Every call is idempotent.
 
     Attributes
     ----------
     retries
-        Calls that were made again, so far.
+        Calls that were retried, so far.
     """
 
     def __init__(self, address: str, patience_s: float = 30.0) -> None:
@@ -53,18 +53,18 @@ class CoordinatorClient:
         self._channel.close()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the coordinator answers."""
+        """Wait until the coordinator is reachable."""
         wait_ready(self._channel, timeout_s, f"coordinator at {self.address}", self.address)
 
     def call(self, method: str, request: Any, patience_s: float | None = None) -> Any:
-        """Call a method, again and again while nobody answers, for `patience_s` (None: the client's).
+        """Call a method, and retry while the coordinator is unavailable, for `patience_s` (None: the client's).
 
         Raises
         ------
-        Refused
-            The coordinator said no.
-        Unreachable
-            It did not answer for `patience_s`.
+        Rejected
+            The coordinator refused the call.
+        Unavailable
+            It did not reply for `patience_s`.
         """
         until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         while True:
@@ -78,30 +78,30 @@ class CoordinatorClient:
             self.retries += 1
 
     def status(self, job: bool = False, curves: bool = False) -> wire.StatusReply:
-        """How the job goes; on demand the job itself, and how loss and accuracy went."""
+        """Status of the job; on request the job itself, and its loss and accuracy curves."""
         reply: wire.StatusReply = self.call("Status", wire.StatusRequest(job=job, curves=curves))
         return reply
 
 
 class MemberView:
-    """A life in a job, for those who ask for news when they need some: the ranks behind a replica's first one.
+    """Membership without a heartbeat thread, for the ranks of a replica after its first: it polls on demand.
 
     Attributes
     ----------
     id, incarnation, run_id
-        Given by the coordinator.
+        Assigned by the coordinator.
     placement
-        Where segments live, once the coordinator knows it.
+        Shards of the segments, once the coordinator has decided them.
     state, reason
-        Of the job, as of the last beat.
+        Of the job, as of the last heartbeat.
     lost
-        Why this life is over though the job may not be; "" while it lives.
+        Why this membership is over though the job may not be; "" while it is valid.
     ending, may_leave
-        Of a shard: it is asked to end, and says so with each beat; the coordinator has nothing against it any more.
+        Of a shard: it was requested to exit, and reports so in each heartbeat; the coordinator permits its exit.
     when_ended
-        Called after each beat with the highest generation of groups that is over.
+        Called after each heartbeat with the highest generation of groups that is over.
     figures
-        Of a shard: asked for what it has done before each beat.
+        Of a shard: called before each heartbeat for its statistics.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class MemberView:
 
     @property
     def over(self) -> bool:
-        """Whether the job, or this life, has ended."""
+        """Whether the job, or this membership, has ended."""
         return self.state in OVER or bool(self.lost)
 
     def beat(self, leaving: bool = False, reason: str = "", patience_s: float | None = None) -> None:
-        """Tell the coordinator that this member lives, and hear how the job is."""
+        """Send a heartbeat to the coordinator, and store the job's state from the reply."""
         reply = self.client.call(
             "Beat",
             wire.BeatRequest(
@@ -156,18 +156,18 @@ class MemberView:
         self.when_ended(reply.ended_generation)
 
     def call(self, method: str, request: wire.LeaseRequest | wire.ReportRequest) -> Any:
-        """Call a method in this life's name; see `CoordinatorClient.call`."""
+        """Call a method as this member; see `CoordinatorClient.call`."""
         request.replica, request.incarnation, request.run_id = self.id, self.incarnation, self.run_id
         return self.client.call(method, request)
 
     def placed(self) -> Placement:
-        """Where segments live as of now.
+        """Current placement of the segments.
 
         Raises
         ------
-        Refused
-            The job, or this life, is over: its shards will not be found again.
-        Unreachable
+        Rejected
+            The job, or this membership, is over: its shards will not be available again.
+        Unavailable
             The coordinator cannot be reached.
         """
         self.beat()
@@ -177,21 +177,21 @@ class MemberView:
         return self.placement
 
     def leave(self, reason: str) -> None:
-        """Nothing: goodbye is said by who joined."""
+        """No operation: the client that joined sends the final heartbeat."""
 
 
 class MembershipClient(MemberView):
-    """This process's life in a job: joined, beating on a thread of its own, and gone at the end.
+    """This process's membership in a job: it joins, sends heartbeats from its own thread, and leaves at the end.
 
     Parameters
     ----------
     wish
-        The number it would like.
+        Requested member number.
     name
-        What its process is called, however often it is started: an earlier life under this name is over. None: a name
-        of its own.
+        Name of its process, stable across restarts: joining again under it ends the earlier incarnation. None: a unique
+        name.
     train_samples
-        Training samples that it has; 0: none.
+        Number of its training samples; 0: none.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class MembershipClient(MemberView):
 
     def _keep_beating(self) -> None:
         heard_s = time.monotonic()
-        # Until training begins everyone waits for the news of a beat, so beats come faster.
+        # Until training begins, members wait for the reply to a heartbeat, so the interval is shorter.
         while not self._ended.wait(self._pause_s if self.state >= wire.STATE_READY else 0.05):
             try:
                 self.beat(patience_s=0.0)
@@ -246,13 +246,13 @@ class MembershipClient(MemberView):
                 return
 
     def wait_for(self, happened: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until `happened` after some beat.
+        """Wait until `happened` is true after a heartbeat.
 
         Raises
         ------
-        Refused
-            The job, or this life, ended meanwhile.
-        Unreachable
+        Rejected
+            The job, or this membership, ended meanwhile.
+        Unavailable
             It did not happen within `timeout_s`.
         """
         with self._changed:
@@ -262,7 +262,7 @@ class MembershipClient(MemberView):
             raise Rejected(self.lost or f"the job is over: {self.reason}")
 
     def leave(self, reason: str) -> None:
-        """Say goodbye and stop beating; a coordinator that is gone already does not matter."""
+        """Send a leaving heartbeat and stop the thread; an unavailable coordinator is ignored."""
         self._ended.set()
         self._thread.join()
         if not self.lost:

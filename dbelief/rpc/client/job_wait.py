@@ -1,6 +1,6 @@
-"""Between jobs: a process that outlives its job waits for the next one at the same address.
+"""Wait between jobs: a process that outlasts its job waits for the next one at the same address.
 
-Kubernetes starts again whatever exits, however well it ended. There a job's end must be no process' end.
+Kubernetes restarts every container that exits, whatever its exit status. There the end of a job must not end a process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ASK_AGAIN_S = 1.0
 
 
 def wait_for_job(address: str, interrupted: threading.Event, another: bool = False) -> bool:
-    """Wait until the coordinator at `host:port` runs a job that is not over, however long that takes.
+    """Wait, without a limit, until the coordinator at `host:port` runs a job that is not over.
 
     Parameters
     ----------
     another
-        One that closes does not count either: this process has been told of its end.
+        Whether a job that is closing does not count either: this process has received its end.
 
     Returns
     -------
@@ -35,9 +35,7 @@ def wait_for_job(address: str, interrupted: threading.Event, another: bool = Fal
             try:
                 if client.status().state not in late:
                     return True
-            except (
-                RuntimeFailure
-            ):  # nobody is there, or one that knows no job: it stands by, or its job ended before its time
+            except RuntimeFailure:  # no coordinator, or one without a job: it is a standby, or its job ended early
                 pass
             interrupted.wait(_ASK_AGAIN_S)
     return False

@@ -1,4 +1,4 @@
-"""What one shard has to do with one pull: the request for it, and what its answers mean."""
+"""State of one pull at one shard: its request, and the handling of its replies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .shard_call import ShardCall
 
 
 class PullCall(ShardCall):
-    """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 comes by `codec`.
+    """A pull from one shard into `out`, which begins at number `origin` of the vector; float32 is encoded by `codec`.
 
-    `waited_s` is how long it took until the shard said that the clock asked for has come.
+    `waited_s` is the time until the shard reported that the requested clock was reached.
     """
 
     method = "Pull"
@@ -47,7 +47,7 @@ class PullCall(ShardCall):
             self._request.pusher.CopyFrom(pusher_to_wire(pusher))
 
     def requests(self) -> Iterator[bytes]:
-        """One request, for what is left."""
+        """One request, for the remaining segments."""
         left = [span.index for span in self.run[self.done :]]
         request = wire.PullRequest(target=self.target, segments=left)
         request.MergeFrom(self._request)
@@ -59,7 +59,7 @@ class PullCall(ShardCall):
         yield request.SerializeToString()
 
     def take(self, answer: object) -> None:
-        """Put segments where they belong."""
+        """Store the received segments in `out`."""
         assert isinstance(answer, bytes)
         _, parts = bulk.decode(answer)
         if not parts:
@@ -69,13 +69,13 @@ class PullCall(ShardCall):
             if not part.unchanged:
                 out = self._out[span.start - self._origin : span.stop - self._origin]
                 self._fill(part, out, self._shared[0])
-                # A version that is held already was not written again.
+                # An unchanged version was not written again.
                 self.shared_received += out.nbytes * (part.shared and part.version != self._versions[span.index])
             self._versions[span.index] = part.version
             self.done += 1
 
     def unshare(self) -> None:
-        """See `Leg`; what is not done may be written half, and is of no version."""
+        """See `ShardCall`; segments that are not done may be partly written, and have no version."""
         super().unshare()
         for span in self.run[self.done :]:
             self._versions[span.index] = -1

@@ -1,4 +1,4 @@
-"""What one shard has to do with one push or exchange: its messages, and what the answers mean."""
+"""State of one push or exchange at one shard: its messages, and the handling of the replies."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .shard_call import ShardCall
 
 _FLOAT32_BYTES = 4
 _LOOK_S = 0.5
-"""How often a sender that waits looks whether it still is to send."""
+"""Interval at which a waiting sender checks whether its stream is still in use."""
 
 
 class PushCall(ShardCall):
-    """A push into one shard, from a source that begins at number `origin` of the vector, written as `payloads` does.
+    """A push to one shard, from a source that begins at number `origin` of the vector, encoded by `payloads`.
 
-    `staleness`, `duplicates` and `lost` are sums over what is acknowledged.
+    `staleness` and `duplicates` are sums over the acknowledged segments; `lost` is a maximum.
     """
 
     method = "Push"
@@ -50,11 +50,11 @@ class PushCall(ShardCall):
         self.push = push
         self._source, self._versions, self._rule, self._origin = source, versions, rule, origin
         self._payloads, self._answers = payloads, answers
-        self._first = 0  # how many were done when the stream at hand began
+        self._first = 0  # segments that were done when the current stream began
         self.staleness = self.duplicates = self.lost = 0
 
     def requests(self) -> Iterator[bytes]:
-        """The opening, and every segment that is left; small ones share a message."""
+        """The opening, and all remaining segments; small ones share a message."""
         left = self.run[self.done :]
         pieces: list[bytes | memoryview] = [bulk.opening(self._opening(len(left)).SerializeToString())]
         for further in self._written(left) if self._shared[0] is None else self._told(left):
@@ -70,7 +70,7 @@ class PushCall(ShardCall):
         return opening
 
     def _written(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes | memoryview]]:
-        """Segments in messages, in pieces; ends where the push was given up meanwhile."""
+        """Encoded segments of each message, as pieces; ends where the push was aborted meanwhile."""
         groups = list(_together(left, bulk.FULL_BYTES))
         origin = self._origin
         blocks = self._source.blocks([(group[0].start - origin, group[-1].stop - origin) for group in groups])
@@ -86,7 +86,7 @@ class PushCall(ShardCall):
             yield pieces
 
     def _told(self, left: Sequence[SegmentSpan]) -> Iterator[list[bytes]]:
-        """Messages that tell of segments where they lie."""
+        """Messages that refer to segments in shared memory."""
         for group in self._told_together(left):
             indices = [span.index for span in group]
             self.shared_sent += _FLOAT32_BYTES * sum(span.length for span in group)
@@ -96,20 +96,20 @@ class PushCall(ShardCall):
         return (left[first : first + bulk.FULL_SHARED] for first in range(0, len(left), bulk.FULL_SHARED))
 
     def may_send(self) -> bool:
-        """Whether the next message may leave; False where this leg was broken off meanwhile."""
+        """Whether the next message may be sent; False where this call was cancelled meanwhile."""
         return True
 
     def give_back(self) -> None:
-        """The push is given up: what was not acknowledged was sent in vain."""
+        """Abort the push: what its unacknowledged payloads hold returns to the residual."""
         self._payloads.give_back(self.run[self.done :])
 
     def begin(self, base: int | None) -> None:
-        """Be sent with this base; its answers count from here."""
+        """Start sending with this base; replies count from here."""
         self.push = dataclasses.replace(self.push, base=base)
         self._first = self.done
 
     def take(self, answer: object) -> None:
-        """Add up what the shard tells."""
+        """Add up the figures of a reply."""
         assert isinstance(answer, wire.PushReply)
         self.done = self._first + answer.acknowledged
         self.staleness += answer.staleness
@@ -117,19 +117,19 @@ class PushCall(ShardCall):
         self.lost = max(self.lost, answer.lost)
 
     def forget(self) -> None:
-        """See `Leg`."""
+        """See `ShardCall`."""
         super().forget()
         self.staleness = self.duplicates = self.lost = 0
 
 
 class ExchangeCall(PushCall):
-    """An exchange with one shard: a push whose answers are the numbers as they were before, written into `out`.
+    """An exchange with one shard: a push whose replies are the previous values, written into `out`.
 
-    They come as `answers` says. No more than `EXCHANGE_WINDOW` messages leave before the first of them is answered.
+    Replies are encoded by `answers`. At most `EXCHANGE_WINDOW` messages are unanswered at a time.
     """
 
     method = "Exchange"
-    repeats = False  # shards keep the answers to the last messages only
+    repeats = False  # shards keep the replies to the last messages only
 
     def __init__(
         self,
@@ -156,15 +156,15 @@ class ExchangeCall(PushCall):
         return opening
 
     def _told_together(self, left: Sequence[SegmentSpan]) -> Iterator[Sequence[SegmentSpan]]:
-        return _together(left, bulk.FULL_BYTES)  # the answer to each is kept
+        return _together(left, bulk.FULL_BYTES)  # a shard caches the reply to each
 
     def requests(self) -> Iterator[bytes]:
-        """See `PushCall`; what was begun before in vain has a semaphore of its own, and ends."""
+        """See `PushCall`; an earlier attempt waits on its own semaphore, and ends."""
         self._ahead = threading.Semaphore(EXCHANGE_WINDOW)
         return super().requests()
 
     def may_send(self) -> bool:
-        """Wait until few enough messages are under way."""
+        """Wait until fewer than `EXCHANGE_WINDOW` messages are unanswered."""
         ahead = self._ahead
         while not ahead.acquire(timeout=_LOOK_S):
             if self.stream is None or self._ahead is not ahead:
@@ -172,7 +172,7 @@ class ExchangeCall(PushCall):
         return True
 
     def take(self, answer: object) -> None:
-        """Put what the centre was where it belongs."""
+        """Store the previous centre in `out`."""
         assert isinstance(answer, bytes)
         _, parts = bulk.decode(answer)
         if not parts:
@@ -190,7 +190,7 @@ class ExchangeCall(PushCall):
 
 
 def _together(run: Sequence[SegmentSpan], full_bytes: int) -> Iterator[Sequence[SegmentSpan]]:
-    """Cut a run into those that share a message: neighbours, as many as fill it."""
+    """Split a run into groups that share a message: adjacent segments, up to its size limit."""
     first = 0
     for number, span in enumerate(run):
         full = 4 * (span.stop - run[first].start) > full_bytes

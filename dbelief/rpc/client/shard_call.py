@@ -1,6 +1,6 @@
-"""What one shard has to do with one call: the requests for it, and what its answers mean.
+"""State of one pull or push at one shard: its requests, and the handling of its replies.
 
-A leg knows how far it has come, so that it can go on in another stream: `requests` are those for what is left.
+A call records its progress, so that it can resume in another stream: `requests` covers only what remains.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from .shared_buffers import Location
 from .stream_pool import Stream
 
 _NOWHERE = (None, None)
-"""Of the arrays of a leg none is used by the shard."""
+"""No array of the call is shared with the shard."""
 
 
 class ShardCall(ABC):
-    """The part of a pull or push that one shard has.
+    """The portion of a pull or push that goes to one shard.
 
     Attributes
     ----------
     place
-        Where the shard is.
+        The shard's placement.
     run
-        The segments that it is about, in order; the first `done` of them are finished.
+        Its segments, in order; the first `done` of them are finished.
     stream
-        Where it is under way; None while it is not.
+        The stream in use; None while there is none.
     lies
-        Where the arrays that it is about are in blocks, in the order in which the call has them; empty: they are not.
+        Locations of the call's arrays in shared blocks, in the call's order; empty: none is in a block.
     waiting_since_s, tries
-        Since when the next answer is awaited, by the monotonic clock, and how often it was begun again since.
+        Start of the wait for the next reply, by the monotonic clock, and the number of retries since.
     sent, received
-        Bytes of segments' payloads in messages, whatever became of them.
+        Bytes of segments' payloads in messages, including messages that were lost.
     shared_sent, shared_received
         Bytes of segments that went through shared memory instead.
     """
 
     method = ""
     repeats = True
-    """Whether what is done may be asked for once more: a push again is a duplicate."""
+    """Whether finished segments may be sent again: a repeated push is a duplicate."""
 
     def __init__(self, job: str, place: ShardPlacement, run: Sequence[SegmentSpan]) -> None:
         self.job = job
@@ -64,40 +64,40 @@ class ShardCall(ABC):
         self._shared: Sequence[segments.SharedArray | None] = _NOWHERE
 
     def share(self, arrays: Sequence[segments.SharedArray | None]) -> None:
-        """Have the shard use these of its arrays where they lie, until it is done."""
+        """Let the shard access these arrays in place, until the call is done."""
         self._shared = arrays or _NOWHERE
 
     @property
     def shares(self) -> bool:
-        """Whether the shard may be at work on its arrays."""
+        """Whether the shard may still access its arrays."""
         return self.done < len(self.run) and any(array is not None for array in self._shared)
 
     def unshare(self) -> None:
-        """Go on without; the shard was left what it may be at work on."""
+        """Continue without shared memory; the shard may still access the old block."""
         self.lies, self._shared = (), _NOWHERE
 
     @property
     def where(self) -> str:
-        """What an error begins with."""
+        """Prefix of error messages."""
         return f"{self.method.lower()}: shard {self.place.shard} at {self.place.address}"
 
     @property
     def target(self) -> wire.Target:
-        """The life of the shard that requests are meant for."""
+        """The shard incarnation that requests are addressed to."""
         return wire.Target(job=self.job, shard_epoch=self.place.shard_epoch, run_id=self.place.run_id)
 
     @abstractmethod
     def requests(self) -> Iterator[bytes]:
-        """Messages for all that is not done."""
+        """Messages for all segments that are not done."""
 
     def _next(self, part: bulk.SegmentPayload) -> SegmentSpan:
-        """The segment that an answer is for, which has to be the next one."""
+        """Segment that a reply is for, which must be the next one."""
         if self.done == len(self.run) or part.index != self.run[self.done].index:
             raise Rejected(f"{self.where}: answered segment {part.index}, which was not the next one")
         return self.run[self.done]
 
     def _fill(self, part: bulk.SegmentPayload, out: np.ndarray, shared: segments.SharedArray | None) -> None:
-        """See that the numbers of an answer are where they belong: the shard has put them there, or they are read."""
+        """Store the values of a reply: the shard has written them to shared memory, or they are decoded here."""
         if part.shared and shared is None:
             raise Rejected(f"{self.where}: segment {part.index} was put where nothing was asked for")
         if part.shared:
@@ -110,29 +110,29 @@ class ShardCall(ABC):
 
     @abstractmethod
     def take(self, answer: object) -> None:
-        """Use the next answer.
+        """Process the next reply.
 
         Raises
         ------
-        Refused
-            Where it is not one to these requests.
+        Rejected
+            It does not match these requests.
         """
 
     def stays(self, placement: Placement) -> bool:
-        """Whether its shard is as it was: the same life, with the same segments."""
+        """Whether its shard is unchanged: the same incarnation, with the same segments."""
         return self.place in placement.places
 
     def go_on(self, placement: Placement) -> list[Self]:
-        """Legs for what is left, to where it lives now; this one keeps what is done, and has no more to do.
+        """Calls for the remaining segments at their current shards; this one keeps what is done and ends.
 
-        What a shard did in an earlier epoch is lost; what it has given to others is not. For a shard that has left, the
-        placement does not tell in which epoch it gave its segments away: where `repeats`, all is sent again. The
-        deadline of the new legs counts from the start of this one's wait.
+        What a shard did in an earlier epoch is lost; segments that it migrated are not. For a shard that has left,
+        the placement does not show in which epoch it migrated its segments: where `repeats`, all are sent again. The
+        deadline of the new calls counts from the start of this one's wait.
 
         Raises
         ------
-        Refused
-            A segment has no place any more.
+        Rejected
+            A segment has no shard any more.
         """
         lives = {place.shard: place.shard_epoch for place in placement.places}
         left_in = None if self.repeats else self.place.shard_epoch
@@ -150,7 +150,7 @@ class ShardCall(ABC):
         return legs
 
     def forget(self) -> None:
-        """Nothing of it is done."""
+        """Reset: no segment is done."""
         self.done = 0
 
     def _to(self, place: ShardPlacement, run: Sequence[SegmentSpan]) -> Self:

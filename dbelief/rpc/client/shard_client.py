@@ -1,19 +1,19 @@
-"""The client of the shards: pull and push of the whole vector or a rank's part of it, every shard at once.
+"""Client of the shards: pull and push of the complete vector or one rank's range of it, all shards concurrently.
 
 Cost of a pull or push of N numbers in S segments on K shards: 4N bytes in at most S messages, K where segments are
-small; one copy of the array into messages on push, one out of them on pull. With a codec fewer bytes; one that keeps
-what it leaves out costs N float32 more, and while a push is under way what is sent of it. Streams are kept from call
-to call. Those of all shards run at the same time; answers are read in turn.
+small; one copy of the array into messages on push, one out of them on pull. A codec sends fewer bytes; a codec with a
+residual costs N float32 more, and, during a push, the encoded payloads. Streams are reused from call to call. Those of
+all shards run concurrently; replies are read in rotation.
 
-A stream that breaks is opened again and goes on from the first segment that was not acknowledged, wherever that lives
-by then; the shard's ledger makes the repetition harmless. Where the shard is in another life, its part of a push begins
-anew, with the push's number as base: what was acknowledged before and is gone comes back as `Pushed.lost`. The deadline
-is "no segment for so long", never a limit on the whole.
+A stream that breaks is reopened and resumes at the first segment that was not acknowledged, at its current shard; the
+shard's ledger makes the retry idempotent. Where the shard has a new incarnation, its portion of a push restarts, with
+the push's sequence number as base: acknowledged pushes that were lost are returned as `PushResult.lost`. The deadline
+bounds the time without a segment, never the complete transfer.
 
-Shards on the same host read and write arrays made by `array` where they lie, and messages only say where that is; but
-for a way that has a codec, so that what comes of a job does not depend on who shares a host with whom. Where a stream
-breaks, its shard may go on doing so for some time: so the arrays' memory is left to it and renewed, and what is not
-done goes over TCP this once.
+Shards on the same host read and write arrays made by `array` in place, and messages hold only their location. A
+direction that has a codec does not use shared memory, so that results do not depend on which processes share a host.
+Where a stream breaks, its shard may still access the memory for some time: the block is abandoned and replaced by a
+copy, and the rest of this call uses TCP.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from .stream_pool import StreamPool, Watchdog
 L = TypeVar("L", bound=ShardCall)
 
 _RETRY_S = (0.05, 0.1, 0.2, 0.3)
-"""Pauses before a leg is begun again; the last one for all further times: as long as that a shard which is served again
-may stand idle."""
+"""Pauses before a shard call is retried; the last one applies to all further retries. It bounds the idle time of a
+shard that is available again."""
 _READ_AT_ONCE = 2
-"""Segments that `each_segment` holds at a time; more is no faster, and what the coordinator needs to export a model."""
+"""Segments that `each_segment` holds at a time: more is not faster, and needs more memory in a model export."""
 
 
 class ShardedParameterClient:
@@ -62,28 +62,28 @@ class ShardedParameterClient:
     job
         The job's id.
     placement
-        Where each segment lives; followed by `refresh`.
+        Shard of each segment; updated by `refresh`.
     rule
-        Name and options of the job's rule, told with every push.
+        Name and options of the job's rule, sent with every push.
     pusher
-        Who pulls and pushes; None for a reader.
+        Identity for pulls and pushes; None for a reader.
     deadline_s
-        A stream without a segment for so long is opened again, as a broken one is; after twice as long a call fails.
+        Time without a segment after which a stream is reopened, like a broken one; after twice this time a call fails.
     refresh
-        Called when a shard cannot be reached, or has another life than the one known; returns the placement as it is
-        now, or raises where the job is over. None: shards stay where they are.
+        Called when a shard cannot be reached, or has another incarnation than the one known; returns the current
+        placement, or raises where the job is over. None: the placement is fixed.
     part
-        What pulls and pushes are about, where that is one rank's part of the vector: arrays are as long as it is, and
-        shards that hold nothing of it are not spoken to.
+        One rank's range of the vector that pulls and pushes cover: arrays have its length, and shards without segments
+        in it are not contacted. None: the complete vector.
     shares_memory
-        Whether arrays lie in memory that shards on this host may have.
+        Whether arrays are allocated in memory that shards on this host may attach.
     codecs
-        How float32 travels. What is assigned, and a pull that is to be exact, travels as it is.
+        Encoding of float32. Assignments and exact pulls are not encoded.
 
     Attributes
     ----------
     retries
-        Legs that were begun again after they broke, so far.
+        Shard calls that were retried, so far.
     sent, received
         Bytes of segments' payloads in messages, so far.
     shared_sent, shared_received
@@ -107,7 +107,7 @@ class ShardedParameterClient:
         self.retries = self.sent = self.received = self.shared_sent = self.shared_received = 0
         self._counting = threading.Lock()
         self._codecs = codecs
-        self._residuals: dict[str, np.ndarray] = {}  # by vector: what pushes have left out
+        self._residuals: dict[str, np.ndarray] = {}  # by vector: residual of its pushes
         self._rule = segments.Rule(name=rule[0], options=rule[1])
         self._pusher = pusher
         self._deadline_s = deadline_s
@@ -118,7 +118,7 @@ class ShardedParameterClient:
         self._watchdog = Watchdog(deadline_s)
         leads = pusher is None or not pusher.rank
         self._sharing = SharedBuffers(job, self._streams, self._watchdog, shares_memory, tells=leads)
-        self._pushed_in: dict[str, int] = {}  # by vector: epoch of the placement that the last push began in
+        self._pushed_in: dict[str, int] = {}  # by vector: placement epoch at the start of the last push
 
     def close(self) -> None:
         """Close all channels."""
@@ -131,9 +131,9 @@ class ShardedParameterClient:
         return self._sharing.array(size)
 
     def figures(self) -> WireFigures:
-        """What went to the shards and came from them so far, and what pushes have left out, to go with later ones.
+        """Traffic with the shards so far, and the 1-norm of the residuals that later pushes will send.
 
-        To be asked for where no push is under way. Cost: where something is kept, one pass over it.
+        Call it only while no push is running. Cost: one pass over each residual.
         """
         residual = sum(float(compiled("norm1")(kept)) for kept in self._residuals.values())
         shared = {"shared_sent": self.shared_sent, "shared_received": self.shared_received}
@@ -152,7 +152,7 @@ class ShardedParameterClient:
 
         Raises
         ------
-        Unreachable, Refused
+        Unavailable, Rejected
             Naming the shard.
         """
         codec = segments.CODEC_FP32 if exact else self._codecs.asked
@@ -164,7 +164,7 @@ class ShardedParameterClient:
         return max((leg.waited_s for leg in legs), default=0.0)
 
     def each_segment(self, vector: str = PARAMETERS) -> Iterator[tuple[SegmentSpan, np.ndarray]]:
-        """Read a named vector bit by bit: each segment, and its (length,) float32 until the next is asked for."""
+        """Read a named vector by segments: each segment with its (length,) float32, valid until the next iteration."""
         placement = self.placement
         versions = np.empty(len(placement.spans), np.int64)
         for place in placement.places:
@@ -179,11 +179,11 @@ class ShardedParameterClient:
                     yield span, out[span.start - origin : span.stop - origin]
 
     def push(self, values: np.ndarray | Source, versions: np.ndarray, push: Push) -> PushResult:
-        """See `Parameters.push`; `values` may also lie elsewhere than in an array of the host.
+        """See `Parameters.push`; `values` may also be outside host memory.
 
         Raises
         ------
-        Unreachable, Refused
+        Unavailable, Rejected
             Naming the shard.
         """
         source = HostSource(values) if isinstance(values, np.ndarray) else values
@@ -203,23 +203,23 @@ class ShardedParameterClient:
         return PushResult(sum(leg.staleness for leg in legs) / max(1, applied), duplicates, lost)
 
     def exchange(self, values: np.ndarray | Source, out: np.ndarray, versions: np.ndarray, push: Push) -> PushResult:
-        """Send a worker's own weights, and get "w" as it was before the rule moved it towards them.
+        """Send a worker's own weights, and receive "w" as it was before the rule moved it towards them.
 
         Parameters
         ----------
         values, out
-            (N,) float32, or as long as a rank's part; they may be the same memory only where nothing breaks off.
+            (N,) float32, or of the length of a rank's range; they may alias only where no stream breaks.
         versions
-            (segments,) int64: those that this pusher's last pull or exchange left behind; overwritten.
+            (segments,) int64: those stored by this pusher's last pull or exchange; overwritten.
 
         Returns
         -------
-        Pushed
-            Its staleness: exchanges of others between this one and the one before, a mean over the segments.
+        PushResult
+            Its staleness: exchanges of other pushers since this pusher's previous one, a mean over the segments.
 
         Raises
         ------
-        Unreachable, Refused
+        Unavailable, Rejected
             Naming the shard.
         """
         payloads, asked = self._payloads(push), self._codecs.asked
@@ -235,7 +235,7 @@ class ShardedParameterClient:
         return PushResult(sum(leg.staleness for leg in legs) / max(1, segments_here), 0, lost)
 
     def _runs(self) -> list[tuple[ShardPlacement, Sequence[SegmentSpan]]]:
-        """The shards that hold something of what this is about, and what they hold."""
+        """Shards that hold segments in this client's range, each with those segments."""
         placement = self.placement
         runs = ((place, placement.run(place, self._part)) for place in placement.places)
         return [(place, run) for place, run in runs if run]
@@ -244,7 +244,7 @@ class ShardedParameterClient:
         return None if push.assign else self._codecs.push
 
     def _payloads(self, push: Push) -> Payloads:
-        """How a push is written."""
+        """Payload encoder of a push, with the residual of its vector where the codec keeps one."""
         codec = self._codec_of(push)
         if codec is None or not codec.keeps:
             return Payloads(codec)
@@ -253,12 +253,12 @@ class ShardedParameterClient:
             self._residuals[push.vector] = np.zeros(stop - first, np.float32)
         return Payloads(codec, self._residuals[push.vector], self._origin, self._codecs.starts)
 
-    # -- legs --------------------------------------------------------------------------------------------
+    # -- shard calls -------------------------------------------------------------------------------------
 
     def _run(self, legs: list[L], *arrays: np.ndarray | Source | None) -> None:
-        """Begin all legs, then read their answers in turn until all are done; those that go on elsewhere are added.
+        """Start all shard calls, then read replies in rotation until all are done; calls after a migration are added.
 
-        `arrays` are what they are about, in the order of `Leg.lies`.
+        `arrays` are the call's arrays, in the order of `ShardCall.lies`.
         """
         blocks = self._share(legs, arrays)
         began_in = self.placement.epoch
@@ -274,7 +274,7 @@ class ShardedParameterClient:
                         continue
                     self._step(leg)
                 except Moved as trouble:
-                    self._broke(leg, trouble)  # an answer: whoever gave it has ended his work
+                    self._broke(leg, trouble)  # a reply: the shard has finished with this call
                 except Unavailable as trouble:
                     for other in self._unshare(legs, blocks):
                         if other is not leg and other.stream is not None:
@@ -299,7 +299,7 @@ class ShardedParameterClient:
                 self.shared_received += sum(leg.shared_received for leg in legs)
 
     def _share(self, legs: Sequence[ShardCall], arrays: Sequence[np.ndarray | Source | None]) -> Collection[Block]:
-        """Have shards on this host use the arrays where they lie; gives the blocks that do."""
+        """Let shards on this host access the arrays in place; returns the blocks in use."""
         lies = [self._sharing.find(array) if isinstance(array, np.ndarray) else None for array in arrays]
         blocks = {found.block for found in lies if found is not None}
         if blocks:
@@ -309,7 +309,7 @@ class ShardedParameterClient:
         return blocks
 
     def _unshare(self, legs: Sequence[L], blocks: Collection[Block]) -> list[L]:
-        """Leave shards the memory that they may be at work on; gives the legs that are to go on without."""
+        """Abandon blocks that shards may still access; returns the calls that continue without shared memory."""
         using = [leg for leg in legs if leg.shares]
         if using:
             for leg in using:
@@ -318,10 +318,10 @@ class ShardedParameterClient:
         return using
 
     def _begin(self, leg: ShardCall) -> None:
-        """Give a stream all that is left to ask or send."""
+        """Queue all remaining requests on a stream."""
         if isinstance(leg, PushCall):
-            # Where segments have another place, a life may have ended there or on the way: what it had is gone with it,
-            # also for a shard that has been given them since.
+            # In a new placement epoch, a shard may have failed and lost its state, including segments that were
+            # migrated to this shard since. The push's own number as base lets the shard report that loss.
             moved = self._pushed_in.get(leg.push.vector) != self.placement.epoch and leg.push.sequence > 1
             leg.begin(leg.push.sequence if moved else leg.push.base)
         leg.share([self._sharing.seen(leg.place, found, self._origin) for found in leg.lies])
@@ -329,7 +329,7 @@ class ShardedParameterClient:
         leg.stream.give(leg.requests())
 
     def _step(self, leg: ShardCall) -> None:
-        """Wait for one answer and use it."""
+        """Wait for one reply and process it."""
         assert leg.stream is not None
         if not leg.tries:
             leg.waiting_since_s = time.monotonic()
@@ -341,30 +341,30 @@ class ShardedParameterClient:
         leg.tries = 0
 
     def _finished(self, leg: ShardCall) -> None:
-        """Keep the stream for the next time."""
+        """Return the stream to the pool."""
         assert leg.stream is not None
         self._streams.put_back(leg.place.address, leg.method, leg.stream)
         leg.stream = None
 
     def _drop(self, leg: ShardCall) -> None:
-        """Give up the stream at hand, if there is one."""
+        """Cancel the call's stream, if it has one."""
         if leg.stream is not None:
             leg.stream.cancel()
             leg.stream = None
 
     def _broke(self, leg: ShardCall, trouble: Unavailable | Moved) -> None:
-        """Let a leg go on in another stream.
+        """Schedule the retry of a shard call in another stream.
 
         Raises
         ------
-        Unreachable
-            It has not come on for twice the deadline: a stream that stood still had its second chance.
+        Unavailable
+            It has made no progress for twice the deadline, so a stalled stream has been retried once.
         Moved
-            Nobody can be asked where the shard is now.
+            No `refresh` is available to find the shard's new location.
         """
         stale = leg.stream is not None and leg.stream.stale and isinstance(trouble, Unavailable)
         self._drop(leg)
-        if stale:  # it broke while nobody looked: no news of the shard
+        if stale:  # it broke while idle: no information about the shard
             self._begin(leg)
             return
         if self._refresh is None and isinstance(trouble, Moved):
@@ -379,7 +379,7 @@ class ShardedParameterClient:
         return _RETRY_S[min(leg.tries, len(_RETRY_S) - 1)]
 
     def _go_on(self, leg: L, legs: list[L]) -> list[L]:
-        """After a pause, go on where the segments are now; gives the legs that do."""
+        """After a pause, resume at the segments' current shards; returns the calls that do."""
         time.sleep(self._pause_s(leg))
         leg.tries += 1
         self.retries += 1
@@ -389,8 +389,8 @@ class ShardedParameterClient:
             for gone in known - {place.address for place in self.placement.places}:
                 self._sharing.leave(gone)
                 self._streams.leave(gone)
-        if leg.stays(self.placement):  # or its death is not known yet: what is done stays with what is left, and in
-            self._begin(leg)  # another epoch all of it is sent again
+        if leg.stays(self.placement):  # unchanged, or its failure is not known yet: finished segments stay in one
+            self._begin(leg)  # call with the rest, and a new epoch resends them all
             return [leg]
         further = leg.go_on(self.placement)
         legs += further

@@ -1,7 +1,8 @@
-"""The memory that one client shares with the shards on its host: arrays in blocks, and who has which block attached.
+"""Memory that one client shares with the shards on its host: arrays in blocks, and the blocks each shard has attached.
 
-A block is offered to all shards of the first pull or push that its array is used in, until they have answered. A shard
-that says no, or does not answer, is not asked again in this life. One that comes later is offered the block then.
+A block is offered to all shards of the first pull or push that uses its array, until they have replied. A shard that
+refuses, or does not reply, gets no further offer in this incarnation. A shard that joins later is offered the block
+then.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from dbelief.rpc.wire import bulk
 from .stream_pool import Stream, StreamPool, Watchdog
 
 ANSWER_S = 5.0
-"""How long a shard may take to open a block; then segments go over TCP to it."""
+"""Timeout for opening a block at a shard; after it, segments go to this shard over TCP."""
 
 
 class Location(NamedTuple):
-    """Where an array lies: a block, and bytes from its start."""
+    """Location of an array: a block, and the offset in bytes from its start."""
 
     block: Block
     offset: int
@@ -39,12 +40,12 @@ class Location(NamedTuple):
 
 @dataclass(eq=False)
 class _Peer:
-    """One life of a shard.
+    """One incarnation of a shard.
 
     Attributes
     ----------
     stream
-        In which blocks are attached; None where there are none.
+        Stream in which blocks are attached; None where there are none.
     willing
         Whether it is offered blocks.
     names
@@ -57,12 +58,12 @@ class _Peer:
     names: set[str] = field(default_factory=set)
 
     def is_at(self, place: ShardPlacement) -> bool:
-        """Whether it is the life that is there now, whatever it holds."""
+        """Whether it is the current incarnation, whatever segments it holds."""
         return (self.place.shard, self.place.shard_epoch) == (place.shard, place.shard_epoch)
 
 
 class SharedBuffers:
-    """The blocks of one client. Safe to use from several threads, of which no two use one block at a time.
+    """Blocks of one client. Safe to use from several threads, of which no two use one block at a time.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ class SharedBuffers:
     wanted
         Whether memory is shared at all.
     tells
-        Whether it says which shards it shares memory with.
+        Whether it logs the shards that it shares memory with.
     """
 
     def __init__(self, job: str, streams: StreamPool, watchdog: Watchdog, wanted: bool, tells: bool) -> None:
@@ -83,7 +84,7 @@ class SharedBuffers:
         self._lock = threading.Lock()
 
     def array(self, size: int) -> np.ndarray:
-        """(size,) float32, all 0, at a multiple of 64 bytes: in a block where there is one to be had."""
+        """(size,) float32, all 0, aligned to 64 bytes: in a block where one can be made."""
         block = make_block(4 * size) if self._wanted and size else None
         if block is None:
             return aligned_float32(size)
@@ -92,7 +93,7 @@ class SharedBuffers:
         return block.bytes(HEADER_BYTES, 4 * size).view(np.float32)
 
     def find(self, values: np.ndarray) -> Location | None:
-        """Where an array of float32 lies, if it is in a block that others may see."""
+        """Location of a float32 array, if it is in a block with a name."""
         if values.dtype != np.float32:
             return None
         with self._lock:
@@ -103,7 +104,7 @@ class SharedBuffers:
         return None
 
     def seen(self, place: ShardPlacement, lies: Location | None, origin: int) -> SharedArray | None:
-        """What a shard, in this life, is to be told of an array; None where it has not attached the array's block.
+        """Wire reference to an array for a shard incarnation; None where it has not attached the array's block.
 
         `origin` is the array's first number in the flat vector.
         """
@@ -118,7 +119,7 @@ class SharedBuffers:
             return SharedArray(block=lies.block.name, offset=lies.offset, origin=origin)
 
     def attach(self, blocks: Collection[Block], places: Iterable[ShardPlacement]) -> None:
-        """See that all shards that will share memory have these blocks attached, and none that is gone."""
+        """Attach these blocks at all shards that accept shared memory, and detach blocks that are gone."""
         with self._lock:
             peers = [self._peer(place) for place in places]
             alive = {block.name for block in self._blocks}
@@ -130,24 +131,24 @@ class SharedBuffers:
             self._tell(peers)
 
     def renew(self, blocks: Collection[Block]) -> None:
-        """Leave what shards may still be at work on, and have a copy of each block in its place."""
+        """Abandon the memory that shards may still access, and replace each block by a copy."""
         with self._lock:
             for block in blocks:
                 block.renew()
 
     def leave(self, address: str) -> None:
-        """Nobody lives there any more."""
+        """Drop the shard at this address: it is gone."""
         with self._lock:
             if (peer := self._peers.pop(address, None)) is not None:
                 _part(peer)
 
     def close(self) -> None:
-        """Have every shard let go of all blocks."""
+        """Detach all blocks from every shard."""
         for address in list(self._peers):
             self.leave(address)
 
     def _peer(self, place: ShardPlacement) -> _Peer:
-        """A life of a shard, with a stream to it where it may be offered something."""
+        """Current incarnation of a shard, with a stream to it where it may be offered blocks."""
         peer = self._peers.get(place.address)
         if peer is not None and peer.is_at(place) and (peer.stream is None or peer.stream.open):
             return peer
@@ -157,7 +158,7 @@ class SharedBuffers:
         return peer
 
     def _offer(self, block: Block, peers: Iterable[_Peer]) -> None:
-        """Let all attach a block that are willing and have it not."""
+        """Offer a block to all shards that accept blocks and have not attached it."""
         asked = [peer for peer in peers if peer.willing and block.name not in peer.names]
         offered = wire.SharedBlock(name=block.name, token=block.token, size=block.size)
         try:
@@ -175,7 +176,7 @@ class SharedBuffers:
                 _part(peer)
 
     def _ask(self, requests: Mapping[_Peer, wire.AttachRequest]) -> dict[_Peer, wire.AttachReply]:
-        """What shards answer; those that do not are parted with, for as long as they live."""
+        """Replies of the shards; those that do not reply get no more blocks in this incarnation."""
         for peer, request in requests.items():
             assert peer.stream is not None
             place = peer.place
@@ -203,7 +204,7 @@ class SharedBuffers:
 
 
 def _part(peer: _Peer) -> None:
-    """Share nothing more with a shard, for as long as it lives."""
+    """End sharing with a shard, in this incarnation."""
     if peer.stream is not None:
         peer.stream.cancel()
     peer.stream, peer.willing = None, False

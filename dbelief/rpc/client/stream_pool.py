@@ -1,7 +1,7 @@
-"""Streams that are kept open from one pull or push to the next, and the watch over them.
+"""Streams that stay open from one pull or push to the next, and their watchdog.
 
-Opening a stream costs about as much as all else that a small pull or push does. So a client keeps those it has: it
-takes one for a pull or push, and puts it back when the last answer is there. One that broke is never put back.
+Opening a stream costs about as much as the rest of a small pull or push. So a client pools its streams: it acquires one
+for a pull or push, and returns it after the last reply. A broken stream is never returned.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _SERVICE = "/dbelief.v1.Parameters/"
 
 
 class Stream:
-    """One call whose requests are given bit by bit.
+    """One call whose requests are supplied in batches.
 
-    Requests are made and sent on a thread of gRPC's, answers are read on the caller's: both go on at the same time.
+    Requests are made and sent on a thread of gRPC's, replies are read on the caller's: both run concurrently.
     """
 
     def __init__(self, method: Callable[[Iterator[bytes]], Any]) -> None:
         self.stale = False
-        """Whether it may have broken while nobody looked."""
-        self._error: Exception | None = None  # while a request was made
+        """Whether it may have broken while idle."""
+        self._error: Exception | None = None  # raised while a request was made
         self._given: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._call = method(self._requests())
 
     def give(self, requests: Iterable[bytes]) -> None:
-        """Send these next; each is made when the one before it is on its way."""
+        """Queue these requests; each is made when the one before it has been sent."""
         self._given.put(requests)
 
     @property
@@ -45,14 +45,14 @@ class Stream:
         return active
 
     def answer(self) -> Any:
-        """The next answer; None where the peer has ended the stream.
+        """The next reply; None where the peer has ended the stream.
 
         Raises
         ------
         grpc.RpcError
             It broke.
         Exception
-            What broke it on this side, while a request was made.
+            The error on this side, while a request was made.
         """
         try:
             answer = next(self._call, None)
@@ -64,19 +64,19 @@ class Stream:
         return answer
 
     def cancel(self) -> None:
-        """Break it."""
+        """Cancel the call."""
         self._call.cancel()
         self.end()
 
     def end(self) -> None:
-        """Say that no more requests follow; the peer ends the stream then."""
+        """Half-close: no more requests follow; the peer then ends the stream."""
         self._given.put(None)
 
     def _requests(self) -> Iterator[bytes]:
         while (requests := self._given.get()) is not None:
             try:
                 yield from requests
-            except Exception as error:  # gRPC would log it and tell the peer something else
+            except Exception as error:  # gRPC would log it and send the peer another error
                 self._error = error
                 self._call.cancel()
                 return
@@ -87,7 +87,7 @@ def _to_shard(address: str) -> grpc.Channel:
 
 
 class StreamPool:
-    """The streams of one client, by address and method; safe to use from several threads.
+    """Streams of one client, by address and method; safe to use from several threads.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class StreamPool:
         self._lock = threading.Lock()
 
     def take(self, address: str, method: str) -> Stream:
-        """An open stream for `method`, "Pull", "Push", "Exchange" or "Attach", that nobody else has."""
+        """An open, unused stream for `method`: "Pull", "Push", "Exchange" or "Attach"."""
         key = address, method
         with self._lock:
             idle = self._idle.get(key, [])
@@ -117,7 +117,7 @@ class StreamPool:
             return Stream(self._methods[key])
 
     def put_back(self, address: str, method: str, stream: Stream) -> None:
-        """Keep a stream, all of whose answers are there, for the next time."""
+        """Return a stream, all of whose replies were read, to the pool."""
         stream.stale = True
         with self._lock:
             if (address, method) in self._methods:
@@ -126,7 +126,7 @@ class StreamPool:
                 stream.end()
 
     def leave(self, address: str) -> None:
-        """Close the channel to an address that has no shard any more; what is in use there breaks."""
+        """Close the channel to an address that has no shard any more; streams in use there break."""
         with self._lock:
             channel = self._channels.pop(address, None)
             for key in [key for key in self._methods if key[0] == address]:
@@ -140,13 +140,13 @@ class StreamPool:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = self._open(address)
-        read: Any = wire.PushReply.FromString if method == "Push" else None  # bulk stays as it is: see frames.py
+        read: Any = wire.PushReply.FromString if method == "Push" else None  # bulk messages stay bytes: see bulk.py
         opened: Any = channel.stream_stream(_SERVICE + method, None, read)
         call: Callable[[Iterator[bytes]], Any] = opened
         return call
 
     def close(self) -> None:
-        """End what is idle and close all channels; what is in use breaks."""
+        """End idle streams and close all channels; streams in use break."""
         with self._lock:
             for stream in (stream for idle in self._idle.values() for stream in idle):
                 stream.end()
@@ -157,7 +157,7 @@ class StreamPool:
 
 
 class Watchdog:
-    """Cancels streams on which somebody has waited for `deadline_s`."""
+    """Watchdog that cancels streams on which a wait exceeds `deadline_s`."""
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_s = deadline_s
@@ -169,7 +169,7 @@ class Watchdog:
 
     @contextmanager
     def watching(self, stream: Stream, patience_s: float | None = None) -> Iterator[None]:
-        """Watch a stream for as long as the block waits for it; None: for `deadline_s` at most."""
+        """Watch a stream while the `with` block waits for it, for `patience_s` at most; None: `deadline_s`."""
         with self._lock:
             self._until[stream] = time.monotonic() + (self.deadline_s if patience_s is None else patience_s)
         try:
@@ -179,7 +179,7 @@ class Watchdog:
                 del self._until[stream]
 
     def close(self) -> None:
-        """End the watch on everything."""
+        """Stop the watchdog."""
         self._closed.set()
         self._thread.join()
 

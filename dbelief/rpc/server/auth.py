@@ -1,4 +1,4 @@
-"""What every call passes before its handler: whose token it brings, what that role may call, how many it has open."""
+"""Checks of every call before its handler: its token, the permissions of that role, and its connection's open calls."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from dbelief.security import Credentials, Loopback, Verdict
 from dbelief.security.permissions import ALL, PERMISSIONS
 
 PEER_CALLS = 256
-"""Most calls that one connection may have open; a replica has a few streams to each shard."""
+"""Maximum number of open calls of one connection; a replica has a few streams to each shard."""
 
 _CALLER: ContextVar[str] = ContextVar("caller", default="")
 _Reads = Callable[[Any, grpc.ServicerContext], Any]
 
 
 def caller() -> str:
-    """Whose call is at hand, in a method that is no stream; "" where there are no credentials."""
+    """Role of the current call's caller, in a unary method; "" where there are no credentials."""
     return _CALLER.get()
 
 
 def must_be(*roles: str) -> None:
-    """See that the call at hand is one of these roles'; where there are no credentials, everyone is everything.
+    """Check that the current call is from one of these roles; without credentials every caller passes.
 
     Raises
     ------
-    Refused
-        It is another's.
+    Rejected
+        It is from another role.
     """
     if caller() and caller() not in roles:
         raise Rejected(f"the caller's token is for {caller()}, and this is for {' or '.join(roles)}")
 
 
 def must_be_in(run_id: int, named: int) -> None:
-    """See that the call at hand is from the run that this process is in.
+    """Check that the current call is from the run of this process.
 
     Raises
     ------
-    Refused
-        It is from another, and whoever calls is to end.
+    Rejected
+        It is from another run, and the caller must exit.
     """
     if named != run_id:
         raise Rejected("the caller's run of the job is over: the job was begun anew or resumed since")
 
 
 class AuthInterceptor(grpc.ServerInterceptor):
-    """Stands before all methods of a server.
+    """Interceptor of all methods of a server.
 
     Parameters
     ----------
     credentials
         Of this server; None: it has none.
     most_calls
-        That one connection may have open.
+        Maximum number of open calls of one connection.
 
     Attributes
     ----------
     owner
-        Checks that calls come from processes of this server's user, where there are no credentials; None: everybody
+        Checks that calls come from processes of this server's user, where there are no credentials; None: any process
         may call.
     """
 
@@ -81,13 +81,13 @@ class AuthInterceptor(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Put this before a method; who may not call it is told before a message is read."""
+        """Wrap a method; a caller without permission is refused before a message is read."""
         handler = continuation(details)
         if handler is None:
             return None
         role, refusal = self._role(details)
         if refusal is not None:
-            # As a stream, whatever the method is: for another call's message gRPC would wait, on a thread of ours.
+            # As a stream, whatever the method's kind: a unary handler would block one of our threads for a message.
             return grpc.stream_stream_rpc_method_handler(_refusing(*refusal))
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             if (method := getattr(handler, kind)) is not None:
@@ -98,7 +98,7 @@ class AuthInterceptor(grpc.ServerInterceptor):
         raise AssertionError(f"{details.method} is no method of gRPC")
 
     def _role(self, details: grpc.HandlerCallDetails) -> tuple[str, tuple[grpc.StatusCode, str] | None]:
-        """Whose token a call brings, and why it is refused."""
+        """Role of a call's token, and the reason of a refusal."""
         brought = str(dict(details.invocation_metadata).get(KEY, "")).removeprefix(BEARER)
         if self._credentials is None:
             return "", None if self.owner is None else _not_the_owners(self.owner, brought)
@@ -132,8 +132,8 @@ class AuthInterceptor(grpc.ServerInterceptor):
 
     @contextlib.contextmanager
     def _admitted(self, role: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """See that the certificate is the token's role's, and count the call as long as it lasts."""
-        proven: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # as it really is
+        """Check that the certificate matches the token's role, and count the call while it runs."""
+        proven: Mapping[str, Iterable[bytes]] = context.auth_context()  # type: ignore[assignment]  # its real type
         shown = [name.decode(errors="replace") for name in proven.get("x509_common_name", ())]
         if role and shown != [role]:
             context.abort(
@@ -157,14 +157,14 @@ class AuthInterceptor(grpc.ServerInterceptor):
 
 
 def _reads(decode: Callable[[bytes], Any] | None, streamed: bool) -> _Reads:
-    """What makes messages of bytes. Where gRPC itself fails at that it keeps the call for ever: it is not asked to."""
+    """Decoder of messages. A decoding failure inside gRPC itself leaves the call open for ever, so it is done here."""
 
     def one(message: bytes, context: grpc.ServicerContext) -> Any:
         if decode is None:
             return message
         try:
             return decode(message)
-        except Exception as error:  # whatever a decoder says of bytes that are nothing
+        except Exception as error:  # any error of a decoder for malformed bytes
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{len(message)} bytes are no message: {error}")
 
     def many(messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
@@ -174,11 +174,11 @@ def _reads(decode: Callable[[bytes], Any] | None, streamed: bool) -> _Reads:
 
 
 def _not_the_owners(owner: Loopback, brought: str) -> tuple[grpc.StatusCode, str] | None:
-    """Why a call on loopback is refused; None where it comes from a process of this server's user."""
+    """Reason to refuse a call on loopback; None where it comes from a process of this server's user."""
     verdict = owner.check_text(brought)
     if verdict is Verdict.RIGHT:
         return None
-    if verdict is Verdict.EARLIER:  # it was on its way while this server started
+    if verdict is Verdict.EARLIER:  # it was sent while this server started
         return grpc.StatusCode.UNAVAILABLE, "the call began before this server listened: call again"
     return grpc.StatusCode.UNAUTHENTICATED, (
         f"without credentials it serves processes of its own user alone (uid {os.geteuid()}), and the call carries no "

@@ -1,4 +1,4 @@
-"""The threads of a gRPC server."""
+"""Threads of a gRPC server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 IDLE_S = 5.0
-"""A thread without a call ends after so long."""
+"""Time without a call after which a thread exits, in seconds."""
 
 
 class HandlerThreads(Executor):
-    """A thread for each call, started where none is free. Unlike those of `ThreadPoolExecutor`, idle ones end.
+    """A thread for each call, started where none is free. Unlike those of `ThreadPoolExecutor`, idle ones exit.
 
     Parameters
     ----------
     most
-        Threads; further calls wait for one.
+        Maximum number of threads; further calls are queued.
     idle_s
-        How long a thread waits for its next call; None: `IDLE_S`.
+        Time that a thread waits for its next call; None: `IDLE_S`.
     """
 
     def __init__(self, most: int, idle_s: float | None = None) -> None:
@@ -49,7 +49,7 @@ class HandlerThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; those that have come are done. Waits for nothing."""
+        """Accept no more calls; queued ones are still run. Does not block."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -62,10 +62,10 @@ class HandlerThreads(Executor):
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            del given, future, call  # nothing of a call is kept until the next one
+            del given, future, call  # release all references to the call before waiting
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """The next call; None where this thread is to end."""
+        """The next call; None where this thread is to exit."""
         with self._changed:
             self._free += 1
             self._changed.wait_for(lambda: self._calls or self._closed, self._idle_s)

@@ -1,4 +1,4 @@
-"""Asking a process of ours whether it serves, by gRPC's standard health service."""
+"""Health check of a process of the system, by gRPC's standard health service."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def check_serving(address: str, timeout_s: float, service: str = "") -> None:
     Parameters
     ----------
     service
-        Full name of the service that it is to serve; "": any.
+        Full name of the service that it must serve; "": any.
 
     Raises
     ------
-    Refused
-        It answers, and does not serve: it is ending, knows no such service, or is no process of ours.
-    Unreachable
-        It did not answer within `timeout_s`.
+    Rejected
+        It replies, but does not serve: it is shutting down, has no such service, or is another program.
+    Unavailable
+        It did not reply within `timeout_s`.
     """
     what = f"the process at {address}"
     with open_channel(address) as channel:

@@ -1,4 +1,4 @@
-"""Starting and ending a gRPC server, with the standard health and reflection services beside ours."""
+"""Start and stop of a gRPC server, with the standard health and reflection services beside ours."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .auth import PEER_CALLS, AuthInterceptor
 from .handler_threads import HandlerThreads
 
 HANDLERS = 4096
-"""Most threads of a server. A stream holds one for as long as it is open."""
+"""Maximum number of handler threads of a server. A stream holds one while it is open."""
 
 MESSAGES = ("grpc.max_receive_message_length", 64 << 20)
-"""Longest message that a server takes in; segments come in 1 MiB, layouts of millions of tensors in less than this."""
+"""Longest message that a server accepts; segments have 1 MiB, layouts of millions of tensors less than this limit."""
 
 STRANGERS = (
-    # A call holds a thread from when it begins, before its first message and our own count.
+    # A call holds a thread from its start, before its first message and our own count.
     ("grpc.max_concurrent_streams", PEER_CALLS + 16),
-    # Each connection is a file.
+    # Each connection is a file descriptor.
     ("grpc.max_allowed_incoming_connections", 4096),
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
-"""What nobody passes who has not been let in yet."""
+"""Limits on clients that are not authenticated yet."""
 
 
 class Server:
@@ -43,22 +43,21 @@ class Server:
     Parameters
     ----------
     listen
-        `host:port`; port 0 takes any free one.
+        `host:port`; port 0 selects any free one.
     register
         Called with the gRPC server to add a service to it.
     contract
-        That service, as tools that ask what is served (grpcurl, grpcui) are told of it; None: they hear of no more
-        than health.
+        That service, for tools that use reflection (grpcurl, grpcui); None: reflection shows health only.
     handlers
-        Most threads for calls; one more is refused.
+        Maximum number of handler threads; further calls are refused.
     credentials
-        None: this process's. With them it speaks TLS, to those of the same authority, and wants a token. Without them
-        it serves, on loopback, the processes of its own user.
+        None: this process's. With credentials it requires TLS, a certificate of the same authority, and a token.
+        Without them it serves, on loopback, the processes of its own user.
 
     Raises
     ------
-    Mistake
-        Where it is no address, or cannot be bound, or other machines reach it and there are no credentials.
+    UserError
+        The address is invalid, or cannot be bound, or other machines can reach it and there are no credentials.
     """
 
     def __init__(
@@ -75,12 +74,12 @@ class Server:
         if mine is None:
             may_listen(listen)
         self._health = _Health()
-        # Two processes on one port would share its calls at random: better to fail at the start.
+        # Two processes on one port would share its calls at random: fail at the start instead.
         options = (*OPTIONS, *keepalive.options, SERVER_AHEAD, MESSAGES, *STRANGERS, ("grpc.so_reuseport", 0))
         guard = AuthInterceptor(mine)
         self._handlers = HandlerThreads(handlers)
         self._server = grpc.server(
-            self._handlers,  # type: ignore[arg-type]  # any executor will do
+            self._handlers,  # type: ignore[arg-type]  # any executor works
             interceptors=[guard],
             options=options,
             maximum_concurrent_rpcs=handlers,
@@ -106,23 +105,23 @@ class Server:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     def close(self, grace_s: float = 1.0) -> None:
-        """Refuse new calls, give running ones `grace_s`, and end."""
+        """Refuse new calls, let running ones finish for `grace_s`, and stop."""
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait(grace_s + 5.0)
         self._handlers.shutdown()
 
 
 class _Health(health.HealthServicer):  # type: ignore[misc]  # it has no types
-    """Tells whether this process serves, to those who ask once: who watches is kept, with the name it watches."""
+    """Health service for `Check` only: a `Watch` call would be kept, with the name that it watches."""
 
     def Watch(self, request: Any, context: grpc.ServicerContext) -> NoReturn:
-        """Refuse it."""
+        """Refuse the call."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask by Check, again and again")
         raise AssertionError("abort returns nowhere")
 
 
 def _shown(mine: Credentials) -> grpc.ServerCredentials:
-    """TLS for those who show a certificate of the same authority."""
+    """TLS that requires a client certificate of the same authority."""
     return grpc.ssl_server_credentials([(mine.key, mine.certificate)], mine.authority, require_client_auth=True)
 
 
@@ -131,11 +130,11 @@ def _not_ours(listen: str) -> UserError:
 
 
 def check_free(listen: str) -> None:
-    """See whether `host:port` can be listened on, for those who have much to do before they do.
+    """Check that `host:port` can be bound, before a long start-up.
 
     Raises
     ------
-    Mistake
+    UserError
         It cannot.
     """
     host, port = host_and_port(listen)
@@ -149,27 +148,27 @@ def check_free(listen: str) -> None:
 
 
 def is_every_address(listen: str) -> bool:
-    """Whether `host:port` means all addresses of this host, and so none that another could call."""
+    """Whether `host:port` means all addresses of this host, so that other hosts cannot use it as an address."""
     return listen.rpartition(":")[0] in ("", "0.0.0.0", "[::]")
 
 
 def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
-    """This host's address on the way to `peer` (`host:port`), with a port of its own.
+    """This host's address on the route to `peer` (`host:port`), with the given port.
 
-    Hosts of the peer's network reach it there, whatever names they have: so it is right in a container too. Nothing is
-    sent: to connect a datagram socket only chooses the way.
+    Hosts of the peer's network reach it there, whatever its names: so it is right in a container too. Nothing is sent:
+    connecting a datagram socket only selects the route.
 
     Parameters
     ----------
     patience_s
-        How long to ask again where a name server gives no answer, as happens while containers start.
+        Time to retry where a name server gives no reply, as happens while containers start.
 
     Raises
     ------
-    Unreachable
-        Nobody knows the peer's name, or a way to it.
-    Mistake
-        The way does not leave this host, so that others cannot be told how to reach it.
+    Unavailable
+        The peer's name cannot be resolved, or there is no route to it.
+    UserError
+        The route does not leave this host, so that the address for other hosts is unknown.
     """
     until_s = time.monotonic() + patience_s
     while True:
@@ -188,7 +187,7 @@ def address_towards(peer: str, port: int, patience_s: float = 0.0) -> str:
 
 
 def own_host(peer: str) -> str:
-    """This host's address, without a port, on the way to `peer` (`host:port`); raises OSError where there is none."""
+    """This host's address, without a port, on the route to `peer` (`host:port`); raises OSError where there is none."""
     host, _, port = peer.rpartition(":")
     family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as way:

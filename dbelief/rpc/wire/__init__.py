@@ -1,1 +1,1 @@
-"""What messages look like: bulk messages, encoded payloads, conversions."""
+"""Wire format of messages: bulk messages, encoded payloads, conversions."""

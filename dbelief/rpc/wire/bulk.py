@@ -1,11 +1,11 @@
-"""Bulk messages, read and written by hand: the protobuf encoding of `PushRequest` and `PullReply`, payloads in place.
+"""Hand-written codec of bulk messages: the protobuf encoding of `PushRequest` and `PullReply`, payloads in place.
 
-Both hold segments as field 2, those that lie in shared memory as field 7, and a push its opening as field 1; so one
-writer and one reader serve both. The generated classes would copy a payload twice on each side. Here a sender joins
-headers and payloads once, and a reader looks at the numbers where the message lies. What goes over the wire is plain
-protobuf all the same: anybody's generated client or server may be at the other end.
+Both hold segments as field 2, references to shared memory as field 7, and a push its opening as field 1; so one writer
+and one reader serve both. The generated classes would copy a payload twice on each side. Here a sender joins headers
+and payloads once, and a reader uses the numbers inside the message. The wire format is plain protobuf all the same: the
+peer may use any generated client or server.
 
-Messages of one kind may be laid end to end: by protobuf's rules that is the message that holds all their segments.
+Messages of one kind may be concatenated: by protobuf's rules that is the message that holds all their segments.
 Groups, which proto3 cannot write, are refused.
 """
 
@@ -24,9 +24,9 @@ from dbelief.rpc import segments_pb2 as segments
 M = TypeVar("M", bound=Message)
 
 FULL_BYTES = 1 << 20
-"""Payload that a message is filled up to; a larger segment goes alone. A segment has at most so much."""
+"""Payload at which a message is full; a larger segment has a message of its own. A segment has at most this size."""
 FULL_SHARED = 256
-"""Segments in shared memory that a message tells of: the most that are done between one sign of life and the next."""
+"""Maximum number of shared-memory segments in a message, and so of segments processed between two replies."""
 
 DTYPES: dict[int, np.dtype[Any]] = {segments.CODEC_FP32: np.dtype("<f4"), segments.CODEC_FP64: np.dtype("<f8")}
 """Payload codecs that this version reads."""
@@ -36,15 +36,15 @@ _OPENING, _SEGMENT, _SHARED = 1, 2, 7
 _INDEX, _VERSION, _OFFSET, _LENGTH, _CODEC, _UNCHANGED, _DATA = range(1, 8)
 _VARINT, _BYTES = _COUNTED = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Bytes of the kinds that have always so many."""
+"""Size in bytes of the field kinds that have a fixed size."""
 _32_BITS, _64_BITS = (1 << 32) - 1, (1 << 64) - 1
 
 
 @dataclass(slots=True)
 class SegmentPayload:
-    """A `Segment` message, see protos/segments.proto; or, where it is `shared`, one of those in `SharedSegments`.
+    """A `Segment` message, see protos/segments.proto; where it is `shared`, one entry of `SharedSegments`.
 
-    `data` is None where there is no payload in the message.
+    `data` is None where the message has no payload.
     """
 
     index: int = 0
@@ -58,12 +58,12 @@ class SegmentPayload:
 
 
 def numbers(part: SegmentPayload) -> np.ndarray:
-    """The payload as an array over the message's own bytes: 1-D, read-only, at any address; no copy.
+    """Payload as an array over the message's own bytes: 1-D, read-only, at any alignment; no copy.
 
     Raises
     ------
-    Refused
-        Where the codec is unknown or the payload does not hold `length` numbers.
+    Rejected
+        The codec is unknown, or the payload does not hold `length` numbers.
     """
     dtype = DTYPES.get(part.codec)
     if dtype is None or part.data is None:
@@ -77,7 +77,7 @@ def numbers(part: SegmentPayload) -> np.ndarray:
 
 
 def part_of(index: int, version: int, values: np.ndarray) -> SegmentPayload:
-    """A whole segment of (length,) contiguous float32 or float64 numbers, where they lie."""
+    """A complete segment of (length,) contiguous float32 or float64 numbers, without a copy."""
     return SegmentPayload(index, version, 0, len(values), CODECS[values.dtype], data=values.data.cast("B"))
 
 
@@ -97,23 +97,23 @@ def pieces(part: SegmentPayload) -> tuple[bytes, memoryview | bytes]:
 
 
 def encode(part: SegmentPayload) -> bytes:
-    """A message with this one segment. Cost: one copy of the payload."""
+    """Encode a message with this one segment. Cost: one copy of the payload."""
     return b"".join(pieces(part))
 
 
 def in_shared(indices: Iterable[int], versions: Iterable[int]) -> bytes:
-    """A message with these segments, and their versions, whose numbers lie in shared memory."""
+    """Encode a message with references to these segments, and their versions, in shared memory."""
     message = segments.SharedSegments(segments=indices, versions=versions).SerializeToString()
     return _prefixed(_SHARED, len(message)) + message
 
 
 def opening(message: bytes) -> bytes:
-    """The opening of a push, given as its own encoding, as the beginning of a message."""
+    """Encode the start of a push message from its serialized opening."""
     return _prefixed(_OPENING, len(message)) + message
 
 
 def _prefixed(number: int, length: int) -> bytes:
-    """What stands before the bytes of a field."""
+    """Prefix of a length-delimited field."""
     return (number << 3 | _BYTES).to_bytes(1, "little") + _varint(length)
 
 
@@ -132,12 +132,12 @@ def _varint(value: int) -> bytes:
 
 
 def parse(kind: type[M], message: bytes) -> M:
-    """A small message by its generated class.
+    """Parse a small message by its generated class.
 
     Raises
     ------
-    Refused
-        Where the bytes are no such message.
+    Rejected
+        The bytes are no such message.
     """
     try:
         return kind.FromString(message)
@@ -146,14 +146,14 @@ def parse(kind: type[M], message: bytes) -> M:
 
 
 def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
-    """A push's opening as its own encoding, None where the message has none, and the segments of the message.
+    """Serialized opening of a push, None where the message has none, and the segments of the message.
 
-    Those in shared memory stand last.
+    References to shared memory are last.
 
     Raises
     ------
-    Refused
-        Where the bytes are no such message.
+    Rejected
+        The bytes are no such message.
     """
     begun: bytes | None = None
     parts = []
@@ -165,7 +165,7 @@ def decode(message: bytes) -> tuple[bytes | None, list[SegmentPayload]]:
                 parts.append(_part(message, view, value, stop))
             elif kind == _BYTES and number == _SHARED:
                 shared += message[value:stop]
-            elif kind == _BYTES and number == _OPENING:  # split in two, its halves follow each other
+            elif kind == _BYTES and number == _OPENING:  # by protobuf's rules, repeated openings are merged
                 begun = (begun or b"") + message[value:stop]
     except (_Malformed, IndexError) as error:
         reason = error if isinstance(error, _Malformed) else "it ends within a field"
@@ -208,9 +208,9 @@ def _shared(message: bytes) -> list[SegmentPayload]:
 
 
 def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number and kind of every field in message[at:end], and its value; for bytes where they begin and end.
+    """Number, kind and value of every field in message[at:end], and its end; of bytes the value is their start.
 
-    Whatever reads past `end` is found out when it is done, so that the way there needs no checks.
+    A field that extends past `end` is detected after it was read, so that reading it needs no checks.
     """
     while at < end:
         tag = message[at]
@@ -237,7 +237,7 @@ def _fields(message: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, 
 
 
 def _long(message: bytes, at: int) -> tuple[int, int]:
-    """A varint of any length, and where it ends."""
+    """A varint of any length, and its end."""
     value = 0
     for shift in range(0, 70, 7):
         byte = message[at]

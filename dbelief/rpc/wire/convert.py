@@ -1,4 +1,4 @@
-"""Between generated messages and the plain objects that the algorithms speak."""
+"""Conversion between generated messages and the plain objects of the algorithms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def program_to_wire(program: Iterable[Operation]) -> list[parameters.Operation]:
 
 
 def program_from_wire(rows: Iterable[parameters.Operation]) -> tuple[Operation, ...]:
-    """Decode a program; whether it makes sense is for `dbelief.core.vector_program.validate` to say."""
+    """Decode a program; `dbelief.core.vector_program.validate` checks it."""
     return tuple(Operation(row.name, tuple(row.vectors), tuple(row.scalars)) for row in rows)
 
 
@@ -41,8 +41,8 @@ def push_from_wire(opening: parameters.PushOpening) -> Push:
 
     Raises
     ------
-    Refused
-        Its rate is no finite number from 0 in float32.
+    Rejected
+        Its rate is negative, or not finite in float32.
     """
     if not 0 <= opening.rate <= np.finfo(np.float32).max:
         raise Rejected(f"a push by the rate {opening.rate:g}")
@@ -94,7 +94,7 @@ def spans_from_wire(rows: Iterable[segments.SegmentSpan]) -> tuple[SegmentSpan, 
 
 
 def placement_to_wire(placement: Placement) -> coordination.Placement:
-    """Encode where segments live."""
+    """Encode a placement."""
     return coordination.Placement(
         placement_epoch=placement.epoch,
         segments=spans_to_wire(placement.spans),
@@ -112,7 +112,7 @@ def placement_to_wire(placement: Placement) -> coordination.Placement:
 
 
 def placement_from_wire(message: coordination.Placement) -> Placement:
-    """Decode where segments live."""
+    """Decode a placement."""
     return Placement(
         message.placement_epoch,
         spans_from_wire(message.segments),
@@ -133,7 +133,7 @@ def layout_to_wire(layout: Layout) -> list[coordination.Tensor]:
 
 
 def layout_from_wire(rows: Iterable[coordination.Tensor]) -> Layout:
-    """Decode a layout; empty boxes stand for the whole tensor."""
+    """Decode a layout; an empty box stands for the complete tensor."""
     return Layout(
         tuple(
             Box(

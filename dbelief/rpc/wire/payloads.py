@@ -1,4 +1,4 @@
-"""Between numbers and the payloads of messages, by the codec that each segment names."""
+"""Conversion between numbers and the payloads of messages, by the codec that each segment names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from . import bulk
 from .bulk import SegmentPayload
 
 if TYPE_CHECKING:
-    from dbelief.job import Wire  # a shard needs no job file
+    from dbelief.job import Wire  # a shard does not import the job file's module
 
 NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "fp16": segments.CODEC_FP16,
@@ -27,10 +27,10 @@ NUMBERS: Mapping[str, segments.Codec.ValueType] = {
     "one-bit": segments.CODEC_ONE_BIT,
     "threshold": segments.CODEC_THRESHOLD,
 }
-"""What messages call a codec, by its name."""
+"""Wire number of a codec, by its name."""
 _NAMES: Mapping[int, str] = {number: name for name, number in NUMBERS.items()}
 KEEPING = frozenset(NUMBERS[name] for name, made in CODECS.items() if made.keeps)
-"""Those that leave out what is sent later."""
+"""Wire numbers of the codecs with a residual: they defer what they leave out."""
 _DECODERS: Mapping[int, Decode] = {NUMBERS[name]: made.decode for name, made in CODECS.items()}
 _ANSWERS: Mapping[int, Codec | None] = {
     segments.CODEC_FP32: None,
@@ -40,14 +40,14 @@ _ANSWERS: Mapping[int, Codec | None] = {
 
 @dataclass(frozen=True)
 class Codecs:
-    """How a client writes what it pushes, and asks for what it pulls.
+    """Codecs of a client, for its pushes and its pulls.
 
     Attributes
     ----------
     push, pull
-        None: numbers as they are.
+        None: numbers are not encoded.
     starts
-        Where tensors begin in the flat vector, rising.
+        First number of each tensor in the flat vector, ascending.
     """
 
     push: Codec | None = None
@@ -56,39 +56,39 @@ class Codecs:
 
     @classmethod
     def of(cls, wire: Wire, starts: Sequence[int] = ()) -> Codecs:
-        """Those that a job file names, compiled, so that no message waits for it."""
+        """Codecs that a job file names, compiled, so that no message waits for compilation."""
         made = cls(make_codec(wire.push.name, wire.push.options), make_codec(wire.pull, {}), starts)
         return made.compiled()
 
     @classmethod
     def numbered(cls, push: int, options: Mapping[str, float], pull: int) -> Codecs:
-        """Those that a message names by number, compiled; a number that is none of theirs: as they are."""
+        """Codecs that a message names by number, compiled; an unknown number means no codec."""
         made = cls(make_codec(_NAMES.get(push, "fp32"), options), make_codec(_NAMES.get(pull, "fp32"), {}))
         return made.compiled()
 
     def compiled(self) -> Codecs:
-        """Compile what they need, or load it from the cache; these."""
+        """Compile the codecs, or load them from the cache; returns self."""
         warm_up(self.push)
         warm_up(self.pull)
         return self
 
     @property
     def asked(self) -> segments.Codec.ValueType:
-        """What a request for numbers says."""
+        """Codec number for pull requests."""
         return segments.CODEC_FP32 if self.pull is None else NUMBERS[self.pull.name]
 
 
 AS_THEY_ARE = Codecs()
-"""Every number as it is."""
+"""No codec in either direction."""
 
 
 def answering(codec: int) -> Codec | None:
-    """What numbers are written with for one who asks for this codec; None: as they are.
+    """Codec of a reply that a reader requested; None: numbers are not encoded.
 
     Raises
     ------
-    Refused
-        They are not: it keeps what it leaves out, and a shard keeps nothing for its readers; or there is none.
+    Rejected
+        The codec keeps a residual, which a shard does not store for its readers; or it is unknown.
     """
     if codec not in _ANSWERS:
         raise Rejected(f"codec {codec} is not one that numbers are answered in")
@@ -96,7 +96,7 @@ def answering(codec: int) -> Codec | None:
 
 
 def part_of(index: int, version: int, values: np.ndarray, codec: Codec | None) -> SegmentPayload:
-    """A whole segment, (n,) contiguous, by a codec that keeps nothing; float64 always as it is."""
+    """A complete segment, (n,) contiguous, by a codec without a residual; float64 is not encoded."""
     if codec is None or values.dtype != np.float32:
         return bulk.part_of(index, version, values)
     return _part(index, version, values, codec.encode(values), codec)
@@ -107,12 +107,12 @@ def _part(index: int, version: int, values: np.ndarray, payload: np.ndarray, cod
 
 
 def read_into(part: SegmentPayload, out: np.ndarray) -> None:
-    """Write the numbers of a payload into an array as long as they are.
+    """Decode a payload into an array of its length.
 
     Raises
     ------
-    Refused
-        Where the codec is unknown, or the payload does not stand for so many numbers.
+    Rejected
+        The codec is unknown, or the payload has another length.
     """
     decode = _DECODERS.get(part.codec)
     if decode is None or part.data is None:
@@ -130,12 +130,12 @@ def read_into(part: SegmentPayload, out: np.ndarray) -> None:
 
 
 def numbers(part: SegmentPayload) -> np.ndarray:
-    """The numbers of a payload, 1-D: over the message's own bytes where they are as they are, else decoded.
+    """Numbers of a payload, 1-D: a view of the message's own bytes where they are not encoded, else decoded.
 
     Raises
     ------
-    Refused
-        As `read_into`; or they would be more than a segment has, which a few bytes may say.
+    Rejected
+        As `read_into`; or the length exceeds that of a segment, which a few bytes may claim.
     """
     if part.codec not in _DECODERS:
         return bulk.numbers(part)
@@ -147,23 +147,23 @@ def numbers(part: SegmentPayload) -> np.ndarray:
 
 
 def form_of(part: SegmentPayload) -> SegmentPayload | None:
-    """What numbers came as, where they were decoded."""
+    """The encoded form of the numbers, where they were decoded; else None."""
     return part if part.codec in _DECODERS else None
 
 
 class Payloads:
-    """What a push sends of each segment, the same however often it is sent.
+    """Payloads of one push, segment by segment; a retry sends the same bytes.
 
-    What a codec with a residual has encoded it would encode otherwise a second time: so it is kept until nobody asks
-    any more, which costs as much memory as is sent. Called from the threads of several streams, of which one that broke
-    may still be making its last message.
+    A codec with a residual would encode a segment differently the second time: so its payloads are kept until the push
+    is over, which costs as much memory as is sent. Called from the threads of several streams; one that broke may still
+    making its last message.
 
     Parameters
     ----------
     codec
-        None: numbers as they are.
+        None: numbers are not encoded.
     residual
-        Of all numbers that are pushed, where the codec has one; `origin` is where they begin in the flat vector.
+        Of all pushed numbers, where the codec has one; `origin` is its position in the flat vector.
     starts
         See `Codecs`.
     """
@@ -177,7 +177,7 @@ class Payloads:
         self._lock = threading.Lock()
 
     def part(self, span: SegmentSpan, version: int, values: np.ndarray) -> SegmentPayload | None:
-        """A segment as it is sent; None where nothing is to be sent any more."""
+        """Payload of a segment; None where the push is over."""
         codec = self._codec
         if codec is None or not codec.keeps:
             return part_of(span.index, version, values, codec)
@@ -191,7 +191,7 @@ class Payloads:
         return _part(span.index, version, values, payload, codec)
 
     def give_back(self, spans: Iterable[SegmentSpan]) -> None:
-        """These segments were not delivered, and will not be: what they had taken is kept again."""
+        """Return the payloads of these segments, which were not delivered and will not be, to the residual."""
         with self._lock:
             self._over = True
             for span in spans:
@@ -204,8 +204,8 @@ class Payloads:
         return self._residual[span.start - self._origin : span.stop - self._origin]
 
     def _cuts(self, span: SegmentSpan) -> list[int]:
-        """Where tensors begin within a segment, but for its first number."""
+        """Starts of tensors within a segment, except at its first number."""
         first, last = bisect_right(self._starts, span.start), bisect_left(self._starts, span.stop)
         return [
             start - span.start for start in dict.fromkeys(self._starts[first:last])
-        ]  # an empty one begins with the next
+        ]  # an empty tensor has the same start as the next one

@@ -1,4 +1,4 @@
-"""What all ways of summing a vector over the ranks have in common: what they are given, and what they promise."""
+"""Common interface and guarantees of all ways of summing a vector over the ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Gives = Literal["sum", "mean"]
 
 
 class Allreduce(ABC):
-    """Replaces an array by its sum, or mean, over all ranks, in place; all ranks make one, and then call it, together.
+    """Replaces an array by its sum, or mean, over all ranks, in place; construction and calls are collective.
 
-    Buffers are kept from call to call. All ranks end with the same bits, and every run of as many ranks does.
+    Buffers are kept from call to call. All ranks end with the same bits, in every run with the same number of ranks.
 
     Parameters
     ----------
@@ -26,12 +26,12 @@ class Allreduce(ABC):
         Of every array it is called with, the same on all ranks.
     gives
         "sum", or "mean": the sum divided by the number of ranks. A learning rate that was found for a mean over the
-        batch is too large by that number for a sum of means.
+        batch is too large by that factor for a sum of means.
 
     Raises
     ------
     ValueError
-        `gives` is neither, or asks for a mean of what cannot hold one.
+        `gives` is neither, or requests a mean of a dtype that cannot represent one.
     """
 
     def __init__(self, comm: Communicator, shape: int | Sequence[int], dtype: Any, gives: Gives) -> None:
@@ -51,9 +51,10 @@ class Allreduce(ABC):
         Raises
         ------
         ValueError
-            The array has another shape or dtype than was said, or is not contiguous.
-        RankDied, Unreachable
-            A rank has failed, or did not answer within the deadline of the `Comm`; the array is of no use then.
+            The array has another shape or dtype than declared, or is not contiguous.
+        RankFailure, Unavailable
+            A rank has failed, or did not answer within the deadline of the `Communicator`; the array's content is then
+            undefined.
         """
         if (array.shape, array.dtype) != (self._shape, self._dtype) or not array.flags.c_contiguous:
             wanted = f"a C-contiguous {self._dtype} array of shape {self._shape}"
@@ -66,19 +67,19 @@ class Allreduce(ABC):
         """Replace `numbers`, of shape (size,); there are two ranks or more."""
 
     def _divide(self, numbers: Any) -> None:
-        """Make the mean of a sum, if that is what is wanted."""
+        """Divide a sum by the number of ranks, if the mean is requested."""
         if self._gives == "mean":
             numbers /= self._comm.size
 
 
 def cut(begin: int, end: int, parts: int) -> list[slice]:
-    """Cut a range into so many parts that differ by one at the most."""
+    """Cut a range into `parts` slices whose lengths differ by at most one."""
     size = end - begin
     return [slice(a, b) for a, b in pairwise(begin + part * size // parts for part in range(parts + 1))]
 
 
 def parts_of(size: int, chunk: int | None) -> int:
-    """How many parts of at most `chunk` numbers `size` of them make; one where no chunk is said.
+    """Number of parts of at most `chunk` elements in `size` elements; 1 if `chunk` is None.
 
     Raises
     ------

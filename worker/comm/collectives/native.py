@@ -1,4 +1,4 @@
-"""The sum that an engine has of its own, where it has one: MPI's and, unverified on a GPU, NCCL's."""
+"""Sum by the engine itself, where it has one: MPI's and, unverified on a GPU, NCCL's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .allreduce import Allreduce, Gives
 
 
 class NativeAllreduce(Allreduce):
-    """Sum as the engine likes it, in an order that is its own to choose; see `Allreduce`.
+    """Sum by the engine's library, in an order that it chooses; see `Allreduce`.
 
-    That all ranks end with the same bits is then the library's promise: MPI only recommends it, MPICH and NCCL do so.
+    Equal bits on all ranks then depend on the library: MPI only recommends it, MPICH and NCCL guarantee it.
 
     Raises
     ------

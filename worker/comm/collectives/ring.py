@@ -1,8 +1,8 @@
-"""Sums around a ring: reduce-scatter, then allgather.
+"""Sum around a ring: reduce-scatter, then allgather.
 
-The vector is cut into P pieces, and every rank sends to the next and takes from the one before, P - 1 times a piece to
-which it adds its own, and P - 1 times one that is summed. Piece p is added in the order p, p + 1, … around the ring.
-All links carry all the time, 2 (P - 1) / P of the vector each, however many ranks there are.
+The vector is cut into P pieces. Every rank sends to the next rank and receives from the one before: P - 1 times a piece
+to which it adds its own, and P - 1 times a complete sum. Piece p is added in the order p, p + 1, … around the ring.
+All links are busy all the time, with 2 (P - 1) / P of the vector each, for any number of ranks.
 Source: Patarasu & Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009.
 """
 
@@ -22,15 +22,16 @@ from .wire_format import Wire, make_format
 class RingAllreduce(Allreduce):
     """Sum around the ring of all ranks; see `Allreduce`.
 
-    Memory beside the array: two chunks (one piece without `chunk`), as sent; with 16 bits also what is sent, and
-    scratch of a chunk.
+    Memory beside the array: two chunks (one piece without `chunk`), in the wire format. With 16 bits also a send buffer
+    of the array's size, and scratch of a chunk.
 
     Parameters
     ----------
     wire
         As for `TreeAllreduce`, h = P - 1.
     chunk
-        The most numbers in a message: one moves on while the next is being added. Else a piece is one message.
+        Maximum number of elements in a message: one is transferred while the next is added. None: a piece is one
+        message.
     tag
         See `Message`.
     """
@@ -73,13 +74,13 @@ class RingAllreduce(Allreduce):
                 under_way.append(self._comm.start(self._messages(*turns[turn], sent)))
 
     def _messages(self, step: int, chunk: int, sent: Any) -> list[Message]:
-        """What is sent on and what is taken in, told to the engine together."""
+        """Send and receive of one iteration, to be started together."""
         out, into = sent[self._leaving(step, chunk)], self._room_for(step, chunk, sent)
         both = Message(True, out, self._next, self._tag), Message(False, into, self._before, self._tag)
         return [message for message in both if message.array.size]
 
     def _take(self, step: int, chunk: int, numbers: Any, sent: Any) -> None:
-        """Add what came, and make it ready to be sent on; or keep it, where it is the sum."""
+        """Add a received summand and prepare it for sending; or store it, if it is a complete sum."""
         where = self._coming(step, chunk)
         if step < self._comm.size - 1:
             self._format.add(self._room_for(step, chunk, sent), numbers[where])
@@ -90,7 +91,7 @@ class RingAllreduce(Allreduce):
             self._format.unpack(sent[where], numbers[where])
 
     def _room_for(self, step: int, chunk: int, sent: Any) -> Any:
-        """Where a summand, or a sum, comes in."""
+        """Buffer that a summand or a complete sum is received into."""
         where = self._coming(step, chunk)
         if step >= self._comm.size - 1:
             return sent[where]

@@ -1,16 +1,16 @@
-"""Sums up a tree of ranks, and sends the result down the same tree.
+"""Sum up a tree of ranks, and broadcast the result down the same tree.
 
-A rank adds to its own numbers what its children send, child after child, sends that to its parent, and hands what its
-parent sends back on to its children, the last one first: with `binomial` that one has the most ranks below it.
+A rank adds its children's sums to its own numbers, child after child, and sends the total to its parent. It forwards
+its parent's result to its children, the last one first: with `binomial` that one has the most ranks below it.
 Sum of a rank = ((own + first child's sum) + second child's sum) + …
 
-In chunks, chunk i moves up while i + 1 is being summed further below, and down meanwhile: the links carry both ways at
-once. No rank asks which of its messages came first; its step s is chunk s up, then chunk s - lag down, where
-lag = 2 depth is how many chunks are on their way to the root and back. What a rank waits for in step s its children do
-in their step s, or have done, and its parent in step s - 2: no circle can close, even if a send ends only when it is
-received.
+In chunks, chunk i moves up while i + 1 is being summed further below, and results move down meanwhile: the links are
+used in both directions at once. The order of a rank's messages is fixed. Its step s is chunk s up, then chunk s - lag
+down, where lag = 2 depth is the number of chunks on their way to the root and back. In step s a rank depends on its
+children's step s, or an earlier one, and on its parent's step s - 2. No cycle and no deadlock can arise, even if a send
+ends only when it is received.
 
-Over NCCL, which starts messages in the order they are asked for, only whole vectors (no `chunk`) keep that promise.
+Over NCCL, which starts messages in the order of the calls, this holds only for complete vectors (no `chunk`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .wire_format import Wire, make_format
 
 
 class TreeAllreduce(Allreduce):
-    """Sum over a tree of ranks; see `Allreduce`, and `shapes` for trees.
+    """Sum over a tree of ranks; see `Allreduce`, and `dbelief.core.reduction_tree` for trees.
 
-    Memory beside the array: two chunks for each child (up to two vectors without `chunk`), as sent; with 16 bits also
-    what is sent, and scratch of a chunk.
+    Memory beside the array: two chunks for each child (up to two vectors without `chunk`), in the wire format. With 16
+    bits also a send buffer of the array's size, and scratch of a chunk.
 
     Parameters
     ----------
     tree
-        Of as many ranks as `comm` has.
+        Tree of as many ranks as `comm` has.
     wire
         "float16" or "bfloat16": float32 is rounded to that each time it is sent, and added in float32. With u = 2^-11
         or 2^-8 a number is off by at most ((1 + u)^(h + 1) (1 + 2^-24)^(P - 1) - 1) times the sum of the P magnitudes,
         h = height of the tree.
     chunk
-        The most numbers in a message; else all are sent as one.
+        Maximum number of elements in a message; None: all are sent as one.
     tag
         See `Message`.
     """
@@ -69,7 +69,7 @@ class TreeAllreduce(Allreduce):
         longest = max((one.stop - one.start for one in self._chunks), default=0)
         self._format = make_format(comm.xp, self._dtype, wire, longest)
         self._packed = comm.xp.empty(self._size, self._format.dtype) if wire else None
-        # Chunks are under way to and from all children at once, whole vectors go to one child after the other.
+        # Chunks are in flight to and from all children at once, complete vectors go to one child after the other.
         pipelined, children = len(self._chunks) > 1, len(self._children)
         ahead = 2 * children if pipelined else min(children, 2)
         self._room = [comm.xp.empty(longest, self._format.dtype) for _ in range(ahead)]
@@ -93,7 +93,7 @@ class TreeAllreduce(Allreduce):
             self._given.popleft().wait()
 
     def _arrivals(self) -> Iterator[Any]:
-        """What the children send, in the order it is added in; more comes while it is being added."""
+        """Iterate over the children's messages in the order of addition; further ones arrive meanwhile."""
         rooms = cycle(self._room)
         coming: deque[tuple[Pending, Any]] = deque()
         for chunk, child in product(self._chunks, self._children):
@@ -105,7 +105,7 @@ class TreeAllreduce(Allreduce):
             yield _pass_on(coming)
 
     def _up(self, numbers: Any, sent: Any, arrivals: Iterator[Any]) -> None:
-        """Add what the children have of a chunk, and send it to the parent."""
+        """Add the children's sums of a chunk, and send the total to the parent."""
         for _ in self._children:
             self._format.add(next(arrivals), numbers)
         if self._parent is not None:
@@ -113,12 +113,12 @@ class TreeAllreduce(Allreduce):
             self._rising.append(self._comm.isend(sent, self._parent, self._tag))
 
     def _expect(self, sent: Any, parent: int) -> None:
-        """Make room for a result where its summand was, once that has gone."""
+        """Post the receive of a result into its summand's buffer, once that has been sent."""
         self._rising.popleft().wait()
         self._expected.append(self._comm.irecv(sent, parent, self._tag))
 
     def _down(self, numbers: Any, sent: Any) -> None:
-        """Have the result of a chunk, and hand it on."""
+        """Wait for the result of a chunk, and forward it to the children."""
         if self._parent is not None:
             self._expected.popleft().wait()
         else:

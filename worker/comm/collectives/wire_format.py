@@ -1,8 +1,8 @@
-"""What numbers look like between ranks: as they are, or in 16 bits and added in float32.
+"""Wire formats of numbers between ranks: unchanged, or in 16 bits and added in float32.
 
-A number that is rounded on its way is off by 2^-11 of itself in float16 and 2^-8 in bfloat16 (round to nearest even).
-float16 holds 65,504 at the most, greater ones become infinite, and below 6.1e-5 it is off by up to 2^-25 instead;
-bfloat16, which is float32's upper half, has float32's range. A NaN stays one. Source: FireCaffe, section 8.2.
+Rounding for sending has a relative error of 2^-11 in float16 and 2^-8 in bfloat16 (round to nearest even). The largest
+float16 is 65,504, and greater numbers become infinite; below 6.1e-5 the absolute error is up to 2^-25 instead. bfloat16
+is float32's upper half and has float32's range. A NaN stays a NaN. Source: FireCaffe, section 8.2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Wire = Literal["float16", "bfloat16"]
 
 
 class Format(Protocol):
-    """Turns numbers into what is sent, and back; `numbers` and `packed` have one size.
+    """Converts numbers to what is sent, and back; `numbers` and `packed` have the same size.
 
     Attributes
     ----------
@@ -39,16 +39,16 @@ class Format(Protocol):
 
 
 class Float32Format:
-    """Numbers of any dtype, sent from where they are: `packed` is `numbers`, but for those to be added."""
+    """Numbers of any dtype, sent without a copy: `packed` is `numbers`, except for received summands."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
 
     def pack(self, numbers: Any, packed: Any) -> None:
-        """They are one array."""
+        """Do nothing: both are one array."""
 
     def unpack(self, packed: Any, numbers: Any) -> None:
-        """They are one array."""
+        """Do nothing: both are one array."""
 
     def add(self, packed: Any, numbers: Any) -> None:
         """Add in the numbers' own dtype."""
@@ -56,7 +56,7 @@ class Float32Format:
 
 
 class Float16Format:
-    """float32 as IEEE's half precision: 11 bits of significand, 5 of exponent."""
+    """float32 as IEEE half precision: 11 bits of significand, 5 of exponent."""
 
     dtype = np.dtype(np.float16)
 
@@ -64,12 +64,12 @@ class Float16Format:
         self._xp = xp
 
     def pack(self, numbers: Any, packed: Any) -> None:
-        """Round."""
+        """Round to float16."""
         with np.errstate(over="ignore"):
             self._xp.copyto(packed, numbers, casting="same_kind")
 
     def unpack(self, packed: Any, numbers: Any) -> None:
-        """Exact."""
+        """Convert to float32; exact."""
         self._xp.copyto(numbers, packed)
 
     def add(self, packed: Any, numbers: Any) -> None:
@@ -78,12 +78,12 @@ class Float16Format:
 
 
 class BFloat16Format:
-    """float32's upper half, rounded: 8 bits of significand, 8 of exponent; NumPy knows only its bits, as uint16.
+    """float32's upper half, rounded: 8 bits of significand, 8 of exponent; in NumPy the bits are stored as uint16.
 
     Parameters
     ----------
     most
-        The most numbers in one call; scratch for as many is kept.
+        Maximum number of elements in one call; scratch buffers of this size are kept.
     """
 
     dtype = np.dtype(np.uint16)
@@ -94,7 +94,7 @@ class BFloat16Format:
         self._unequal = xp.empty(most, np.bool_)
 
     def pack(self, numbers: Any, packed: Any) -> None:
-        """Round: add half a unit of what stays, a bit less where that is even, and cut."""
+        """Round: add half a unit of the kept bits, slightly less where they are even, and truncate."""
         whole = numbers.view(np.uint32)
         bits, unequal = self._bits[: whole.size], self._unequal[: whole.size]
         self._xp.right_shift(whole, 16, out=bits)
@@ -103,11 +103,11 @@ class BFloat16Format:
         bits += whole
         bits >>= 16
         packed[...] = bits
-        self._xp.not_equal(numbers, numbers, out=unequal)  # a NaN, whose bits may have run over
+        self._xp.not_equal(numbers, numbers, out=unequal)  # a NaN, whose bits may have overflowed
         self._xp.copyto(packed, np.uint16(0x7FC0), where=unequal)
 
     def unpack(self, packed: Any, numbers: Any) -> None:
-        """Exact."""
+        """Convert to float32; exact."""
         whole = numbers.view(np.uint32)
         whole[...] = packed
         whole <<= 16
@@ -121,7 +121,7 @@ class BFloat16Format:
 
 
 def make_format(xp: Any, dtype: Any, wire: Wire | None, most: int) -> Format:
-    """Give the format of a name; None sends numbers as they are.
+    """Return the format of a name; None sends numbers unchanged.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""Ranks as processes that are joined by sockets: the replicas of one job, which form groups and form them anew.
+"""Engine for ranks that are processes connected by sockets: the replicas of one job, which form and re-form groups.
 
-Two connections between any two ranks: one for messages, and one on which a rank that fails tells why, and one that
-leaves says goodbye. No thread: what can move without waiting moves in `start`, and everything in `wait`.
+There are two connections between any two ranks. One transfers messages. On the other one a rank that fails sends the
+cause, and a rank that leaves sends a goodbye. There is no thread: `start` transfers what it can without blocking, and
+`wait` transfers the rest.
 """
 
 from .engine import SocketEngine

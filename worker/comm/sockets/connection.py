@@ -1,8 +1,8 @@
-"""Messages on one connection: straight from arrays into the kernel, and from there straight into arrays.
+"""Messages on one connection: directly from arrays into the kernel, and from the kernel directly into arrays.
 
-Each message has a head of 24 bytes: tag, bytes, dtype. Nothing is read that no receive waits for: the kernel holds it
-back, and the sender with it. A message that stands in the way of one that is waited for, with another tag, is kept in
-a buffer of its own until it is asked for: the only copy there is.
+Each message has a header of 24 bytes: tag, bytes, dtype. Nothing is read unless a receive is pending: the kernel's
+back-pressure holds the sender. A message with another tag that arrives before the awaited one is buffered until its
+receive is posted; this is the only copy.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..engine import Message
 
 HEAD = struct.Struct("<iQ12s")
 WAKE_BYTES = 1 << 16
-"""Of a long message so much must come before its reader is woken, which costs more than to read it; by TCP only."""
+"""Bytes of a long message that must arrive before its reader wakes; waking costs more than reading; TCP only."""
 
 
 class Transfer:
-    """One message of this rank, and how it ended.
+    """One message of this rank, and its outcome.
 
     Attributes
     ----------
     through
-        It was sent or received.
+        The message was sent or received.
     misfit
-        What came instead, where that has another size or dtype.
+        Description of the received message, if it has another size or dtype.
     """
 
     __slots__ = ("kind", "message", "misfit", "through", "view")
@@ -43,12 +43,12 @@ class Transfer:
 
     @property
     def over(self) -> bool:
-        """There is nothing to wait for any more."""
+        """Whether there is nothing left to wait for."""
         return self.through or self.misfit is not None
 
 
 class _Incoming:
-    """A message whose head has been read: where its body goes, and for whom, as far as that is known."""
+    """Message whose header has been read: the destination of its body, and its receive, if known."""
 
     __slots__ = ("bytes", "kept", "kind", "tag", "transfer", "whole")
 
@@ -60,7 +60,7 @@ class _Incoming:
         self.whole = False
 
     def fits(self, transfer: Transfer) -> bool:
-        """Whether it is what a receive wants; else the receive is over."""
+        """Whether it matches a receive; if not, the receive ends with `misfit`."""
         if (self.bytes, self.kind) != (len(transfer.view), transfer.kind):
             dtype = np.dtype(self.kind.decode())
             transfer.misfit = f"{self.bytes // max(dtype.itemsize, 1)} {dtype}"
@@ -68,7 +68,7 @@ class _Incoming:
         return True
 
     def finish(self) -> None:
-        """All of it has come."""
+        """Mark the message as completely received, and complete its receive, if any."""
         self.whole = True
         if self.transfer is not None:
             if self.kept is not None:
@@ -77,9 +77,9 @@ class _Incoming:
 
 
 class Connection:
-    """This rank's end of the connection to one peer, which does not block; takes what is there.
+    """This rank's non-blocking end of the connection to one peer.
 
-    `write` and `read` raise OSError where the connection broke, and EOFError where the peer closed it.
+    `write` and `read` raise OSError if the connection broke, and EOFError if the peer closed it.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -96,16 +96,16 @@ class Connection:
 
     @property
     def sends(self) -> bool:
-        """Something has not left yet."""
+        """Whether messages are still to be sent."""
         return bool(self._leaving)
 
     @property
     def expects(self) -> bool:
-        """A receive waits for something."""
+        """Whether a receive is pending."""
         return self._expected > 0
 
     def post(self, transfer: Transfer) -> None:
-        """Add a message to those that leave, or to those that are expected; nothing moves yet."""
+        """Queue a message for sending or receiving; nothing is transferred yet."""
         message = transfer.message
         if message.sends:
             head = HEAD.pack(message.tag, len(transfer.view), transfer.kind)
@@ -123,7 +123,7 @@ class Connection:
             self._expected += 1
 
     def write(self) -> None:
-        """Send what the kernel takes."""
+        """Send what the kernel accepts."""
         while self._leaving:
             transfer, parts = self._leaving[0]
             try:
@@ -139,7 +139,7 @@ class Connection:
                 self._leaving.popleft()
 
     def read(self) -> None:
-        """Take in what the kernel has, as long as a receive waits for it."""
+        """Read what the kernel has, as long as a receive is pending."""
         while self._expected:
             if self._coming is not None and self._room is self._head:
                 self._place(self._coming)
@@ -163,7 +163,7 @@ class Connection:
                 self._coming, self._room = None, self._head
 
     def _place(self, coming: _Incoming) -> None:
-        """Find the receive that a message is for, or keep it aside if others are waited for."""
+        """Match a message with its receive, or buffer it if other receives are pending."""
         posted = self._posted[coming.tag]
         while posted and coming.transfer is None:
             first = posted.popleft()
@@ -178,7 +178,8 @@ class Connection:
     def _wake_later(self) -> None:
         """Let the connection count as ready only when there is enough to read.
 
-        Not where it is sealed: of what is still to come TLS has taken a part out of the kernel, which would be missed.
+        Not with TLS, which has already read a part of the remaining bytes from the kernel; the threshold might never be
+        met.
         """
         if self._sealed:
             return

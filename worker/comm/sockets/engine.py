@@ -1,7 +1,8 @@
-"""One rank of a group of processes: streams to all others, and news of who failed or left.
+"""One rank of a group of processes: connections to all others, and notices of failed or departed ranks.
 
-On the connection for news a rank says one thing, when it ends: goodbye, or who died of what. If that connection ends
-and nothing was said, the peer died. Whoever learns of a death passes it on, so the first cause is what all ranks name.
+On the connection for notices a rank sends one message, when it ends: a goodbye, or which rank failed and the cause. If
+that connection ends without a message, the peer has failed. A rank that receives a failure forwards it, so that all
+ranks report the first cause.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ..engine import Message, PeerFailure, rank_failed, timed_out
 from .connection import Connection, Transfer
 
 NEWS_BYTES = 1024
-"""Longest word of a death; the kernel takes it at once."""
+"""Maximum length of a failure notice; the kernel accepts it at once."""
 TELL_S = 1.0
-"""How long a rank that lost the messages of another waits to be told why."""
+"""Seconds that a rank that lost the messages of another one waits for the notice with the cause."""
 GOODBYE = b"\0"
 
 
 class _Peer:
-    """The connections to another rank, and what it said at last."""
+    """The connections to another rank, and the final notice received from it."""
 
     def __init__(self, name: str, messages: socket.socket, news: socket.socket) -> None:
         self.name = name
@@ -40,7 +41,7 @@ class _Peer:
         self.mask = 0
 
     def send_notice(self, word: bytes) -> None:
-        """Say the last thing that is said to this peer."""
+        """Send the final notice to this peer."""
         with contextlib.suppress(OSError):
             self.news.send(word)
             self.news.shutdown(socket.SHUT_WR)
@@ -51,14 +52,14 @@ class _Peer:
 
 
 class SocketEngine:
-    """This process as one rank; carries NumPy arrays. Made by `connect`.
+    """This process as one rank; transfers NumPy arrays. Created by `connect_mesh`.
 
     Parameters
     ----------
     addresses
-        Of all ranks, for words about them.
+        Addresses of all ranks, for error messages.
     connections
-        To each other rank: one for messages, one for news, neither of which blocks; the engine's from now on.
+        To each other rank: one for messages and one for notices, both non-blocking; owned by the engine from now on.
     """
 
     xp: ModuleType = np
@@ -89,7 +90,7 @@ class SocketEngine:
         self._closed = False
 
     def start(self, messages: Sequence[Message]) -> _Handle:
-        """Start messages: as much of them moves as need not wait; a send is through when the kernel has it."""
+        """Start messages, and move what can move at once; a send is complete when the kernel has accepted it."""
         self.check()
         transfers = [Transfer(message) for message in messages]
         moving = {}
@@ -102,7 +103,7 @@ class SocketEngine:
         return _Handle(self, transfers)
 
     def wait(self, transfers: Sequence[Transfer], deadline_s: float) -> None:
-        """Move whatever can move until these are through; see `Handle`."""
+        """Move all messages that can move until these are complete; see `Handle`."""
         until_s: float | None = None
         while waiting := [transfer.message for transfer in transfers if not transfer.over]:
             if self._death is not None:
@@ -122,18 +123,18 @@ class SocketEngine:
                 )
 
     def check(self) -> None:
-        """Raise RankDied where a rank has failed; costs a look at the news."""
+        """Raise RankFailure if a rank has failed; cost: one poll for notices."""
         if self._death is None and self._peers:
             self._hear(self._clock.poll(self._newsstand, 0.0))
         if self._death is not None:
             raise rank_failed(self._death, self.rank)
 
     def abort(self, error: BaseException) -> None:
-        """This rank failed: end its own wait and, with its name and error, all others'. Any thread may call this."""
+        """Report this rank's failure: end its own wait and, with its name and error, all others'; thread-safe."""
         self._fail(PeerFailure.of(self._name, error))
 
     def close(self) -> None:
-        """Say goodbye and leave; what was sent arrives."""
+        """Send a goodbye and leave; messages already sent arrive."""
         with self._lock:
             if self._closed:
                 return
@@ -144,10 +145,10 @@ class SocketEngine:
         self._woken.close()
         self._wake.close()
 
-    # -- moving ------------------------------------------------------------------------------------------------
+    # -- transfer ----------------------------------------------------------------------------------------------
 
     def _progress(self, timeout_s: float) -> None:
-        """Wait for something to move or to be heard, and deal with all there is; news first."""
+        """Wait until a message can move or a notice arrives, and process all events; notices first."""
         ready = self._clock.poll(self._poller, timeout_s)
         self._hear(ready)
         for file, _ in ready:
@@ -155,7 +156,7 @@ class SocketEngine:
                 self._move(self._by_stream[file])
 
     def _move(self, peer: _Peer) -> None:
-        """Send and receive what can be, and be woken when there is more."""
+        """Send and receive without blocking, and register for further events."""
         stream = peer.stream
         try:
             stream.write()
@@ -175,10 +176,10 @@ class SocketEngine:
             self._poller.unregister(peer.messages)
         peer.mask = mask
 
-    # -- ends --------------------------------------------------------------------------------------------------
+    # -- failures and departures -------------------------------------------------------------------------------
 
     def _lost(self, peer: _Peer, error: Exception) -> None:
-        """A peer's messages ended where more were wanted: what it says of that comes on its other connection."""
+        """Handle the loss of a peer's messages: the cause arrives on its other connection."""
         newsstand = select.poll()
         newsstand.register(peer.news, select.POLLIN)
         until_s = self._clock.now() + TELL_S
@@ -187,7 +188,7 @@ class SocketEngine:
         self._fail(PeerFailure(peer.name, f"ConnectionError: {'it has left the group' if peer.left else error}"))
 
     def _hear(self, ready: list[tuple[int, int]]) -> None:
-        """Take in what peers say at last."""
+        """Read the final notices of peers."""
         for file, _ in ready:
             peer = self._by_news.get(file)
             if peer is None or not _ended(peer):
@@ -204,7 +205,7 @@ class SocketEngine:
                 self._fail(PeerFailure(peer.name, "ConnectionError: it is gone without a word"))
 
     def _fail(self, death: PeerFailure) -> None:
-        """Learn of a death, and pass it on; only the first one counts."""
+        """Record a failure and forward it; only the first one counts."""
         with self._lock:
             if self._death is not None or self._closed:
                 return
@@ -218,7 +219,7 @@ class SocketEngine:
 
 
 def _ended(peer: _Peer) -> bool:
-    """Read a peer's news; tells whether that was the last of it."""
+    """Read a peer's notice; return whether it is complete."""
     try:
         while said := peer.news.recv(NEWS_BYTES):
             peer.said += said
@@ -235,5 +236,5 @@ class _Handle:
         self._transfers = transfers
 
     def wait(self, deadline_s: float) -> None:
-        """Block until all messages are through; see `Handle`."""
+        """Block until all messages are complete; see `Handle`."""
         self._engine.wait(self._transfers, deadline_s)

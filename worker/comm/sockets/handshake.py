@@ -1,13 +1,15 @@
-"""What a call begins with, and the sockets that it goes over.
+"""Hello and answer of a link between two ranks, and the sockets it uses.
 
-A call is two connections, each of which begins with a hello: the run of the job, its generation, who calls, and what
-the connection is for. The rank that was called answers on the second one with the generation it is in.
+A link consists of two connections. Each of them begins with a hello: the run of the job, the address of the connecting
+rank, its generation and rank, and the purpose of the connection. The accepting rank answers on the second one with its
+current generation.
 
-Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is made of the address that the
-others know; a caller tries that first. The names are the kernel's, one set for each network namespace: who finds the
-name is on the callee's host, so that nothing has to be configured, and nothing is left behind by a process that dies.
-They are open to every user of the host, so both ends see that the other is their own user's. TCP on loopback is open to
-all of them too: without TLS, hello and answer each end with a token of the user's there (`dbelief.security.loopback`).
+Ranks of one host need no TCP. Besides its port a listener has a Unix socket, whose name is derived from the advertised
+address; a connecting rank tries it first. The names are the kernel's, one set for each network namespace. A process
+that finds the name is on the listener's host: nothing has to be configured, and a process that fails leaves nothing
+behind. The names are open to every user of the host, so both ends check that the other one runs as the same user. TCP
+on loopback is open to all users too: without TLS, hello and answer each end with a token of the user there
+(`dbelief.security.loopback`).
 """
 
 from __future__ import annotations
@@ -26,31 +28,31 @@ MESSAGES, NEWS = 0, 1
 UNIX = sys.platform == "linux"
 """Whether sockets may have names that are no files."""
 UNIX_BUFFER_BYTES = 1 << 20
-"""What a rank may have sent to another of its host that is not yet read; the kernel gives as much as it allows."""
+"""Bytes that a rank may have sent to another one of its host before they are read; the kernel may limit it further."""
 
 Key = tuple[bytes, bytes, int, int]
-"""Of a call: the run of the job, the address of who calls (digests of both), the generation, and the caller's rank."""
+"""Key of a link: the run of the job and the address of the connecting rank (digests), the generation, and its rank."""
 Link = tuple[socket.socket, socket.socket]
-"""Between two ranks: the connection for messages, and the one for news."""
+"""Connections between two ranks: one for messages, and one for notices."""
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a text."""
+    """16-byte digest of a text."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def run_digest(job: str, run_id: int) -> bytes:
-    """16 bytes that stand for a run of a job."""
+    """16-byte digest of a run of a job."""
     return digest(f"{job} {run_id}")
 
 
 def unix_name(address: str) -> bytes:
-    """Of the Unix socket of a listener that is known as "host:port"."""
-    return b"\0" + MAGIC.rstrip(b"\0") + b" " + digest(address)  # names end at 107 bytes, hosts' later
+    """Name of the Unix socket of a listener that is advertised as "host:port"."""
+    return b"\0" + MAGIC.rstrip(b"\0") + b" " + digest(address)  # the limit is 107 bytes, host names may be longer
 
 
 def at_once(one: socket.socket) -> None:
-    """Neither wait for a connection, nor let what is sent wait for more."""
+    """Make a socket non-blocking, and send without delay."""
     one.setblocking(False)
     if one.family == socket.AF_UNIX:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
@@ -59,14 +61,14 @@ def at_once(one: socket.socket) -> None:
 
 
 def owner(one: socket.socket, place: tuple[object, ...], since: int | None = None) -> Loopback | None:
-    """What makes and checks the tokens that are sent to one end of a connection without TLS; None where there are none.
+    """Token maker and checker for one end of a connection without TLS; None where tokens are not used.
 
     Parameters
     ----------
     place
         Address of that end: `getsockname` or `getpeername`.
     since
-        As `Loopback` has it.
+        See `Loopback`.
     """
     if one.family == socket.AF_UNIX:
         return None

@@ -1,4 +1,4 @@
-"""Where other ranks call a process: its port and, for those of its host, its Unix socket."""
+"""Listener for the connections of other ranks: a TCP port and, for ranks of the same host, a Unix socket."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from .tls import TlsContexts, handshake
 
 BACKLOG = 128
 FULL_S = 0.05
-"""How long to let calls wait where no more files may be open."""
+"""Seconds to leave connections pending when no more files can be opened."""
 STRANGERS = 128
-"""Connections that have not said hello yet: one more, and the oldest is hung up on."""
+"""Limit of connections that have not sent a hello yet; beyond it the oldest is closed."""
 CALLERS = 256
-"""Ranks that called and were not claimed yet: likewise."""
+"""Limit of connected ranks that are not claimed yet; beyond it the oldest is closed."""
 
 
 class Listener:
-    """Where other ranks reach this process, as long as it lives; takes their calls in a thread.
+    """Listening sockets of this process for its lifetime; a thread accepts the connections.
 
     Parameters
     ----------
     known_as
-        "host:port" that the others are told, where that is another; port 0: the one that is listened on.
+        Advertised "host:port", if different; port 0: the port that is listened on.
     seal
-        Of what is called by TCP; None: it is plain.
+        TLS contexts of TCP connections; None: plain.
 
     Attributes
     ----------
     address
-        "host:port" that the others are told.
+        Advertised "host:port".
 
     Raises
     ------
     OSError
-        Nobody can listen there, or another process is known by that address.
+        The address cannot be listened on, or another process has the same advertised address.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Listener:
         self._seal = seal
         self._since = time.monotonic_ns()
         if seal is None:
-            owner(far, far.getsockname())  # this user's secret is read, or cannot be, now
+            owner(far, far.getsockname())  # read this user's secret now, or fail
         self._calls: dict[Key, dict[int, socket.socket]] = {}
         self._heard: dict[int, tuple[socket.socket, bytes]] = {}
         self._now: tuple[bytes, int] | None = None
@@ -76,7 +76,7 @@ class Listener:
         self._thread.start()
 
     def enter(self, job: bytes, generation: int) -> None:
-        """Be in a generation of a job from now on: earlier calls are turned away."""
+        """Set the current job and generation; connections of earlier generations or other jobs are rejected."""
         with self._lock:
             self._now = job, generation
             for key in [key for key in self._calls if self._too_late(key)]:
@@ -84,12 +84,12 @@ class Listener:
                     self._turn_away(key[0], kind, call)
 
     def claim(self, key: Key) -> Link | None:
-        """Give the link to a rank that called, once, and answer it; None where it has not.
+        """Return and answer the link of a rank that connected, once; None if it has not connected yet.
 
         Raises
         ------
-        Unreachable
-            It called from a later generation: the one it is waited for in is over.
+        Unavailable
+            It connected from a later generation: the expected generation is over.
         """
         job, caller, generation, _ = key
         with self._lock:
@@ -104,7 +104,7 @@ class Listener:
         return calls[MESSAGES], calls[NEWS]
 
     def close(self) -> None:
-        """Listen no more; links that were claimed stay."""
+        """Stop listening; claimed links stay open."""
         self._stop.close()
         self._thread.join()
         with self._lock:
@@ -120,13 +120,13 @@ class Listener:
                     return
                 if file in self._doors:
                     self._accept(self._doors[file])
-                elif file in self._heard:  # it may have been hung up on meanwhile
+                elif file in self._heard:  # may have been closed in this iteration
                     self._hear(file)
 
     def _accept(self, door: socket.socket) -> None:
         try:
             call, _ = door.accept()
-        except OSError as error:  # it hung up; or there are too many open files, and it is there at the next look too
+        except OSError as error:  # the peer closed it; or too many files are open, and the next poll reports it again
             time.sleep(FULL_S * (error.errno in (errno.EMFILE, errno.ENFILE)))
             return
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ class Listener:
                 self._forget(next(iter(self._heard))).close()
 
     def _hear(self, file: int) -> None:
-        """Take in more of a hello; what does not say hello is hung up on."""
+        """Read more of a hello; close connections that send anything else."""
         call, before = self._heard[file]
         wanted = HELLO.size
         try:
@@ -151,7 +151,7 @@ class Listener:
             more = call.recv(wanted - len(before))
         except BlockingIOError:
             return
-        except (OSError, UserError):  # it hung up; or there is no place for the secret that tokens are made of
+        except (OSError, UserError):  # the peer closed it; or the secret that tokens need cannot be stored
             more = b""
         hello = before + more
         self._heard[file] = call, hello
@@ -170,13 +170,13 @@ class Listener:
         self._keep(tuple(key), kind, call)
 
     def _answer(self, call: socket.socket, generation: int) -> None:
-        """Tell a caller the generation; on loopback with a token for its end."""
-        with contextlib.suppress(OSError):  # it is gone again: its news will tell
+        """Send the generation to a connected rank; on loopback with a token for its end."""
+        with contextlib.suppress(OSError):  # the peer closed it; this is detected later
             theirs = owner(call, call.getpeername()) if self._seal is None else None
             call.send(ANSWER.pack(generation) + (theirs.token() if theirs is not None else b""))
 
     def _forget(self, file: int) -> socket.socket:
-        """Listen no more to one who has not said hello, or has."""
+        """Stop polling a connection, whether its hello is complete or not."""
         self._poller.unregister(file)
         return self._heard.pop(file)[0]
 
@@ -185,7 +185,7 @@ class Listener:
             if self._too_late(key):
                 return self._turn_away(key[0], kind, call)
             calls = self._calls.setdefault(key, {})
-            if kind in calls:  # it called anew
+            if kind in calls:  # the rank connected again
                 calls[kind].close()
             calls[kind] = call
             if len(self._calls) > CALLERS:
@@ -193,7 +193,7 @@ class Listener:
                     one.close()
 
     def _too_late(self, key: Key) -> bool:
-        """Whether a call is for another job or an earlier generation."""
+        """Whether a connection is for another job or an earlier generation."""
         return self._now is not None and (key[0] != self._now[0] or key[2] < self._now[1])
 
     def _turn_away(self, job: bytes, kind: int, call: socket.socket) -> None:
@@ -204,12 +204,12 @@ class Listener:
 
 
 def _unix_listener(address: str) -> list[socket.socket]:
-    """A listening Unix socket of this name; none where the system has or allows no such names.
+    """Listening Unix socket of this name; none where the system does not support or allow such names.
 
     Raises
     ------
     OSError
-        Another process has it: callers would find that one.
+        Another process has this name; connections would reach that process.
     """
     if not UNIX:
         return []

@@ -1,8 +1,8 @@
-"""How ranks find each other: every rank listens, and calls all ranks before it.
+"""Connection setup of a group: every rank listens, and connects to all ranks before it.
 
-The rank that was called answers as soon as it is in the caller's generation; at once, where it is in a later one. So
-both ends of a link know of each other before either believes in it. A rank whose group did not come together closes all
-it has, which ends those that believed in it.
+The accepting rank answers when it is in the connecting rank's generation, or at once if it is in a later one. So both
+ends of a link have confirmed each other before either uses it. A rank whose group is not completed closes all its
+connections, which fails the links at their other ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CALL_AGAIN_S = 0.05
 
 
 class _Dialer:
-    """A call to a rank before this one; made again and again until it is answered."""
+    """Connection to a rank before this one; retried until it is answered."""
 
     def __init__(self, address: str, key: Key, clock: Clock, seal: TlsContexts | None) -> None:
         host, _, port = address.rpartition(":")
@@ -55,14 +55,14 @@ class _Dialer:
         self._place: Any = None
         self._open: list[socket.socket] = []
         self._told = 0
-        self._mine: Loopback | None = None  # checks the answer, where there is a token in it
+        self._mine: Loopback | None = None  # checks the answer, if it contains a token
 
     def advance(self) -> Link | None:
-        """Go on as far as can be without waiting; gives the link when it is answered.
+        """Continue as far as possible without blocking; return the link when it is answered.
 
         Raises
         ------
-        Unreachable
+        Unavailable
             The answer names another generation.
         """
         try:
@@ -73,17 +73,17 @@ class _Dialer:
             return self._go_on()
         except BlockingIOError:
             return None
-        except (OSError, UnicodeError):  # a name that nobody can look up
+        except (OSError, UnicodeError):  # including a host name that cannot be resolved
             self.close()
             return None
 
     def _dial(self) -> None:
-        """Begin to call: on this host or, where nobody is there or the system keeps the two apart, by TCP."""
+        """Start to connect: by Unix socket or, if none listens or the system isolates the processes, by TCP."""
         self._next_s = self._clock.now() + CALL_AGAIN_S
         if UNIX:
             self._begin(socket.AF_UNIX, self._near)
             code = self._open[0].connect_ex(self._place)
-            if code == errno.EAGAIN or (code == 0 and same_user(self._open[0])):  # EAGAIN: too many others call
+            if code == errno.EAGAIN or (code == 0 and same_user(self._open[0])):  # EAGAIN: the backlog is full
                 return
             self.close()
         family, *_, place = socket.getaddrinfo(*self._far, type=socket.SOCK_STREAM)[0]
@@ -113,7 +113,7 @@ class _Dialer:
             self._told += 1
         messages, news = self._open
         wanted = ANSWER.size + (TOKEN_BYTES if self._mine is not None else 0)
-        answer = news.recv(wanted)  # so few bytes come as one
+        answer = news.recv(wanted)  # a message this short arrives in one piece
         if len(answer) < wanted:
             raise ConnectionError("it hung up")
         if self._mine is not None and self._mine.check(answer[ANSWER.size :]) is not Verdict.RIGHT:
@@ -127,7 +127,7 @@ class _Dialer:
         return owner(one, place) if self._seal is None else None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for one in self._open:
             one.close()
         self._open, self._told = [], 0
@@ -144,30 +144,30 @@ def connect_mesh(
     seal: TlsContexts | None = None,
     run_id: int = 0,
 ) -> SocketEngine:
-    """Form a group: link this rank with all others of a generation of a job, who do the same.
+    """Form a group: connect this rank with all others of a generation of a job, which do the same.
 
     Cost: two connections and three small messages to each other rank.
 
     Parameters
     ----------
     generation
-        Which group of this job it is; a later one has a higher number. Whoever calls with a lower one than this process
-        has been in is told so.
+        Number of the group in this job; a later group has a higher number. A rank that connects with a lower one than
+        this process has been in is answered with the current one.
     rank, addresses
-        This rank, and where all ranks listen ("host:port"), in rank order; the same on all ranks.
+        This rank, and the listening addresses ("host:port") of all ranks, in rank order; the same on all ranks.
     deadline_s
-        How long all of that may take.
+        Timeout for the complete setup.
     seal
-        Of TCP connections, as the listener's; None: they are plain.
+        TLS contexts of TCP connections, the same as the listener's; None: plain.
     run_id
-        Of the run of the job: calls from another are turned away.
+        Run of the job; connections from another run are rejected.
 
     Raises
     ------
     ValueError
-        The rank is none of them, or an address has no port.
-    Unreachable
-        Not all came in time, or one is in a later generation by now; names them.
+        The rank is out of range, or an address has no port.
+    Unavailable
+        Not all ranks connected in time, or one is already in a later generation; names them.
     """
     clock = clock or SystemClock()
     if not 0 <= rank < len(addresses):

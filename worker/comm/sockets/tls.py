@@ -1,6 +1,6 @@
-"""TLS on a connection that never blocks: what waits is said as by any other socket.
+"""TLS on a connection that never blocks: where TLS has to wait, it raises BlockingIOError as any other socket.
 
-Both ends show a certificate, and both see that it is a worker's: no other role has business between ranks.
+Both ends present a certificate, and both check that it is a worker's: no other role connects to ranks.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 RECORD_BYTES = 1 << 14
-"""Most that TLS seals at once; a head that leaves together with its message's beginning is not sealed apart."""
+"""Maximum size of a TLS record. A header is encrypted together with the beginning of its message, not separately."""
 
 
 class TlsSocket(ssl.SSLSocket):
-    """A socket that raises BlockingIOError where TLS has to wait, as plain ones do; for any number of threads."""
+    """Socket that raises BlockingIOError where TLS has to wait, as plain sockets do; safe for any number of threads."""
 
     _one_at_a_time: threading.Lock
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        # OpenSSL's connections are no two threads' at once, and one thread may say goodbye while another reads.
+        # An OpenSSL connection is not thread-safe, and one thread may send a goodbye while another one reads.
         lock = self.__dict__.setdefault("_one_at_a_time", threading.Lock())
         with lock:
             try:
@@ -33,17 +33,17 @@ class TlsSocket(ssl.SSLSocket):
                 raise BlockingIOError from None
 
     def do_handshake(self, block: bool = False) -> None:
-        """Go on with the handshake."""
+        """Continue the handshake."""
         with self._turn():
             super().do_handshake()
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """As a socket's; b"" where the peer closed."""
+        """Receive as a socket does; b"" if the peer closed the connection."""
         with self._turn():
             return super().recv(buflen, flags)
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """As a socket's: fills what it can, for TLS gives a record at a time."""
+        """Receive as a socket does; fills as much as possible, because TLS returns one record at a time."""
         taken, room = 0, memoryview(buffer)
         while taken < len(room):
             try:
@@ -59,34 +59,34 @@ class TlsSocket(ssl.SSLSocket):
         return taken
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """As a socket's."""
+        """Send as a socket does."""
         with self._turn():
             return super().send(data, flags)
 
     def sendmsg(self, buffers: Sequence[memoryview], *more: Any) -> int:  # type: ignore[override]
-        """As a socket's: the first bytes of all buffers, a record of them."""
+        """Send as a socket does: one record with the first bytes of all buffers."""
         first = buffers[0]
         if len(first) < RECORD_BYTES and len(buffers) > 1:
             first = memoryview(b"".join([first, buffers[1][: RECORD_BYTES - len(first)]]))
         return self.send(first[:RECORD_BYTES])
 
     def shutdown(self, how: int) -> None:
-        """As a socket's; SSLSocket's own would go on without TLS."""
+        """Shut down as a socket does; SSLSocket's own method would continue without TLS."""
         socket.socket.shutdown(self, how)
 
 
 @dataclass(frozen=True)
 class TlsContexts:
-    """How connections between workers are sealed, from both ends.
+    """TLS configuration of connections between workers, for both ends.
 
     Attributes
     ----------
     calling, called
-        TLS contexts of who calls and who is called.
+        TLS contexts of the connecting and of the accepting end.
     name
-        Whose certificate the callee must show, a DNS name.
+        DNS name that the accepting end's certificate must have.
     role
-        Whom the caller's must name.
+        Role that the connecting end's certificate must name.
     """
 
     calling: ssl.SSLContext
@@ -97,32 +97,32 @@ class TlsContexts:
     def __post_init__(self) -> None:
         for context in (self.calling, self.called):
             context.sslsocket_class = TlsSocket
-        # A ticket would lie unread where a rank only sends, and closing over unread bytes takes back what was sent.
+        # A ticket would stay unread where a rank only sends, and closing with unread bytes discards what was sent.
         self.called.num_tickets = 0
 
     def call(self, one: socket.socket) -> socket.socket:
-        """Seal a connection to another worker; its handshake comes."""
+        """Wrap a connection to another worker; the handshake is still to be done."""
         return self.calling.wrap_socket(one, server_hostname=self.name, do_handshake_on_connect=False)
 
     def take(self, one: socket.socket) -> socket.socket:
-        """Seal a connection that somebody made; its handshake comes."""
+        """Wrap an accepted connection; the handshake is still to be done."""
         return self.called.wrap_socket(one, server_side=True, do_handshake_on_connect=False)
 
 
 def handshake(one: socket.socket, role: str = "") -> None:
-    """Go on with the handshake of a connection, if it is sealed.
+    """Continue the handshake of a connection, if it uses TLS.
 
     Parameters
     ----------
     role
-        Whom the peer's certificate must name; "": that was seen to.
+        Role that the peer's certificate must name; "": the peer is already verified.
 
     Raises
     ------
     BlockingIOError
-        It waits for the peer.
+        The handshake waits for the peer.
     OSError
-        It failed, or the peer is somebody else.
+        The handshake failed, or the peer's certificate is not that role's.
     """
     if not isinstance(one, TlsSocket):
         return
