@@ -103,9 +103,9 @@ class Segment:
     passed
         With staleness bound N >= 1: clocks passed per member (replica number); it has pushed all lower clocks.
     filled
-        Per vector, how many numbers from its first were assigned: one that is not whole yet is not to be read.
+        Per vector, the count of numbers assigned from its first: an incomplete one must not be read.
     taken
-        Pushes, exchanges and bundles that came for it in this life, to any vector; those that came again too.
+        Pushes, exchanges and bundles received in this incarnation, for any vector, duplicates included.
     ledger
         Duplicate detection, and pushes that were lost with earlier incarnations.
     sum
