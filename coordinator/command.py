@@ -69,12 +69,12 @@ def _registry(context: click.Context, parameter: click.Parameter, url: str) -> s
     metavar="HOST:PORT",
     help="Address for browsers, where a page shows how the job goes; port 0: any free.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
 @click.option("--fresh", is_flag=True, help="Begin anew though the registry knows an unfinished run of this job.")
 @click.option(
     "--once",
     is_flag=True,
-    help="Where the registry knows a run of this job that has ended, say how, and do not begin another: exit code 0.",
+    help="Where the registry holds a finished run of this job, print its outcome and exit with code 0.",
 )
 @click.option(
     "--run-folder",

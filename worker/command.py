@@ -64,7 +64,7 @@ def _cores(context: click.Context, parameter: click.Parameter, text: str | None)
     "--advertise",
     default=None,
     metavar="HOST:PORT",
-    help="Address that they are told instead; port 0: the one listened on. Default: --listen.",
+    help="Address to advertise to other workers; port 0: the port that is listened on. Default: --listen.",
 )
 @sharing_option
 @role_options("worker", "wait for the next one at the same address, however long")

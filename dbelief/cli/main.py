@@ -92,7 +92,7 @@ for _command in (*COMMANDS, slurm_command, guard_command):
 @main.command("train")
 @click.argument("job_file", type=click.Path(path_type=Path), metavar="JOB")
 @click.option("--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Replace a field of the job file.")
-@click.option("--resume", is_flag=True, help="Go on from the newest whole snapshot set of the run folder.")
+@click.option("--resume", is_flag=True, help="Resume from the newest valid snapshot set of the run folder.")
 @click.option("--quiet", is_flag=True, help="Show nothing while it runs.")
 @click.option(
     "--page", metavar="HOST:PORT", help="Address for browsers, where a page shows how it goes; port 0: any free."
@@ -185,7 +185,7 @@ POSITIVE = click.FloatRange(0, min_open=True)
 @click.option(
     "--bandwidth", default="1Gbit", show_default=True, callback=_rate, help="Of each link: bytes a second, or 200Mbit."
 )
-@click.option("--flops", type=POSITIVE, help="Operations a second of a replica, to tell how long it computes.")
+@click.option("--flops", type=POSITIVE, help="Operations per second of a replica, to estimate its computing time.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 def plan_command(
     what: Path, overrides: tuple[str, ...], latency: float, bandwidth: float, flops: float | None, **more: Any
@@ -244,7 +244,7 @@ def export_command(run: Path, form: Literal["safetensors", "npz"], output: Path 
     "--images",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="NPZ",
-    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron tells them apart.",
+    help="Labelled images (`dbelief data faces`): how well an autoencoder's best neuron separates them.",
 )
 def report_command(run: Path, output: Path | None, images: Path | None) -> None:
     """Report how the run of a folder went, or its progress so far, and draw its plots."""

@@ -39,7 +39,7 @@ from dbelief.process.console import cli_errors, parse_overrides
     is_flag=True,
     envvar="DBELIEF_RESUME",
     show_envvar=True,
-    help="Go on from the newest whole snapshot set of the run folder, as a requeued job does by itself.",
+    help="Resume from the newest valid snapshot set of the run folder; a requeued job does so by itself.",
 )
 def slurm_command(
     job_file: Path, overrides: tuple[str, ...], shards: int | None, workers: int | None, resume: bool
