@@ -1,6 +1,6 @@
 """The status page of real jobs in headless Chromium: one that waits, one that runs, one that failed; and hostile names.
 
-With `DBELIEF_PICTURES` naming a folder, the screenshots are left there.
+With `DBELIEF_SCREENSHOTS` naming a folder, the screenshots are left there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     yield find_browser(tmp_path)
-    if kept := os.environ.get("DBELIEF_PICTURES"):
+    if kept := os.environ.get("DBELIEF_SCREENSHOTS"):
         for picture in tmp_path.glob("*.png"):
             shutil.copy(picture, kept)
 
